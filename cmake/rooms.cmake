@@ -1,0 +1,28 @@
+# The rooms and their one-way doors. This file is the only list: CMake builds from it, and
+# tools/check_rooms reads it and fails when an include goes where no door is.
+#
+#   lading_room(NAME USES other rooms… THIRD_PARTY imported targets…)
+
+function(lading_room room)
+  cmake_parse_arguments(ROOM "" "" "USES;THIRD_PARTY" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  add_library(lading_${room} STATIC ${sources})
+  target_link_libraries(lading_${room} PRIVATE lading_options ${ROOM_THIRD_PARTY})
+  foreach(used IN LISTS ROOM_USES)
+    target_link_libraries(lading_${room} PUBLIC lading_${used})
+  endforeach()
+  target_include_directories(lading_${room} PUBLIC
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
+  if(LADING_DEVELOPER)
+    lading_room_tests(${room})
+  endif()
+endfunction()
+
+lading_room(base THIRD_PARTY fmt::fmt simdjson::simdjson)
+lading_room(checkpoint USES base THIRD_PARTY fmt::fmt)
+lading_room(io USES base THIRD_PARTY fmt::fmt)
+lading_room(source USES base checkpoint io THIRD_PARTY fmt::fmt OpenSSL::Crypto)
+lading_room(api USES base checkpoint io source THIRD_PARTY fmt::fmt)
+lading_room(cli USES base api THIRD_PARTY fmt::fmt CLI11::CLI11)

@@ -1,0 +1,66 @@
+// What a checkpoint holds, without loading it: `lading::inspect(path)`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lading/dtype.h"
+#include "lading/result.h"
+#include "lading/shape.h"
+
+namespace lading {
+
+enum class HashCheck : std::uint8_t { kSkip, kVerify };
+enum class TrailingBytesPolicy : std::uint8_t { kRefuse, kAllow };
+
+struct InspectOptions {
+  std::optional<std::string> root;      ///< links may lead anywhere beneath it
+  std::optional<std::string> revision;  ///< of a repository in the Hugging Face cache
+  TrailingBytesPolicy trailing_bytes = TrailingBytesPolicy::kRefuse;
+  HashCheck hash = HashCheck::kSkip;
+};
+
+enum class HashState : std::uint8_t {
+  kNotChecked,
+  kVerified,
+  kUnknown,  ///< asked for, but nothing says what the hash should be
+};
+
+struct ShardInfo {
+  std::string name;
+  std::string path;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t tensors = 0;
+  std::vector<std::pair<std::string, std::string>> metadata;
+  HashState hash = HashState::kNotChecked;
+};
+
+struct TensorInfo {
+  std::string name;
+  std::optional<DType> dtype;  ///< nothing: a type that this version does not know
+  std::string dtype_name;
+  Shape shape;
+  std::uint32_t shard = 0;  ///< into Inspection::shards
+  ByteRange bytes;          ///< in that shard's file
+};
+
+struct Inspection {
+  std::string path;  ///< of the directory or file, resolved
+  std::optional<std::string> index_path;
+  std::vector<ShardInfo> shards;    ///< sorted by name
+  std::vector<TensorInfo> tensors;  ///< sorted by name
+  std::uint64_t tensor_bytes = 0;
+  Errors warnings;
+};
+
+/// `path`: a safetensors file, an index, a directory, a Hugging Face cache folder, or "org/name" to be
+/// found there. Every problem of the checkpoint is in the error.
+Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions& options = {});
+
+/// "0.1.0"
+[[nodiscard]] const char* version();
+
+}  // namespace lading

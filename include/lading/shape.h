@@ -1,0 +1,59 @@
+// Shape: the extents of a tensor; Box: a block of one. Sizes are checked, never assumed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lading/dtype.h"
+
+namespace lading {
+
+class Shape {
+ public:
+  Shape() = default;
+  Shape(std::initializer_list<std::uint64_t> dims) : dims_(dims) {}
+  explicit Shape(std::vector<std::uint64_t> dims) : dims_(std::move(dims)) {}
+
+  [[nodiscard]] std::size_t rank() const { return dims_.size(); }
+  [[nodiscard]] std::uint64_t operator[](std::size_t dim) const { return dims_[dim]; }
+  [[nodiscard]] auto begin() const { return dims_.begin(); }
+  [[nodiscard]] auto end() const { return dims_.end(); }
+  [[nodiscard]] const std::vector<std::uint64_t>& dims() const { return dims_; }
+
+  /// 1 for rank 0; nothing if the dims that are not zero multiply to 2^63 or more (S3).
+  [[nodiscard]] std::optional<std::uint64_t> num_elems() const;
+  /// Nothing on overflow, or where packed elements do not end at a byte.
+  [[nodiscard]] std::optional<std::uint64_t> size_bytes(DType dtype) const;
+  /// "[2, 3]"
+  [[nodiscard]] std::string text() const;
+
+  friend bool operator==(const Shape&, const Shape&) = default;
+
+ private:
+  std::vector<std::uint64_t> dims_;
+};
+
+/// The elements with begin[d] <= index[d] < end[d] in every dim.
+struct Box {
+  std::vector<std::uint64_t> begin;
+  std::vector<std::uint64_t> end;
+
+  [[nodiscard]] static Box whole(const Shape& shape);
+  [[nodiscard]] std::size_t rank() const { return begin.size(); }
+  [[nodiscard]] Shape extents() const;
+  [[nodiscard]] bool empty() const;
+  [[nodiscard]] bool within(const Shape& shape) const;
+  [[nodiscard]] bool satisfies_invariants() const;
+
+  friend bool operator==(const Box&, const Box&) = default;
+};
+
+/// The common elements; a box that is empty() if there are none. Ranks must agree.
+[[nodiscard]] Box intersect(const Box& a, const Box& b);
+
+}  // namespace lading

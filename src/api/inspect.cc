@@ -1,0 +1,82 @@
+#include "lading/inspect.h"
+
+#include <fmt/format.h>
+
+#include "base/version.h"
+#include "source/blob_hash.h"
+#include "source/checkpoint_source.h"
+
+namespace lading {
+namespace {
+
+using source::CheckpointSource;
+using source::SourceFile;
+
+Result<HashState> verify_hash(const CheckpointSource& checkpoint, const SourceFile& file) {
+  const auto promised = checkpoint.in_hub_cache() ? source::promised_hash(file.resolved) : std::nullopt;
+  if (!promised) return HashState::kUnknown;
+  LADING_ASSIGN_OR_RETURN(const io::File opened, checkpoint.open_file(file));
+  LADING_ASSIGN_OR_RETURN(const std::string hex, source::hash_file(opened, promised->kind));
+  LADING_TRY(opened.check_unchanged());
+  if (hex == promised->hex) return HashState::kVerified;
+  return fail(Error(Code::kHashMismatch, "the file's content does not match the hash that names it")
+                  .in_file(opened.path())
+                  .at({0, opened.size_bytes()})
+                  .by_rule("R45")
+                  .wanted(promised->hex)
+                  .got(hex)
+                  .try_this("The file is damaged: delete the blob and fetch it again"));
+}
+
+}  // namespace
+
+const char* version() { return kVersion; }
+
+Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions& options) {
+  source::OpenOptions open_options;
+  open_options.locate.root = options.root;
+  open_options.locate.revision = options.revision;
+  if (options.trailing_bytes == TrailingBytesPolicy::kAllow) {
+    open_options.trailing_bytes = checkpoint::TrailingBytes::kAllow;
+  }
+  LADING_ASSIGN_OR_RETURN(const CheckpointSource checkpoint, CheckpointSource::open(path, open_options));
+  const checkpoint::Catalog& catalog = checkpoint.catalog();
+
+  Inspection inspection;
+  const SourceFile& main_file = checkpoint.index() ? *checkpoint.index() : checkpoint.shards().front();
+  inspection.path = checkpoint.anchor().display(main_file.relative);
+  if (checkpoint.index()) inspection.index_path = inspection.path;
+  inspection.warnings = checkpoint.warnings();
+  inspection.tensor_bytes = catalog.tensor_bytes();
+
+  Errors errors;
+  if (options.hash == HashCheck::kVerify && checkpoint.index()) {
+    if (auto state = verify_hash(checkpoint, *checkpoint.index()); !state) errors.add(std::move(state).error());
+  }
+  for (std::size_t i = 0; i < catalog.files.size(); ++i) {
+    const checkpoint::CatalogFile& file = catalog.files[i];
+    ShardInfo shard{file.name,       checkpoint.anchor().display(checkpoint.shards()[i].relative),
+                    file.size_bytes, file.tensors,
+                    file.metadata,   HashState::kNotChecked};
+    if (options.hash == HashCheck::kVerify) {
+      auto state = verify_hash(checkpoint, checkpoint.shards()[i]);
+      if (state) {
+        shard.hash = *state;
+      } else {
+        errors.add(std::move(state).error());
+      }
+    }
+    inspection.shards.push_back(std::move(shard));
+  }
+  if (!errors.empty()) return fail(std::move(errors));
+
+  inspection.tensors.reserve(catalog.tensors.size());
+  for (const checkpoint::CatalogTensor& tensor : catalog.tensors) {
+    std::string dtype(tensor.dtype ? name(*tensor.dtype) : std::string_view(tensor.unknown_dtype));
+    inspection.tensors.push_back(
+        {tensor.name, tensor.dtype, std::move(dtype), tensor.shape, tensor.file, tensor.bytes});
+  }
+  return inspection;
+}
+
+}  // namespace lading

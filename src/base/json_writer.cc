@@ -1,0 +1,108 @@
+#include "base/json_writer.h"
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "lading/result.h"
+
+namespace lading {
+
+void JsonWriter::new_line() {
+  out_ += '\n';
+  out_.append(2 * has_members_.size(), ' ');
+}
+
+void JsonWriter::before_value() {
+  if (after_key_) {
+    after_key_ = false;
+    return;
+  }
+  if (has_members_.empty()) return;
+  if (has_members_.back()) out_ += ',';
+  has_members_.back() = true;
+  new_line();
+}
+
+JsonWriter& JsonWriter::open(char bracket) {
+  before_value();
+  out_ += bracket;
+  has_members_.push_back(false);
+  return *this;
+}
+
+JsonWriter& JsonWriter::close(char bracket) {
+  LADING_CHECK(!has_members_.empty() && !after_key_);
+  const bool had_members = has_members_.back();
+  has_members_.pop_back();
+  if (had_members) new_line();
+  out_ += bracket;
+  return *this;
+}
+
+JsonWriter& JsonWriter::begin_object() { return open('{'); }
+JsonWriter& JsonWriter::end_object() { return close('}'); }
+JsonWriter& JsonWriter::begin_array() { return open('['); }
+JsonWriter& JsonWriter::end_array() { return close(']'); }
+
+JsonWriter& JsonWriter::key(std::string_view key) {
+  before_value();
+  append_quoted(key);
+  out_ += ": ";
+  after_key_ = true;
+  return *this;
+}
+
+JsonWriter& JsonWriter::string(std::string_view text) {
+  before_value();
+  append_quoted(text);
+  return *this;
+}
+
+JsonWriter& JsonWriter::number(std::uint64_t number) {
+  before_value();
+  out_ += std::to_string(number);
+  return *this;
+}
+
+JsonWriter& JsonWriter::boolean(bool value) {
+  before_value();
+  out_ += value ? "true" : "false";
+  return *this;
+}
+
+JsonWriter& JsonWriter::null() {
+  before_value();
+  out_ += "null";
+  return *this;
+}
+
+// Names of files need not be UTF-8; a byte that is not comes out as U+FFFD, so that the text stays JSON.
+void JsonWriter::append_quoted(std::string_view text) {
+  out_ += '"';
+  while (!text.empty()) {
+    const std::size_t valid = find_invalid_utf8(text).value_or(text.size());
+    for (const char c : text.substr(0, valid)) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (c == '"' || c == '\\') {
+        out_ += '\\';
+        out_ += c;
+      } else if (byte < 0x20 || byte == 0x7F) {
+        out_ += fmt::format("\\u{:04x}", byte);
+      } else {
+        out_ += c;
+      }
+    }
+    if (valid == text.size()) break;
+    out_ += "\\ufffd";
+    text.remove_prefix(valid + 1);
+  }
+  out_ += '"';
+}
+
+std::string JsonWriter::take() {
+  LADING_CHECK(has_members_.empty());
+  out_ += '\n';
+  return std::move(out_);
+}
+
+}  // namespace lading

@@ -1,0 +1,128 @@
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace lading {
+namespace {
+
+// Longest name shown whole. Real tensor names reach about 120 characters.
+constexpr std::size_t kLongestShown = 200;
+constexpr std::size_t kShownAtEachEnd = 80;
+
+struct Decoded {
+  char32_t code_point = 0;
+  std::size_t length_bytes = 0;  // 0: invalid
+};
+
+Decoded decode_utf8(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  std::size_t length = 0;
+  char32_t code_point = 0;
+  char32_t smallest = 0;
+  if ((lead & 0xE0) == 0xC0) {
+    length = 2, code_point = lead & 0x1F, smallest = 0x80;
+  } else if ((lead & 0xF0) == 0xE0) {
+    length = 3, code_point = lead & 0x0F, smallest = 0x800;
+  } else if ((lead & 0xF8) == 0xF0) {
+    length = 4, code_point = lead & 0x07, smallest = 0x10000;
+  } else {
+    return {};
+  }
+  if (text.size() < length) return {};
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {};
+    code_point = (code_point << 6) | (byte(i) & 0x3F);
+  }
+  const bool surrogate = code_point >= 0xD800 && code_point <= 0xDFFF;
+  if (code_point < smallest || code_point > 0x10FFFF || surrogate) return {};
+  return {code_point, length};
+}
+
+// Characters that a terminal obeys, hides or reorders instead of showing.
+bool is_deceptive(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0xAD || c == 0x61C || c == 0x180E ||
+         (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
+         (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
+}
+
+void append_escaped(std::string& out, char32_t c) {
+  switch (c) {
+    case '\n': out += "\\n"; return;
+    case '\r': out += "\\r"; return;
+    case '\t': out += "\\t"; return;
+    default: break;
+  }
+  if (c < 0x100) {
+    out += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+  } else if (c < 0x10000) {
+    out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+  } else {
+    out += fmt::format("\\U{:08x}", static_cast<unsigned>(c));
+  }
+}
+
+}  // namespace
+
+std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
+  std::size_t i = 0;
+  while (i < text.size()) {
+    const Decoded decoded = decode_utf8(text.substr(i));
+    if (decoded.length_bytes == 0) return i;
+    i += decoded.length_bytes;
+  }
+  return std::nullopt;
+}
+
+std::string escape(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  std::size_t i = 0;
+  while (i < text.size()) {
+    const Decoded decoded = decode_utf8(text.substr(i));
+    if (decoded.length_bytes == 0) {
+      append_escaped(out, static_cast<unsigned char>(text[i]));
+      ++i;
+      continue;
+    }
+    if (decoded.code_point == '\\' || decoded.code_point == '"') {
+      out += '\\';
+      out += static_cast<char>(decoded.code_point);
+    } else if (is_deceptive(decoded.code_point)) {
+      append_escaped(out, decoded.code_point);
+    } else {
+      out += text.substr(i, decoded.length_bytes);
+    }
+    i += decoded.length_bytes;
+  }
+  return out;
+}
+
+std::string quote(std::string_view text) {
+  if (text.size() <= kLongestShown) return fmt::format("\"{}\"", escape(text));
+  return fmt::format("\"{}…{}\" ({} bytes long)", escape(text.substr(0, kShownAtEachEnd)),
+                     escape(text.substr(text.size() - kShownAtEachEnd)), text.size());
+}
+
+std::string human_bytes(std::uint64_t bytes) {
+  constexpr std::array kUnits = {"kB", "MB", "GB", "TB", "PB", "EB"};
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1000;
+  std::size_t unit = 0;
+  while (value >= 999.995 && unit + 1 < kUnits.size()) {
+    value /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+std::string with_commas(std::uint64_t number) {
+  std::string digits = std::to_string(number);
+  for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
+  return digits;
+}
+
+}  // namespace lading

@@ -1,0 +1,167 @@
+#include "checkpoint/catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace lading::checkpoint {
+namespace {
+
+bool by_name(const CatalogTensor& a, const CatalogTensor& b) {
+  return a.name != b.name ? a.name < b.name : a.file < b.file;
+}
+
+// Moves the shards into a catalog; tensors that are in two shards stand there twice, side by side.
+CatalogResult merge(std::vector<ShardHeader> shards) {
+  CatalogResult result;
+  for (ShardHeader& shard : shards) {
+    const auto file = static_cast<std::uint32_t>(result.catalog.files.size());
+    result.catalog.files.push_back({std::move(shard.name), shard.size_bytes, shard.header.data_begin_bytes,
+                                    shard.header.tensors.size(), std::move(shard.header.metadata)});
+    for (HeaderTensor& tensor : shard.header.tensors) {
+      result.catalog.tensors.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.unknown_dtype),
+                                        std::move(tensor.shape), file, tensor.bytes});
+    }
+    result.warnings.add(std::move(shard.header.warnings));
+  }
+  std::sort(result.catalog.tensors.begin(), result.catalog.tensors.end(), by_name);
+  return result;
+}
+
+// Walks the sorted index and the sorted catalog side by side.
+class IndexCheck {
+ public:
+  IndexCheck(Index& index, const Catalog& catalog, std::string_view index_file)
+      : index_(index), catalog_(catalog), index_file_(index_file) {}
+
+  Errors run() {
+    std::sort(index_.entries.begin(), index_.entries.end(),
+              [](const IndexEntry& a, const IndexEntry& b) { return a.tensor < b.tensor; });
+    const auto& tensors = catalog_.tensors;
+    std::size_t t = 0;
+    for (const IndexEntry& entry : index_.entries) {
+      while (t < tensors.size() && tensors[t].name < entry.tensor) t = report_unlisted(t);
+      if (t == tensors.size() || tensors[t].name != entry.tensor) {
+        report_missing(entry, "none of the shards has it");
+        continue;
+      }
+      t = check_entry(entry, t);
+    }
+    while (t < tensors.size()) t = report_unlisted(t);
+    return std::move(errors_);
+  }
+
+ private:
+  // As the user would find it: beside the index.
+  [[nodiscard]] std::string file_name(const CatalogTensor& tensor) const {
+    const std::size_t slash = index_file_.rfind('/');
+    const std::string_view directory = index_file_.substr(0, slash == std::string_view::npos ? 0 : slash + 1);
+    return std::string(directory) + catalog_.files[tensor.file].name;
+  }
+
+  [[nodiscard]] std::size_t end_of_name(std::size_t t) const {
+    const auto& tensors = catalog_.tensors;
+    std::size_t end = t + 1;
+    while (end < tensors.size() && tensors[end].name == tensors[t].name) ++end;
+    return end;
+  }
+
+  std::size_t check_entry(const IndexEntry& entry, std::size_t t) {
+    const std::size_t end = end_of_name(t);
+    if (end - t > 1) {
+      report_duplicate(t, end, fmt::format("the index names {}", quote(index_.shards[entry.shard])));
+    } else if (catalog_.tensors[t].file != entry.shard) {
+      report_missing(entry, fmt::format("it is in {}", quote(file_name(catalog_.tensors[t]))));
+    }
+    return end;
+  }
+
+  void report_missing(const IndexEntry& entry, std::string found) {
+    errors_.add(Error(Code::kIndexMissingTensor, "the index names a tensor that its shard does not have")
+                    .in_file(index_file_)
+                    .of_tensor(entry.tensor)
+                    .at({entry.offset, entry.offset + 1})
+                    .by_rule("S5")
+                    .wanted(fmt::format("it in {}", quote(index_.shards[entry.shard])))
+                    .got(std::move(found))
+                    .try_this("Index and shards are from different saves; fetch them again together"));
+  }
+
+  void report_duplicate(std::size_t begin, std::size_t end, std::string expected) {
+    std::string places;
+    for (std::size_t t = begin; t < end; ++t) {
+      places += fmt::format("{}{}", places.empty() ? "" : " and ", quote(file_name(catalog_.tensors[t])));
+    }
+    errors_.add(Error(Code::kIndexDuplicateTensor, "the tensor is in more than one shard")
+                    .in_file(file_name(catalog_.tensors[begin]))
+                    .of_tensor(catalog_.tensors[begin].name)
+                    .at(catalog_.tensors[begin].bytes)
+                    .by_rule("R45")
+                    .wanted(std::move(expected))
+                    .got(std::move(places)));
+  }
+
+  std::size_t report_unlisted(std::size_t t) {
+    const std::size_t end = end_of_name(t);
+    if (end - t > 1) {
+      report_duplicate(t, end, "the index to name it, once");
+      return end;
+    }
+    const CatalogTensor& tensor = catalog_.tensors[t];
+    errors_.add(Error(Code::kIndexUnlistedTensor, "the shard holds a tensor that the index does not name")
+                    .in_file(file_name(tensor))
+                    .of_tensor(tensor.name)
+                    .at(tensor.bytes)
+                    .by_rule("S5")
+                    .wanted(fmt::format("it in {}", quote(index_file_)))
+                    .got("no entry"));
+    return end;
+  }
+
+  Index& index_;
+  const Catalog& catalog_;
+  std::string_view index_file_;
+  Errors errors_;
+};
+
+}  // namespace
+
+const CatalogTensor* Catalog::find(std::string_view name) const {
+  const auto found = std::lower_bound(tensors.begin(), tensors.end(), name,
+                                      [](const CatalogTensor& tensor, std::string_view n) { return tensor.name < n; });
+  return found != tensors.end() && found->name == name ? &*found : nullptr;
+}
+
+std::uint64_t Catalog::tensor_bytes() const {
+  // Cannot overflow: the ranges of a file tile a part of it, and file sizes are real.
+  std::uint64_t sum = 0;
+  for (const CatalogTensor& tensor : tensors) sum += tensor.bytes.size_bytes();
+  return sum;
+}
+
+CatalogResult catalog_of_file(ShardHeader shard) {
+  std::vector<ShardHeader> shards;
+  shards.push_back(std::move(shard));
+  return merge(std::move(shards));
+}
+
+Result<CatalogResult, Errors> catalog_of_index(Index index, std::vector<ShardHeader> shards,
+                                               std::string_view index_file) {
+  LADING_CHECK(shards.size() == index.shards.size());
+  CatalogResult result = merge(std::move(shards));
+  Errors errors = IndexCheck(index, result.catalog, index_file).run();
+  if (!errors.empty()) return fail(std::move(errors));
+  result.warnings.add(std::move(index.warnings));
+  const std::uint64_t total = result.catalog.tensor_bytes();
+  if (index.total_size_bytes && *index.total_size_bytes != total) {
+    result.warnings.add(Error(Code::kIndexTotalSize, "the index states a wrong total_size")
+                            .in_file(index_file)
+                            .wanted(fmt::format("{} bytes, the sum of its tensors", total))
+                            .got(fmt::format("{} bytes", *index.total_size_bytes)));
+  }
+  return result;
+}
+
+}  // namespace lading::checkpoint

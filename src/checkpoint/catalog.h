@@ -1,0 +1,62 @@
+// Catalog: everything that a checkpoint holds, by tensor name; and the proof that index and shards
+// say the same (S5). Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/index.h"
+#include "checkpoint/safetensors_header.h"
+#include "lading/result.h"
+
+namespace lading::checkpoint {
+
+struct CatalogFile {
+  std::string name;  ///< as the index names it, or the file's own name
+  std::uint64_t size_bytes = 0;
+  std::uint64_t data_begin_bytes = 0;
+  std::uint64_t tensors = 0;
+  std::vector<std::pair<std::string, std::string>> metadata;
+};
+
+struct CatalogTensor {
+  std::string name;
+  std::optional<DType> dtype;  ///< nothing: a type that this version does not know
+  std::string unknown_dtype;
+  Shape shape;
+  std::uint32_t file = 0;  ///< into Catalog::files
+  ByteRange bytes;         ///< in that file
+};
+
+struct Catalog {
+  std::vector<CatalogFile> files;      ///< sorted by name
+  std::vector<CatalogTensor> tensors;  ///< sorted by name
+
+  [[nodiscard]] const CatalogTensor* find(std::string_view name) const;
+  [[nodiscard]] std::uint64_t tensor_bytes() const;
+};
+
+/// A shard that was opened: its name, size and header.
+struct ShardHeader {
+  std::string name;
+  std::uint64_t size_bytes = 0;
+  Header header;
+};
+
+struct CatalogResult {
+  Catalog catalog;
+  Errors warnings;
+};
+
+/// One file, no index.
+CatalogResult catalog_of_file(ShardHeader shard);
+
+/// The shards that the index names, in its order. `index_file` is for messages.
+Result<CatalogResult, Errors> catalog_of_index(Index index, std::vector<ShardHeader> shards,
+                                               std::string_view index_file);
+
+}  // namespace lading::checkpoint

@@ -1,0 +1,118 @@
+#include "checkpoint/index.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/text.h"
+
+namespace lading::checkpoint {
+namespace {
+
+// Longer paths cannot be opened on Linux.
+constexpr std::size_t kMaxPathBytes = 4095;
+
+struct ShardUse {
+  std::uint64_t first_offset = 0;
+  std::string_view first_tensor;
+  std::uint64_t tensors = 0;
+};
+
+Error error_at(std::string_view file, std::uint64_t offset, Error error) {
+  return std::move(error).in_file(file).at({offset, offset + 1}).by_rule("R45");
+}
+
+// Metadata is written by many tools; what is odd there is worth a word, not a refusal.
+void read_metadata(const JsonValue& root, std::string_view file, Index& index) {
+  const auto metadata = root.find("metadata");
+  if (!metadata) return;
+  const auto total = metadata->find("total_size");
+  if (!total) return;
+  index.total_size_bytes = total->as_uint64();
+  if (index.total_size_bytes) return;
+  index.warnings.add(error_at(
+      file, total->offset(),
+      Error(Code::kIndexTotalSize, "total_size is not a byte count").wanted("a whole number").got(total->found())));
+}
+
+}  // namespace
+
+std::optional<std::string> why_not_a_shard_name(std::string_view name) {
+  constexpr std::string_view kEnding = ".safetensors";
+  if (name.empty()) return "it is empty";
+  if (name.size() > kMaxPathBytes) return "it is too long";
+  if (name.front() == '/') return "it is an absolute path";
+  if (name.find('\0') != std::string_view::npos) return "it holds a NUL";
+  if (name.find('\\') != std::string_view::npos) return "it holds a backslash";
+  if (!name.ends_with(kEnding)) return "it does not end in .safetensors";
+  std::size_t begin = 0;
+  while (begin <= name.size()) {
+    const std::size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view component = name.substr(begin, end - begin);
+    if (component.empty()) return "it has an empty component";
+    if (component == "." || component == "..") return "it has a component \".\" or \"..\"";
+    begin = end + 1;
+  }
+  return std::nullopt;
+}
+
+Result<Index, Errors> parse_index(const JsonBuffer& json, std::string_view file) {
+  auto document = JsonDocument::parse(json);
+  if (!document) {
+    Errors errors = std::move(document).error();
+    errors.relocate(file, 0);
+    return fail(std::move(errors));
+  }
+  const JsonValue root = document->root();
+  const auto weight_map = root.find("weight_map");
+  if (!weight_map || !weight_map->is_object()) {
+    return fail(Errors(error_at(file, weight_map ? weight_map->offset() : root.offset(),
+                                Error(Code::kIndexInvalid, "the index has no weight_map")
+                                    .wanted("an object \"weight_map\" from tensor names to shards")
+                                    .got(weight_map ? weight_map->found() : "none"))));
+  }
+
+  Index index;
+  Errors errors;
+  read_metadata(root, file, index);
+  std::map<std::string, ShardUse, std::less<>> uses;
+  std::vector<std::string_view> shard_of_entry;
+  for (const JsonMember member : *weight_map) {
+    if (!member.value.is_string()) {
+      errors.add(error_at(file, member.value.offset(),
+                          Error(Code::kIndexInvalid, "the shard of a tensor is not a string")
+                              .of_tensor(member.key)
+                              .wanted("a file name")
+                              .got(member.value.found())));
+      continue;
+    }
+    ShardUse& use = uses.try_emplace(std::string(member.value.text())).first->second;
+    if (use.tensors++ == 0) use = {member.value.offset(), member.key, 1};
+    index.entries.push_back({std::string(member.key), 0, member.key_offset});
+    shard_of_entry.push_back(member.value.text());
+  }
+  if (index.entries.empty() && errors.empty()) {
+    errors.add(error_at(file, weight_map->offset(),
+                        Error(Code::kIndexInvalid, "the weight_map is empty").wanted("at least one tensor")));
+  }
+  for (const auto& [name, use] : uses) {
+    if (const auto why = why_not_a_shard_name(name)) {
+      errors.add(error_at(file, use.first_offset,
+                          Error(Code::kIndexShardName, fmt::format("{} is no shard name: {}", quote(name), *why))
+                              .of_tensor(use.first_tensor)
+                              .wanted("a relative path inside the checkpoint that ends in .safetensors")
+                              .got(fmt::format("{}, for {} tensor(s)", quote(name), use.tensors)))
+                     .by_rule("S4"));
+    }
+    index.shards.push_back(name);
+  }
+  if (!errors.empty()) return fail(std::move(errors));
+  for (std::size_t i = 0; i < index.entries.size(); ++i) {
+    const auto shard = std::lower_bound(index.shards.begin(), index.shards.end(), shard_of_entry[i]);
+    index.entries[i].shard = static_cast<std::uint32_t>(shard - index.shards.begin());
+  }
+  return index;
+}
+
+}  // namespace lading::checkpoint

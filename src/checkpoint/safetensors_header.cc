@@ -1,0 +1,359 @@
+#include "checkpoint/safetensors_header.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/text.h"
+
+namespace lading::checkpoint {
+namespace {
+
+// A tensor while its entry is read. Offsets are relative to the data section, as written.
+struct Draft {
+  HeaderTensor tensor;
+  ByteRange entry;  // where the entry stands in the file, for messages
+  std::optional<ByteRange> data;
+};
+
+class HeaderReader {
+ public:
+  explicit HeaderReader(const HeaderContext& context, std::uint64_t json_bytes)
+      : context_(context), data_begin_(kLengthBytes + json_bytes), data_bytes_(context.file_size_bytes - data_begin_) {}
+
+  Result<Header, Errors> read(const JsonDocument& document) {
+    const JsonValue root = document.root();
+    if (!root.is_object()) {
+      errors_.add(error_at(
+          root.offset(),
+          Error(Code::kHeaderField, "the header is not an object").wanted("an object of tensors").got(root.found())));
+      return fail(std::move(errors_));
+    }
+    for (const JsonMember member : root) {
+      if (member.key == "__metadata__") {
+        read_metadata(member.value);
+      } else {
+        read_tensor(member);
+      }
+    }
+    std::stable_sort(drafts_.begin(), drafts_.end(), by_position);
+    // Tiling is judged only when every tensor has a place; otherwise each fault would be told twice.
+    if (all_placed_) check_tiling();
+    if (!errors_.empty()) return fail(std::move(errors_));
+    return finish();
+  }
+
+ private:
+  static bool by_position(const Draft& a, const Draft& b) {
+    const ByteRange x = a.data.value_or(ByteRange{});
+    const ByteRange y = b.data.value_or(ByteRange{});
+    return x.begin != y.begin ? x.begin < y.begin : x.end < y.end;
+  }
+
+  [[nodiscard]] Error error_at(std::uint64_t json_offset, Error error) const {
+    const std::uint64_t place = kLengthBytes + json_offset;
+    return std::move(error).in_file(context_.file).at({place, place + 1}).by_rule("R45");
+  }
+
+  void read_metadata(const JsonValue& value) {
+    if (!value.is_object()) {
+      errors_.add(error_at(value.offset(), Error(Code::kHeaderMetadata, "__metadata__ is not an object")
+                                               .wanted("an object of strings")
+                                               .got(value.found())));
+      return;
+    }
+    for (const JsonMember member : value) {
+      if (!member.value.is_string()) {
+        errors_.add(
+            error_at(member.value.offset(),
+                     Error(Code::kHeaderMetadata, fmt::format("__metadata__ {} is not a string", quote(member.key)))
+                         .wanted("a string")
+                         .got(member.value.found())));
+        continue;
+      }
+      metadata_.emplace_back(member.key, member.value.text());
+    }
+  }
+
+  void read_tensor(const JsonMember& member) {
+    Draft draft;
+    draft.tensor.name = member.key;
+    draft.entry = {kLengthBytes + member.key_offset, kLengthBytes + member.key_offset + 1};
+    if (!member.value.is_object()) {
+      refuse(draft, member.value.offset(),
+             Error(Code::kHeaderField, "the entry is not an object")
+                 .wanted("an object with dtype, shape and data_offsets")
+                 .got(member.value.found()));
+      all_placed_ = false;
+      return;
+    }
+    std::optional<JsonValue> dtype;
+    std::optional<JsonValue> shape;
+    std::optional<JsonValue> offsets;
+    for (const JsonMember field : member.value) {
+      if (field.key == "dtype") {
+        dtype = field.value;
+      } else if (field.key == "shape") {
+        shape = field.value;
+      } else if (field.key == "data_offsets") {
+        offsets = field.value;
+      } else {
+        refuse(draft, field.key_offset,
+               Error(Code::kHeaderField, fmt::format("the entry has an unknown field {}", quote(field.key)))
+                   .by_rule("S1")
+                   .wanted("only dtype, shape and data_offsets"));
+      }
+    }
+    const bool dtype_ok = read_dtype(draft, member, dtype);
+    const bool shape_ok = read_shape(draft, member, shape);
+    const bool offsets_ok = read_offsets(draft, member, offsets);
+    if (!offsets_ok) all_placed_ = false;
+    if (dtype_ok && shape_ok && offsets_ok) check_size(draft, *shape);
+    drafts_.push_back(std::move(draft));
+  }
+
+  void refuse(const Draft& draft, std::uint64_t json_offset, Error error) {
+    const std::string rule = error.rule.empty() ? "R45" : error.rule;
+    errors_.add(error_at(json_offset, std::move(error).of_tensor(draft.tensor.name)).by_rule(rule));
+  }
+
+  bool missing(const Draft& draft, const JsonMember& member, std::string_view field) {
+    refuse(
+        draft, member.value.offset(),
+        Error(Code::kHeaderField, fmt::format("the entry has no {}", field)).wanted("dtype, shape and data_offsets"));
+    return false;
+  }
+
+  bool read_dtype(Draft& draft, const JsonMember& member, const std::optional<JsonValue>& value) {
+    if (!value) return missing(draft, member, "dtype");
+    if (!value->is_string()) {
+      refuse(
+          draft, value->offset(),
+          Error(Code::kHeaderField, "dtype is not a string").wanted("a string such as \"BF16\"").got(value->found()));
+      return false;
+    }
+    draft.tensor.dtype = dtype_from_name(value->text());
+    if (draft.tensor.dtype) return true;
+    draft.tensor.unknown_dtype = value->text();
+    warnings_.add(
+        error_at(value->offset(), Error(Code::kUnknownDType, fmt::format("unknown dtype {}", quote(value->text())))
+                                      .of_tensor(draft.tensor.name)
+                                      .try_this("It can be listed, not loaded; a newer lading may know it")));
+    return true;
+  }
+
+  bool read_shape(Draft& draft, const JsonMember& member, const std::optional<JsonValue>& value) {
+    if (!value) return missing(draft, member, "shape");
+    if (!value->is_array()) {
+      refuse(draft, value->offset(),
+             Error(Code::kHeaderShape, "shape is not an array").wanted("an array of sizes").got(value->found()));
+      return false;
+    }
+    std::vector<std::uint64_t> dims;
+    for (const JsonMember member_dim : *value) {
+      if (dims.size() == kMaxRank) {
+        refuse(draft, member_dim.value.offset(),
+               Error(Code::kHeaderShape, "the shape has too many dims")
+                   .by_rule("S2")
+                   .wanted(fmt::format("at most {}", kMaxRank))
+                   .got(with_commas(value->size())));
+        return false;
+      }
+      const auto dim = member_dim.value.as_uint64();
+      if (!dim) {
+        refuse(draft, member_dim.value.offset(),
+               Error(Code::kHeaderShape, fmt::format("dim {} of the shape is not a size", dims.size()))
+                   .wanted("a whole number from 0 to 2^64 - 1")
+                   .got(member_dim.value.found()));
+        return false;
+      }
+      dims.push_back(*dim);
+    }
+    draft.tensor.shape = Shape(std::move(dims));
+    if (draft.tensor.shape.num_elems()) return true;
+    refuse(draft, value->offset(),
+           Error(Code::kHeaderShape, "the number of elements overflows")
+               .by_rule("S3")
+               .wanted("non-zero dims whose product is below 2^63")
+               .got(draft.tensor.shape.text()));
+    return false;
+  }
+
+  bool read_offsets(Draft& draft, const JsonMember& member, const std::optional<JsonValue>& value) {
+    if (!value) return missing(draft, member, "data_offsets");
+    if (!value->is_array()) {
+      refuse(draft, value->offset(),
+             Error(Code::kHeaderOffsets, "data_offsets is not an array").wanted("[begin, end]").got(value->found()));
+      return false;
+    }
+    std::vector<std::uint64_t> pair;
+    for (const JsonMember element : *value) {
+      const auto number = element.value.as_uint64();
+      if (!number) {
+        refuse(draft, element.value.offset(),
+               Error(Code::kHeaderOffsets, "an offset is not a byte count")
+                   .wanted("a whole number from 0 to 2^64 - 1")
+                   .got(element.value.found()));
+        return false;
+      }
+      pair.push_back(*number);
+      if (pair.size() > 2) break;
+    }
+    if (pair.size() != 2) {
+      refuse(draft, value->offset(),
+             Error(Code::kHeaderOffsets, "data_offsets is not a pair")
+                 .wanted("[begin, end]")
+                 .got(fmt::format("{} numbers", value->size())));
+      return false;
+    }
+    if (pair[0] > pair[1] || pair[1] > kMaxSize - data_begin_) {
+      refuse(draft, value->offset(),
+             Error(Code::kHeaderOffsets, "data_offsets are no range of bytes")
+                 .wanted("begin <= end < 2^63")
+                 .got(fmt::format("[{}, {}]", pair[0], pair[1])));
+      return false;
+    }
+    draft.data = ByteRange{pair[0], pair[1]};
+    draft.tensor.bytes = {data_begin_ + pair[0], data_begin_ + pair[1]};
+    return true;
+  }
+
+  // Rows 10 and 11 of the fault table: shape times dtype must be the span.
+  void check_size(const Draft& draft, const JsonValue& shape) {
+    if (!draft.tensor.dtype) return;
+    const auto size = draft.tensor.shape.size_bytes(*draft.tensor.dtype);
+    const std::string what = fmt::format("{} {}", name(*draft.tensor.dtype), draft.tensor.shape.text());
+    if (!size) {
+      refuse(draft, shape.offset(),
+             Error(Code::kHeaderSize, fmt::format("{} is no whole number of bytes below 2^63", what))
+                 .wanted("elements that fill whole bytes"));
+    } else if (*size != draft.data->size_bytes()) {
+      refuse(draft, shape.offset(),
+             Error(Code::kHeaderSize, "shape and dtype do not match data_offsets")
+                 .wanted(fmt::format("{} bytes for {}", *size, what))
+                 .got(fmt::format("{} bytes, [{}, {}]", draft.data->size_bytes(), draft.data->begin, draft.data->end)));
+    }
+  }
+
+  void check_tiling() {
+    std::uint64_t reached = 0;
+    const Draft* last = nullptr;
+    const Draft* first_outside = nullptr;
+    std::uint64_t outside = 0;
+    for (const Draft& draft : drafts_) {
+      const ByteRange data = *draft.data;
+      if (data.begin != reached) report_seam(draft, last, reached);
+      if (data.end > data_bytes_) {
+        if (first_outside == nullptr) first_outside = &draft;
+        ++outside;
+      }
+      if (data.end >= reached) {
+        reached = data.end;
+        last = &draft;
+      }
+    }
+    if (first_outside != nullptr) {
+      errors_.add(Error(Code::kDataTruncated, fmt::format("the file ends before its data does; {} lie{} beyond the end",
+                                                          outside == 1 ? "1 tensor" : with_commas(outside) + " tensors",
+                                                          outside == 1 ? "s" : ""))
+                      .in_file(context_.file)
+                      .of_tensor(first_outside->tensor.name)
+                      .at(first_outside->tensor.bytes)
+                      .by_rule("R45")
+                      .wanted(fmt::format("{} bytes", data_begin_ + reached))
+                      .got(fmt::format("{} bytes", context_.file_size_bytes))
+                      .try_this("Fetch the file again: it is incomplete"));
+    } else if (reached < data_bytes_ && context_.trailing_bytes == TrailingBytes::kRefuse) {
+      errors_.add(Error(Code::kTrailingBytes, "bytes behind the last tensor that no tensor owns")
+                      .in_file(context_.file)
+                      .at({data_begin_ + reached, context_.file_size_bytes})
+                      .by_rule("R45")
+                      .wanted(fmt::format("{} bytes", data_begin_ + reached))
+                      .got(fmt::format("{} bytes", context_.file_size_bytes))
+                      .try_this("If you know what they are, allow them: --allow-trailing-bytes"));
+    }
+  }
+
+  void report_seam(const Draft& draft, const Draft* last, std::uint64_t reached) {
+    const ByteRange data = *draft.data;
+    const std::string before = last == nullptr ? "the data begins" : fmt::format("{} ends", quote(last->tensor.name));
+    const bool hole = data.begin > reached;
+    errors_.add(Error(hole ? Code::kHeaderHole : Code::kHeaderOverlap,
+                      hole ? fmt::format("a hole before the tensor: {} at {}", before, reached)
+                           : fmt::format("the tensor overlaps another: {} at {}", before, reached))
+                    .in_file(context_.file)
+                    .of_tensor(draft.tensor.name)
+                    .at(draft.entry)
+                    .by_rule("R45")
+                    .wanted(fmt::format("data_offsets to begin at {}", reached))
+                    .got(fmt::format("[{}, {}]", data.begin, data.end)));
+  }
+
+  Header finish() {
+    Header header;
+    header.tensors.reserve(drafts_.size());
+    for (Draft& draft : drafts_) header.tensors.push_back(std::move(draft.tensor));
+    header.metadata = std::move(metadata_);
+    header.data_begin_bytes = data_begin_;
+    header.warnings = std::move(warnings_);
+    return header;
+  }
+
+  const HeaderContext& context_;
+  const std::uint64_t data_begin_;
+  const std::uint64_t data_bytes_;
+  std::vector<Draft> drafts_;
+  std::vector<std::pair<std::string, std::string>> metadata_;
+  bool all_placed_ = true;
+  Errors errors_;
+  Errors warnings_;
+};
+
+}  // namespace
+
+Result<std::uint64_t> header_length_bytes(std::string_view prefix, const HeaderContext& context) {
+  if (prefix.size() < kLengthBytes || context.file_size_bytes < kLengthBytes) {
+    return fail(Error(Code::kHeaderTruncated, "the file is too short to hold a safetensors header")
+                    .in_file(context.file)
+                    .at({0, context.file_size_bytes})
+                    .by_rule("R45")
+                    .wanted("at least 8 bytes")
+                    .got(fmt::format("{} bytes", context.file_size_bytes))
+                    .try_this("Fetch the file again: it is incomplete"));
+  }
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(prefix[i]);
+  if (length > kMaxHeaderBytes) {
+    return fail(Error(Code::kHeaderTooLarge, "the header claims to be too long")
+                    .in_file(context.file)
+                    .at({0, kLengthBytes})
+                    .by_rule("R45")
+                    .wanted(fmt::format("at most {} bytes", kMaxHeaderBytes))
+                    .got(fmt::format("{} bytes", length))
+                    .try_this("This is probably no safetensors file"));
+  }
+  if (length > context.file_size_bytes - kLengthBytes) {
+    return fail(Error(Code::kHeaderTruncated, "the header is longer than the file")
+                    .in_file(context.file)
+                    .at({0, kLengthBytes})
+                    .by_rule("R45")
+                    .wanted(fmt::format("{} more bytes", length))
+                    .got(fmt::format("{} bytes", context.file_size_bytes - kLengthBytes))
+                    .try_this("Fetch the file again: it is incomplete, or no safetensors file"));
+  }
+  return length;
+}
+
+Result<Header, Errors> parse_header(const JsonBuffer& json, const HeaderContext& context) {
+  LADING_CHECK(json.text().size() <= context.file_size_bytes - kLengthBytes);
+  auto document = JsonDocument::parse(json);
+  if (!document) {
+    Errors errors = std::move(document).error();
+    errors.relocate(context.file, kLengthBytes);
+    return fail(std::move(errors));
+  }
+  return HeaderReader(context, json.text().size()).read(*document);
+}
+
+}  // namespace lading::checkpoint

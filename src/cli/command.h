@@ -1,0 +1,21 @@
+// The command `lading`, as a function of its arguments: tests call it without a process.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lading::cli {
+
+enum class Colour { kOff, kOn };
+
+/// What a command writes to, and how. Data goes to out, words for people to err.
+struct Output {
+  std::string out;
+  std::string err;
+  Colour colour = Colour::kOff;
+};
+
+/// `arguments` without the program's name. Returns the exit code (docs/exit-codes.md).
+int run(const std::vector<std::string>& arguments, Output& output);
+
+}  // namespace lading::cli

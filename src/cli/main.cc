@@ -1,0 +1,48 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <string_view>
+
+#include "cli/command.h"
+
+namespace {
+
+using lading::cli::Colour;
+
+// https://no-color.org: set and not empty means no.
+Colour colour_of(int descriptor) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  const bool refused =
+      (no_color != nullptr && *no_color != '\0') || (terminal != nullptr && std::string_view(terminal) == "dumb");
+  return ::isatty(descriptor) == 1 && !refused ? Colour::kOn : Colour::kOff;
+}
+
+bool print(std::string_view text, std::FILE* stream) {
+  return std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    lading::cli::Output output;
+    output.colour = colour_of(STDOUT_FILENO);
+    const int code = lading::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc}, output);
+    print(output.err, stderr);
+    if (!print(output.out, stdout)) {
+      std::perror("lading: writing to standard output");
+      return 1;
+    }
+    return code;
+  } catch (const std::bad_alloc&) {
+    std::fputs("lading: out of memory\n", stderr);
+    return 3;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lading: a bug: %s\n", error.what());
+    return 1;
+  }
+}

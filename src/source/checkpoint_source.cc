@@ -1,0 +1,225 @@
+#include "source/checkpoint_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+
+namespace lading::source {
+
+using checkpoint::HeaderContext;
+using checkpoint::ShardHeader;
+
+namespace {
+
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
+constexpr std::string_view kSingleName = "model.safetensors";
+constexpr std::string_view kIndexEnding = ".safetensors.index.json";
+constexpr std::string_view kShardEnding = ".safetensors";
+
+std::vector<std::string> ending_in(const std::vector<std::string>& names, std::string_view ending) {
+  std::vector<std::string> chosen;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(chosen),
+               [&](const std::string& name) { return name.ends_with(ending); });
+  return chosen;
+}
+
+std::string parent_of(const std::string& relative) {
+  const auto slash = relative.rfind('/');
+  return slash == std::string::npos ? std::string() : relative.substr(0, slash);
+}
+
+std::string join(const std::string& directory, std::string_view name) {
+  return directory.empty() ? std::string(name) : fmt::format("{}/{}", directory, name);
+}
+
+// Reads a text that a file claims to hold. Sizes were checked against file and limit before.
+Result<JsonBuffer> read_json(const io::File& file, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+  try {
+    JsonBuffer buffer(size_bytes);
+    LADING_TRY(file.read_exact(offset_bytes, {buffer.data(), size_bytes}));
+    return buffer;
+  } catch (const std::bad_alloc&) {
+    return fail(Error(Code::kOutOfMemory, fmt::format("no memory to read {} of JSON", human_bytes(size_bytes)))
+                    .in_file(file.path()));
+  }
+}
+
+}  // namespace
+
+class SourceReader {
+ public:
+  SourceReader(Location location, const OpenOptions& options)
+      : options_(options),
+        kind_(location.kind),
+        relative_(std::move(location.relative)),
+        source_(std::move(location.anchor)) {
+    source_.in_hub_cache_ = location.in_hub_cache;
+  }
+
+  Result<CheckpointSource, Errors> read() {
+    if (kind_ == LocationKind::kDirectory) LADING_TRY(choose_in_directory());
+    if (kind_ == LocationKind::kIndex) {
+      LADING_TRY(read_sharded());
+    } else {
+      LADING_TRY(read_single());
+    }
+    return std::move(source_);
+  }
+
+ private:
+  // The index decides, never a glob; without one there must be no doubt which file is meant.
+  Result<void> choose_in_directory() {
+    const std::string directory = relative_;
+    LADING_ASSIGN_OR_RETURN(const auto names, anchor().list(directory));
+    const auto has = [&](std::string_view name) { return std::binary_search(names.begin(), names.end(), name); };
+    const auto indexes = ending_in(names, kIndexEnding);
+    const auto shards = ending_in(names, kShardEnding);
+    const auto choose = [&](LocationKind kind, std::string_view name) {
+      kind_ = kind;
+      relative_ = join(directory, name);
+      if (kind == LocationKind::kFile) warn_of_strays(directory, shards, {std::string(name)});
+      return Result<void>();
+    };
+    if (has(kIndexName)) return choose(LocationKind::kIndex, kIndexName);
+    if (indexes.size() == 1) return choose(LocationKind::kIndex, indexes.front());
+    if (has(kSingleName) && indexes.empty()) return choose(LocationKind::kFile, kSingleName);
+    if (shards.size() == 1 && indexes.empty()) return choose(LocationKind::kFile, shards.front());
+    const auto& candidates = indexes.empty() ? shards : indexes;
+    if (candidates.empty()) {
+      return fail(Error(Code::kNotACheckpoint, "the directory holds no safetensors checkpoint")
+                      .in_file(anchor().display(directory))
+                      .wanted(fmt::format("{}, or one file ending in {}", kIndexName, kShardEnding))
+                      .got(fmt::format("{} other entries", names.size()))
+                      .try_this("Pickled checkpoints (.bin, .pt) are not read: convert them to safetensors"));
+    }
+    return fail(Error(Code::kAmbiguousCheckpoint, "the directory holds several files and no index that names them")
+                    .in_file(anchor().display(directory))
+                    .wanted(std::string(kIndexName))
+                    .got(escape(fmt::format("{}", fmt::join(candidates, ", "))))
+                    .try_this("Name one file, or restore the index"));
+  }
+
+  Result<void, Errors> read_single() {
+    LADING_ASSIGN_OR_RETURN(ShardHeader shard, read_shard(relative_, name_of(relative_)));
+    auto result = checkpoint::catalog_of_file(std::move(shard));
+    accept(std::move(result));
+    return {};
+  }
+
+  Result<void, Errors> read_sharded() {
+    LADING_ASSIGN_OR_RETURN(const io::File file, anchor().open_file(relative_));
+    if (file.size_bytes() > checkpoint::kMaxIndexBytes) {
+      return fail(Error(Code::kIndexInvalid, "the index is too large")
+                      .in_file(file.path())
+                      .at({0, file.size_bytes()})
+                      .wanted(fmt::format("at most {} bytes", checkpoint::kMaxIndexBytes))
+                      .got(fmt::format("{} bytes", file.size_bytes())));
+    }
+    LADING_ASSIGN_OR_RETURN(const JsonBuffer json, read_json(file, 0, file.size_bytes()));
+    LADING_TRY(file.check_unchanged());
+    LADING_ASSIGN_OR_RETURN(checkpoint::Index index, checkpoint::parse_index(json, file.path()));
+    LADING_ASSIGN_OR_RETURN(std::string resolved, anchor().resolve(relative_));
+    source_.index_ = SourceFile{relative_, std::move(resolved), file.identity()};
+
+    const std::string directory = parent_of(relative_);
+    std::vector<ShardHeader> shards;
+    Errors errors;
+    for (const std::string& name : index.shards) {
+      auto shard = read_shard(join(directory, name), name);
+      if (shard) {
+        shards.push_back(*std::move(shard));
+      } else {
+        errors.add(explain(std::move(shard).error(), name, index, file.path()));
+      }
+    }
+    if (!errors.empty()) return fail(std::move(errors));
+    if (const auto names = anchor().list(directory))
+      warn_of_strays(directory, ending_in(*names, kShardEnding), index.shards);
+    LADING_ASSIGN_OR_RETURN(auto result,
+                            checkpoint::catalog_of_index(std::move(index), std::move(shards), file.path()));
+    accept(std::move(result));
+    return {};
+  }
+
+  // A shard that is not there is the index's error too: say which tensors are lost with it.
+  static Errors explain(Errors errors, const std::string& name, const checkpoint::Index& index,
+                        const std::string& index_file) {
+    if (errors.front().code != Code::kNotFound) return errors;
+    const auto shard = static_cast<std::uint32_t>(std::lower_bound(index.shards.begin(), index.shards.end(), name) -
+                                                  index.shards.begin());
+    const auto uses = [&](const checkpoint::IndexEntry& entry) { return entry.shard == shard; };
+    const auto first = std::find_if(index.entries.begin(), index.entries.end(), uses);
+    const auto count = std::count_if(index.entries.begin(), index.entries.end(), uses);
+    return Error(Code::kIndexMissingShard, fmt::format("the index names a shard that is not there: {}", quote(name)))
+        .in_file(index_file)
+        .of_tensor(first->tensor)
+        .at({first->offset, first->offset + 1})
+        .by_rule("S5")
+        .wanted(fmt::format("the file {}", quote(errors.front().file)))
+        .got(fmt::format("nothing ({}); {} tensor(s) are in it", errors.front().message, count))
+        .try_this("Fetch the missing shard");
+  }
+
+  Result<ShardHeader, Errors> read_shard(const std::string& relative, std::string name) {
+    LADING_ASSIGN_OR_RETURN(const io::File file, anchor().open_file(relative));
+    LADING_ASSIGN_OR_RETURN(std::string resolved, anchor().resolve(relative));
+    const HeaderContext context{file.path(), file.size_bytes(), options_.trailing_bytes};
+    std::array<char, checkpoint::kLengthBytes> prefix{};
+    const std::size_t available = std::min<std::uint64_t>(prefix.size(), file.size_bytes());
+    LADING_TRY(file.read_exact(0, std::span(prefix).first(available)));
+    LADING_ASSIGN_OR_RETURN(const std::uint64_t length,
+                            checkpoint::header_length_bytes({prefix.data(), available}, context));
+    LADING_ASSIGN_OR_RETURN(const JsonBuffer json, read_json(file, checkpoint::kLengthBytes, length));
+    LADING_TRY(file.check_unchanged());
+    LADING_ASSIGN_OR_RETURN(checkpoint::Header header, checkpoint::parse_header(json, context));
+    source_.shards_.push_back({relative, std::move(resolved), file.identity()});
+    return ShardHeader{std::move(name), file.size_bytes(), std::move(header)};
+  }
+
+  void warn_of_strays(const std::string& directory, const std::vector<std::string>& present,
+                      const std::vector<std::string>& used) {
+    for (const std::string& name : present) {
+      if (std::find(used.begin(), used.end(), name) != used.end()) continue;
+      source_.warnings_.add(Error(Code::kStrayShard, "a safetensors file that is not part of the checkpoint")
+                                .in_file(anchor().display(join(directory, name)))
+                                .try_this("It is ignored"));
+    }
+  }
+
+  void accept(checkpoint::CatalogResult result) {
+    source_.catalog_ = std::move(result.catalog);
+    source_.warnings_.add(std::move(result.warnings));
+  }
+
+  static std::string name_of(const std::string& relative) { return relative.substr(relative.rfind('/') + 1); }
+  [[nodiscard]] const io::Anchor& anchor() const { return source_.anchor_; }
+
+  const OpenOptions& options_;
+  LocationKind kind_;
+  std::string relative_;
+  CheckpointSource source_;
+};
+
+Result<CheckpointSource, Errors> CheckpointSource::open(const std::string& path, const OpenOptions& options) {
+  LADING_ASSIGN_OR_RETURN(Location location, locate(path, options.locate));
+  return SourceReader(std::move(location), options).read();
+}
+
+Result<io::File> CheckpointSource::open_file(const SourceFile& file) const {
+  LADING_ASSIGN_OR_RETURN(io::File opened, anchor_.open_file(file.relative));
+  if (opened.identity() != file.identity) {
+    return fail(Error(Code::kFileChanged, "the file was replaced or rewritten since its header was read")
+                    .in_file(opened.path())
+                    .by_rule("R45")
+                    .try_this("Load again when nothing writes to the checkpoint"));
+  }
+  return opened;
+}
+
+}  // namespace lading::source

@@ -1,0 +1,56 @@
+// A checkpoint on disk: located, every header read, index and shards compared, and nothing trusted.
+//
+// Files are not kept open: a checkpoint may have more shards than a process may have descriptors.
+// open_file() opens one again and refuses it if it is no longer the file whose header was read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/catalog.h"
+#include "io/anchor.h"
+#include "lading/result.h"
+#include "source/locate.h"
+
+namespace lading::source {
+
+struct OpenOptions {
+  LocateOptions locate;
+  checkpoint::TrailingBytes trailing_bytes = checkpoint::TrailingBytes::kRefuse;
+};
+
+/// A file of the checkpoint, index included.
+struct SourceFile {
+  std::string relative;  ///< from the anchor
+  std::string resolved;  ///< the same with links followed: in a Hugging Face cache, the blob
+  io::FileIdentity identity;
+};
+
+class CheckpointSource {
+ public:
+  static Result<CheckpointSource, Errors> open(const std::string& path, const OpenOptions& options);
+
+  [[nodiscard]] const checkpoint::Catalog& catalog() const { return catalog_; }
+  /// In the order of catalog().files.
+  [[nodiscard]] const std::vector<SourceFile>& shards() const { return shards_; }
+  [[nodiscard]] const std::optional<SourceFile>& index() const { return index_; }
+  [[nodiscard]] const io::Anchor& anchor() const { return anchor_; }
+  [[nodiscard]] bool in_hub_cache() const { return in_hub_cache_; }
+  [[nodiscard]] const Errors& warnings() const { return warnings_; }
+
+  [[nodiscard]] Result<io::File> open_file(const SourceFile& file) const;
+
+ private:
+  friend class SourceReader;
+  explicit CheckpointSource(io::Anchor anchor) : anchor_(std::move(anchor)) {}
+
+  io::Anchor anchor_;
+  checkpoint::Catalog catalog_;
+  std::vector<SourceFile> shards_;
+  std::optional<SourceFile> index_;
+  bool in_hub_cache_ = false;
+  Errors warnings_;
+};
+
+}  // namespace lading::source

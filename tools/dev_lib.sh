@@ -1,0 +1,99 @@
+# Functions of ./dev. Sourced, with the checkout's root as the working directory.
+
+# What the build needs, the tests' compilers and tools included. One list for all commands: a demo
+# that works and a test that then lacks a package would be a surprise.
+SYSTEM_PACKAGES=(
+  build-essential g++ cmake ninja-build pkg-config git
+  libfmt-dev libsimdjson-dev libcli11-dev libssl-dev libgtest-dev libgmock-dev
+  clang clang-format clang-tidy
+  python3 python3-venv strace
+)
+
+usage() {
+  cat <<'TEXT'
+./dev demo    build lading, write a sample checkpoint and inspect it
+./dev test    build and run every test; ends with "N passed, M failed, K skipped"
+
+./dev setup   install what is needed: system packages, and .venv for Python
+./dev build   leave the command at build/lading
+./dev lint    formatting, clang-tidy and the repository's own rules
+./dev fuzz    fuzz the readers (./dev fuzz --help)
+TEXT
+}
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*" >&2; }
+die() { printf 'dev: %s\n' "$*" >&2; exit 1; }
+
+missing_packages() {
+  local package
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' || echo "$package"
+  done
+}
+
+install_packages() {
+  local missing
+  missing=$(missing_packages "$@")
+  [ -n "$missing" ] || return 0
+  command -v apt-get >/dev/null || die "these packages are missing, and there is no apt-get to install them: $(echo $missing)"
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "these packages are missing, and installing them needs root or sudo: $(echo $missing)"
+    as_root=(sudo)
+  fi
+  say "installing $(echo $missing)"
+  "${as_root[@]}" apt-get update -qq || say "apt-get update failed; trying with the lists that are there"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null || true
+  missing=$(missing_packages "$@")
+  [ -z "$missing" ] || die "these packages could not be installed: $(echo $missing)"
+}
+
+setup_system() {
+  install_packages "${SYSTEM_PACKAGES[@]}"
+  # The sanitizers' runtime is a package of its own, named after clang's version.
+  local major
+  major=$(clang -dumpversion | cut -d. -f1)
+  install_packages "libclang-rt-$major-dev"
+}
+
+# .venv is rebuilt only when what it should hold changes.
+setup_python() {
+  local wanted
+  wanted=$(sha256sum requirements-dev.txt | cut -d' ' -f1)
+  [ "$(cat .venv/.wanted 2>/dev/null)" = "$wanted" ] && return 0
+  say "setting up .venv"
+  python3 -m venv --clear .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt \
+    || die "Python packages could not be installed; see above which"
+  echo "$wanted" >.venv/.wanted
+}
+
+# configure_and_build PRESET [cmake --build arguments]
+configure_and_build() {
+  local preset=$1
+  shift
+  say "building ($preset)"
+  local log=build/$preset.configure.log
+  mkdir -p build
+  cmake --preset "$preset" >"$log" 2>&1 || { cat "$log" >&2; die "configuring failed"; }
+  cmake --build --preset "$preset" "$@" >"build/$preset.build.log" 2>&1 \
+    || { cat "build/$preset.build.log" >&2; die "building failed"; }
+}
+
+build_release() {
+  configure_and_build release
+  ln -sf release/lading build/lading
+}
+
+run_demo() {
+  say "writing a sample checkpoint and inspecting it"
+  build/lading demo --dir build/demo
+  cat <<'TEXT'
+
+Try next:
+  build/lading inspect build/demo --tensors     every tensor
+  build/lading inspect build/demo --json        for programs
+  build/lading inspect PATH                     your own checkpoint: a file, a directory, or org/name
+                                                from the Hugging Face cache (add --verify-hash)
+TEXT
+}
