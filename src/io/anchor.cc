@@ -25,14 +25,15 @@ struct DirectoryCloser {
   void operator()(DIR* directory) const { ::closedir(directory); }
 };
 
-// Pushes the components of `path` in front of `pending`, which is kept in reverse.
+// Pushes the components of `path` in front of `pending`, which is kept in reverse. An empty one is
+// ".", so that "file/" is refused like "file/.", as the kernel does.
 void push_components(std::string_view path, std::vector<std::string>& pending) {
   std::size_t end = path.size();
   while (true) {
     const std::size_t slash = end == 0 ? std::string_view::npos : path.rfind('/', end - 1);
     const std::size_t begin = slash == std::string_view::npos ? 0 : slash + 1;
     const std::string_view component = path.substr(begin, end - begin);
-    if (!component.empty() && component != ".") pending.emplace_back(component);
+    pending.emplace_back(component.empty() ? "." : component);
     if (slash == std::string_view::npos) return;
     end = slash;
   }
@@ -99,6 +100,7 @@ Result<Anchor::Walk> Anchor::walk(std::string_view relative) const {
     const std::string name = std::move(pending.back());
     pending.pop_back();
     if (walk.last.valid()) return fail(Error(Code::kNotFound, errno_text(ENOTDIR)).in_file(shown));
+    if (name == ".") continue;
     if (name == "..") {
       if (walk.below.empty()) return outside("\"..\" above it");
       walk.below.pop_back();
