@@ -2,29 +2,29 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "base/text.h"
 
 namespace lading {
 
-std::string_view word(Code code) {
-  switch (code) {
-#define LADING_CASE(enumerator, word, exit_code) \
-  case Code::enumerator: return word;
-    LADING_ERROR_CODES(LADING_CASE)
-#undef LADING_CASE
-  }
-  return "internal";
-}
+namespace {
 
-int exit_code(Code code) {
-  switch (code) {
-#define LADING_CASE(enumerator, word, exit_code) \
-  case Code::enumerator: return exit_code;
-    LADING_ERROR_CODES(LADING_CASE)
-#undef LADING_CASE
-  }
-  return 1;
-}
+struct CodeRow {
+  std::string_view word;
+  int exit_code;
+};
+
+constexpr std::array kCodes = {
+#define LADING_ROW(enumerator, word, exit_code) CodeRow{word, exit_code},
+    LADING_ERROR_CODES(LADING_ROW)
+#undef LADING_ROW
+};
+
+}  // namespace
+
+std::string_view word(Code code) { return kCodes[static_cast<std::size_t>(code)].word; }
+int exit_code(Code code) { return kCodes[static_cast<std::size_t>(code)].exit_code; }
 
 std::string Error::text() const {
   std::string out;

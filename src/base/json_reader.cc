@@ -166,7 +166,7 @@ class JsonTreeBuilder {
     if (auto error = value.get_array().get(array)) return syntax_error(offset, simdjson::error_message(error));
     for (auto element_or_error : array) {
       ondemand::value element;
-      if (auto error = std::move(element_or_error).get(element)) return container_error(error);
+      if (auto error = element_or_error.get(element)) return container_error(error);
       if (!walk(element, depth + 1)) return false;
     }
     close(node);
