@@ -39,7 +39,8 @@ namespace lading {
   X(kJsonUtf8, "json_utf8", 3)                          \
   X(kJsonDepth, "json_depth", 3)                        \
   X(kJsonDuplicateKey, "json_duplicate_key", 3)         \
-  X(kJsonType, "json_type", 3)                          \
+  /* skeleton, layout, mapping, policy, plan */         \
+  X(kSchema, "schema", 4)                               \
   /* safetensors header */                              \
   X(kHeaderTruncated, "header_truncated", 3)            \
   X(kHeaderTooLarge, "header_too_large", 3)             \

@@ -38,7 +38,7 @@ class Accepted:
     make: Callable
     warnings: tuple[Problem, ...] = ()
     options: tuple[str, ...] = ()
-    peers_refuse: bool = False  # valid by the format's text, though the reference implementation refuses it
+    reference_refuses: bool = False  # the reference implementation has no such note or option
 
 
 @dataclass
@@ -59,8 +59,8 @@ class Registry:
     def refuse_all(self, name, row, make, *problems, options=()):
         self.add(Refused(name, row, make, problems, tuple(options)))
 
-    def accept(self, name, row, make, *warnings, options=(), peers_refuse=False):
-        self.add(Accepted(name, row, make, warnings, tuple(options), peers_refuse))
+    def accept(self, name, row, make, *warnings, options=(), reference_refuses=False):
+        self.add(Accepted(name, row, make, warnings, tuple(options), reference_refuses))
 
     def merge(self, *others):
         for other in others:

@@ -1,0 +1,315 @@
+#include "base/json_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+namespace lading {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+
+Result<JsonDocument, Errors> parse(std::string_view text) { return JsonDocument::parse(JsonBuffer::copy_of(text)); }
+
+Errors errors_of(std::string_view text) {
+  auto result = parse(text);
+  return result ? Errors() : std::move(result).error();
+}
+
+/// The only error of a text: its code and first byte.
+struct Refusal {
+  Code code;
+  std::uint64_t offset;
+  friend bool operator==(const Refusal&, const Refusal&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const Refusal& refusal) {
+    return out << word(refusal.code) << " at " << refusal.offset;
+  }
+};
+
+std::vector<Refusal> refusals_of(std::string_view text) {
+  std::vector<Refusal> refusals;
+  for (const Error& error : errors_of(text)) {
+    refusals.push_back({error.code, error.bytes ? error.bytes->begin : ~std::uint64_t{0}});
+  }
+  return refusals;
+}
+
+std::string nested(std::size_t depth, std::string_view inside = {}) {
+  return std::string(depth, '[') + std::string(inside) + std::string(depth, ']');
+}
+
+class JsonAccepted : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(JsonAccepted, Text) {
+  const auto result = parse(GetParam());
+  EXPECT_TRUE(result.has_value()) << GetParam() << "\n" << (result ? "" : result.error().front().text());
+}
+
+INSTANTIATE_TEST_SUITE_P(Grammar, JsonAccepted,
+                         ::testing::Values("{}", "[]", " \t\r\n{ } \t\r\n", "[ ]", "[1]", "[1,2]", "[ 1 , 2 ]",
+                                           R"({"a":1})", R"( { "a" : 1 , "b" : [ ] } )", R"({"":{}})", R"([""])",
+                                           "[true,false,null]",
+                                           "[0,-0,1,-1,10,1.5,-1.5,0.0,1e3,1E3,1e+3,1e-3,1.5e10,-0.0e-0]",
+                                           R"(["\"\\\/\b\f\n\r\t\u0041\u00e9\ud83d\ude00"])", "[\"\x7f\"]",
+                                           "[\"\u00e9\u65e5\U0001F600\"]", R"(["\u0000"])", R"(["\uFFFF\uD7FF\uE000"])",
+                                           R"([[],{},[[]],{"a":{}}])", R"({"a":{"x":1},"b":{"x":1}})",
+                                           "[18446744073709551615,-9223372036854775808]"));
+
+class JsonRefused : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(JsonRefused, Text) {
+  const std::string text = GetParam();
+  const Errors errors = errors_of(text);
+  ASSERT_FALSE(errors.empty()) << text;
+  for (const Error& error : errors) {
+    EXPECT_THAT(error.code, AnyOf(Code::kJsonSyntax, Code::kJsonUtf8)) << error.text();
+    ASSERT_TRUE(error.bytes.has_value()) << error.text();
+    EXPECT_LE(error.bytes->begin, text.size());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Structure, JsonRefused,
+                         ::testing::Values("", " ", "\n", "{", "[", "}", "]", "[1", "[1,", R"({"a")", R"({"a":)",
+                                           R"({"a":1)", R"({"a":1,)", "[1}", R"({"a":1])", "[[1]", R"({"a":[1})",
+                                           "[1,]", "[,1]", "[,]", "[1,,2]", "[1 2]", R"({"a":1,})", R"({,"a":1})",
+                                           R"({"a" 1})", R"({"a"})", R"({"a":})", R"({"a"::1})", R"({:1})",
+                                           R"({"a":1 "b":2})", R"({"a":1;"b":2})", "{1:2}", "{a:1}", "{null:1}",
+                                           R"(["a":1])", R"({"a",1})", "[1]]", "[]]", "{}}", "[] []", "{} x", "{},",
+                                           "[]\f", "\v[]", "[\f]", "\xEF\xBB\xBF{}", "[1]//c", "[/*c*/1]", ":", ",",
+                                           "[1:2]", "[{]}", "[\"a\"\"b\"]", "[1\"a\"]", "[true false]", "[[] []]"));
+
+INSTANTIATE_TEST_SUITE_P(Scalars, JsonRefused,
+                         ::testing::Values("[01]", "[00]", "[-01]", "[-]", "[+1]", "[.5]", "[1.]", "[1.e1]", "[1e]",
+                                           "[1e+]", "[1E-]", "[0x10]", "[1_0]", "[1a]", "[--1]", "[- 1]", "[1.5.2]",
+                                           "[1e1.5]", "[NaN]", "[Infinity]", "[-Infinity]", "[tru]", "[truee]",
+                                           "[True]", "[TRUE]", "[nul]", "[nulll]", "[fals]", "[t]", "[undefined]",
+                                           "['a']", "[`a`]", "[\\u0031]", "[\x01]"));
+
+INSTANTIATE_TEST_SUITE_P(Strings, JsonRefused,
+                         ::testing::Values(R"(["a)", R"(["a\"])", R"(["\q"])", R"(["\x41"])", R"(["\u12"])",
+                                           R"(["\u12G4"])", R"(["\U00000041"])", R"(["\'"])", "[\"a\nb\"]",
+                                           "[\"a\tb\"]", "[\"\x1f\"]", "[\"\x01\"]", R"({"\q":1})", "{\"a\nb\":1}"));
+
+TEST(JsonReader, NulBytesAreRefused) {
+  using std::string_view_literals::operator""sv;
+  for (const std::string_view text : {"[\"a\0b\"]"sv, "[1\0]"sv, "[]\0"sv, "\0[]"sv, "[true\0]"sv, "\0"sv}) {
+    EXPECT_FALSE(errors_of(text).empty()) << ::testing::PrintToString(text);
+  }
+}
+
+TEST(JsonReader, ScalarsAtTheRootAreRefused) {
+  for (const char* text : {"1", "\"a\"", "true", "false", "null", " 1 ", "-1.5", "x", "1 2", "null null"}) {
+    const auto refusals = refusals_of(text);
+    ASSERT_EQ(refusals.size(), 1U) << text;
+    EXPECT_EQ(refusals.front().code, Code::kJsonSyntax) << text;
+  }
+}
+
+TEST(JsonReader, EmptyInputIsRefusedAndSaysSo) {
+  const Errors errors = errors_of("");
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_EQ(errors.front().code, Code::kJsonSyntax);
+  EXPECT_EQ(errors.front().bytes, (ByteRange{0, 0}));
+}
+
+TEST(JsonReader, TrailingTextIsRefusedWhereItStands) {
+  EXPECT_THAT(refusals_of("{} {}"), ElementsAre(Refusal{Code::kJsonSyntax, 3}));
+  EXPECT_THAT(refusals_of("[1, 2]  true"), ElementsAre(Refusal{Code::kJsonSyntax, 8}));
+}
+
+TEST(JsonReader, Fault3_InvalidUtf8IsRefusedAtItsByte) {
+  EXPECT_THAT(refusals_of("{\"a\": \"\xFF\"}"), ElementsAre(Refusal{Code::kJsonUtf8, 7}));
+  EXPECT_THAT(refusals_of("{\"\xED\xA0\x80\": 1}"), ElementsAre(Refusal{Code::kJsonUtf8, 2}));
+  EXPECT_THAT(refusals_of("[] \xC0\x80"), ElementsAre(Refusal{Code::kJsonUtf8, 3}));
+}
+
+TEST(JsonReader, Fault3_LoneSurrogatesAreRefusedAtTheirString) {
+  for (const char* string : {R"("\ud800")", R"("\udc00")", R"("\ud800x")", R"("\ud800\n")", R"("\ud800\ud800")",
+                             R"("\udc00\ud800")", R"("\ud83d\u0041")", R"("\uDBFF\uE000")", R"("a\udfff")"}) {
+    EXPECT_THAT(refusals_of("[1, " + std::string(string) + "]"), ElementsAre(Refusal{Code::kJsonUtf8, 4})) << string;
+    EXPECT_THAT(refusals_of("{ " + std::string(string) + ":1}"), ElementsAre(Refusal{Code::kJsonUtf8, 2})) << string;
+  }
+}
+
+TEST(JsonReader, SurrogatePairsBecomeOneCharacter) {
+  const auto document = parse(R"(["\ud83d\ude00", "\uD800\uDC00", "\udbff\udfff"])");
+  ASSERT_TRUE(document.has_value());
+  std::vector<std::string> texts;
+  for (const JsonMember member : document->root()) texts.emplace_back(member.value.text());
+  EXPECT_THAT(texts, ElementsAre("\U0001F600", "\U00010000", "\U0010FFFF"));
+}
+
+TEST(JsonReader, Fault5_DuplicateKeyIsRefused) {
+  EXPECT_THAT(refusals_of(R"({"a":1,"b":2,"a":3})"), ElementsAre(Refusal{Code::kJsonDuplicateKey, 13}));
+}
+
+TEST(JsonReader, Fault5_DuplicateKeyThroughEscapeIsRefused) {
+  EXPECT_THAT(refusals_of(R"({"a":1, "\u0061":3})"), ElementsAre(Refusal{Code::kJsonDuplicateKey, 8}));
+  EXPECT_THAT(refusals_of("{\"\\ud83d\\ude00\":1,\"\U0001F600\":3}"),
+              ElementsAre(Refusal{Code::kJsonDuplicateKey, 18}));
+  EXPECT_THAT(refusals_of(R"({"\/":1,"/":3})"), ElementsAre(Refusal{Code::kJsonDuplicateKey, 8}));
+  EXPECT_THAT(refusals_of(R"({"":1,"":3})"), ElementsAre(Refusal{Code::kJsonDuplicateKey, 6}));
+}
+
+TEST(JsonReader, Fault6_AllDuplicatesAreListedNestedOnesToo) {
+  const auto refusals = refusals_of(R"({"a":{"x":1,"x":2},"a":[{"y":0,"y":0,"y":0}]})");
+  EXPECT_THAT(refusals, ::testing::UnorderedElementsAre(
+                            Refusal{Code::kJsonDuplicateKey, 12}, Refusal{Code::kJsonDuplicateKey, 19},
+                            Refusal{Code::kJsonDuplicateKey, 31}, Refusal{Code::kJsonDuplicateKey, 37}));
+}
+
+TEST(JsonReader, EqualKeysInDifferentObjectsAndNearlyEqualKeysAreFine) {
+  EXPECT_TRUE(parse(R"({"a":{"a":{"a":1}},"A":1,"a ":1,"aa":1,"\u0000":1,"\u0000\u0000":1})").has_value());
+}
+
+TEST(JsonReader, ManyKeysWithOneDuplicateAreFoundFast) {
+  std::string text = "{";
+  for (int i = 0; i < 200'000; ++i) text += "\"key" + std::to_string(i) + "\":0,";
+  text += "\"key77777\":1}";
+  const auto start = std::chrono::steady_clock::now();
+  const auto refusals = refusals_of(text);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_THAT(refusals, ElementsAre(Refusal{Code::kJsonDuplicateKey, text.size() - 13}));
+}
+
+TEST(JsonReader, DuplicatesAreListedEvenIfASyntaxErrorFollows) {
+  EXPECT_THAT(refusals_of(R"([{"a":1,"a":2}, tru])"),
+              ElementsAre(Refusal{Code::kJsonDuplicateKey, 8}, Refusal{Code::kJsonSyntax, 16}));
+}
+
+TEST(JsonReader, Depth64IsAcceptedAnd65Refused) {
+  EXPECT_TRUE(parse(nested(64)).has_value());
+  EXPECT_THAT(refusals_of(nested(65)), ElementsAre(Refusal{Code::kJsonDepth, 64}));
+  std::string objects;
+  for (int i = 0; i < 65; ++i) objects += "{\"a\":";
+  EXPECT_THAT(refusals_of(objects + "1" + std::string(65, '}')), ElementsAre(Refusal{Code::kJsonDepth, 5 * 64}));
+}
+
+TEST(JsonReader, DepthCountsContainersNotTheValuesInThem) {
+  EXPECT_TRUE(parse(nested(64, "1")).has_value());
+  EXPECT_TRUE(parse(nested(64, "\"a\",null")).has_value());
+}
+
+TEST(JsonReader, DepthIsMeasuredNotAccumulated) {
+  std::string wide = "[";
+  for (int i = 0; i < 200; ++i) wide += nested(63) + ",";
+  EXPECT_TRUE(parse(wide + "[]]").has_value());
+}
+
+TEST(JsonReader, Fault4_AMillionLevelsAreRefusedFast) {
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(refusals_of(nested(1'000'000)), ElementsAre(Refusal{Code::kJsonDepth, 64}));
+  EXPECT_FALSE(errors_of(std::string(1'000'000, '[')).empty());
+  std::string objects;
+  for (int i = 0; i < 1'000'000; ++i) objects += "{\"\":";
+  EXPECT_FALSE(errors_of(objects).empty());
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(JsonReader, Fault4_EveryTruncationOfATextIsRefused) {
+  const std::string text = R"({"a":{"dtype":"F32","shape":[1,2.5e1],"n":null},"\u00e9":[true,false,{}]})";
+  ASSERT_TRUE(parse(text).has_value());
+  for (std::size_t size = 0; size < text.size(); ++size) {
+    EXPECT_FALSE(errors_of(text.substr(0, size)).empty()) << text.substr(0, size);
+  }
+}
+
+TEST(JsonReader, Fault8_AsUint64TakesDigitsOnly) {
+  const auto number = [](std::string_view text) -> std::optional<std::uint64_t> {
+    const auto document = parse("[" + std::string(text) + "]");
+    if (!document) return std::nullopt;
+    return (*document->root().begin()).value.as_uint64();
+  };
+  EXPECT_EQ(number("0"), 0U);
+  EXPECT_EQ(number("7"), 7U);
+  EXPECT_EQ(number("9223372036854775808"), std::uint64_t{1} << 63);
+  EXPECT_EQ(number("18446744073709551615"), ~std::uint64_t{0});
+  for (const char* other : {"18446744073709551616", "99999999999999999999999", "-0", "-1", "1.0", "0.0", "1e3", "1E0",
+                            "01", "true", "false", "null", "\"1\"", "[1]", "{}"}) {
+    EXPECT_EQ(number(other), std::nullopt) << other;
+  }
+}
+
+TEST(JsonReader, ValuesKnowTheirOffsetsKindsAndTexts) {
+  const std::string text = R"( {"k": "v\n", "n" : 12 ,"l":[ true,null , 1.50e2 ],"o":{"\u0041":false}})";
+  const auto document = parse(text);
+  ASSERT_TRUE(document.has_value());
+  const JsonValue root = document->root();
+  EXPECT_EQ(root.offset(), 1U);
+  EXPECT_TRUE(root.is_object());
+  EXPECT_EQ(root.text(), "");
+  ASSERT_EQ(root.size(), 4U);
+  std::vector<std::string> keys;
+  for (const JsonMember member : root) {
+    keys.emplace_back(member.key);
+    EXPECT_EQ(text.substr(member.key_offset, 3), "\"" + std::string(member.key) + "\"");
+  }
+  EXPECT_THAT(keys, ElementsAre("k", "n", "l", "o"));
+  EXPECT_EQ(root.find("k")->text(), "v\n");
+  EXPECT_EQ(root.find("k")->offset(), text.find("\"v"));
+  EXPECT_EQ(root.find("n")->text(), "12");
+  EXPECT_EQ(root.find("n")->offset(), text.find("12"));
+  const JsonValue list = *root.find("l");
+  EXPECT_TRUE(list.is_array());
+  EXPECT_EQ(list.offset(), text.find('['));
+  std::vector<std::pair<JsonKind, std::uint64_t>> elements;
+  for (const JsonMember member : list) {
+    EXPECT_EQ(member.key, "");
+    elements.emplace_back(member.value.kind(), member.value.offset());
+  }
+  EXPECT_THAT(elements,
+              ElementsAre(std::pair(JsonKind::kTrue, text.find("true")), std::pair(JsonKind::kNull, text.find("null")),
+                          std::pair(JsonKind::kNumber, text.find("1.50e2"))));
+  EXPECT_EQ(root.find("o")->find("A")->kind(), JsonKind::kFalse);
+}
+
+TEST(JsonReader, FindIsForObjectsAndTheirOwnKeys) {
+  const auto document = parse(R"({"a":{"inner":1},"b":["inner"],"c":"inner"})");
+  ASSERT_TRUE(document.has_value());
+  const JsonValue root = document->root();
+  EXPECT_FALSE(root.find("inner").has_value());
+  EXPECT_FALSE(root.find("A").has_value());
+  EXPECT_FALSE(root.find("").has_value());
+  EXPECT_FALSE(root.find("b")->find("inner").has_value());
+  EXPECT_FALSE(root.find("c")->find("inner").has_value());
+  EXPECT_TRUE(root.find("a")->find("inner").has_value());
+}
+
+TEST(JsonReader, SizeCountsDirectMembersAndScalarsAreEmpty) {
+  const auto document = parse(R"([[1,[2,3]],{"a":[4,5,6],"b":{}},7,"x",[]])");
+  ASSERT_TRUE(document.has_value());
+  std::vector<std::size_t> sizes;
+  for (const JsonMember member : document->root()) sizes.push_back(member.value.size());
+  EXPECT_THAT(sizes, ElementsAre(2, 2, 0, 0, 0));
+}
+
+TEST(JsonReader, DocumentsOutliveTheirBufferAndMove) {
+  std::optional<JsonDocument> kept;
+  {
+    auto document = parse(R"({"key":"a value long enough to live on the heap"})");
+    ASSERT_TRUE(document.has_value());
+    kept = *std::move(document);
+  }
+  EXPECT_EQ(kept->root().find("key")->text(), "a value long enough to live on the heap");
+}
+
+TEST(JsonReader, FoundIsShortAndEscaped) {
+  const auto document =
+      parse("[{\"a\":1}, [2], \"x\\n\\u202e\", -1.5, true, null, \"" + std::string(5000, 'n') + "\"]");
+  ASSERT_TRUE(document.has_value());
+  std::vector<std::string> found;
+  for (const JsonMember member : document->root()) found.push_back(member.value.found());
+  EXPECT_EQ(found[0], "an object");
+  EXPECT_EQ(found[1], "an array");
+  EXPECT_EQ(found[2], "the string \"x\\n\\u202e\"");
+  EXPECT_EQ(found[3], "-1.5");
+  EXPECT_EQ(found[4], "true");
+  EXPECT_EQ(found[5], "null");
+  EXPECT_LT(found[6].size(), 400U);
+}
+
+}  // namespace
+}  // namespace lading

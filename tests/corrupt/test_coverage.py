@@ -1,0 +1,57 @@
+"""The corpus covers every code and every row, and goes on doing so."""
+
+import re
+
+from . import directories, files
+from .test_injected import INJECTED_CODES
+
+FAULT_ROWS = range(1, 23)
+
+NOT_OF_INSPECT = {
+    "internal": "a bug of ours",
+    "usage": "of the command line; see test_path_that_is_empty",
+    "write_failed": "only `lading demo` writes",
+}
+
+
+def all_cases():
+    return files.REFUSED + files.VALID + directories.REFUSED + directories.VALID
+
+
+def expected_codes():
+    refusals = files.REFUSED + directories.REFUSED
+    accepted = files.VALID + directories.VALID
+    return {problem.code for case in refusals for problem in case.problems} | {
+        warning.code for case in accepted for warning in case.warnings
+    }
+
+
+def codes_of_header(repository):
+    header = (repository / "include" / "lading" / "error.h").read_text()
+    codes = set(re.findall(r'X\(k\w+, "(\w+)", \d+\)', header))
+    assert codes, "error.h is written in another way"
+    return codes
+
+
+def test_every_code_is_provoked(repository):
+    codes = codes_of_header(repository)
+    provoked = expected_codes() | INJECTED_CODES
+    assert codes - provoked - NOT_OF_INSPECT.keys() == set(), "codes without a case"
+    assert (provoked | NOT_OF_INSPECT.keys()) - codes == set(), "cases of codes that are gone"
+
+
+def test_every_row_has_a_case():
+    covered = {case.row for case in all_cases()}
+    assert set(FAULT_ROWS) - covered == set()
+
+
+def test_names_are_unique_and_fit_for_files():
+    names = [case.name for case in all_cases()]
+    assert len(names) == len(set(names))
+    assert not [name for name in names if "/" in name or len(name) > 200]
+
+
+def test_every_code_is_documented(repository):
+    text = (repository / "docs" / "formats.md").read_text()
+    rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert rows == codes_of_header(repository) - NOT_OF_INSPECT.keys()
