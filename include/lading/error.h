@@ -41,6 +41,8 @@ namespace lading {
   X(kJsonDuplicateKey, "json_duplicate_key", 3)         \
   /* skeleton, layout, mapping, policy, plan */         \
   X(kSchema, "schema", 4)                               \
+  X(kLayout, "layout", 4)                               \
+  X(kMapping, "mapping", 4)                             \
   /* safetensors header */                              \
   X(kHeaderTruncated, "header_truncated", 3)            \
   X(kHeaderTooLarge, "header_too_large", 3)             \

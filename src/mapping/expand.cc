@@ -1,0 +1,289 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "mapping/expression.h"
+#include "mapping/loop_nest.h"
+
+namespace lading::mapping {
+namespace {
+
+Error mismatch(const Expression& expression, std::string message) {
+  return Error(Code::kMapping, fmt::format("{}: {}", expression.text(), message)).by_rule("R47");
+}
+
+// Every index of a shape once: one loop per dim.
+Piece whole_piece(std::uint32_t source, const Shape& shape) {
+  Piece piece;
+  piece.source = source;
+  piece.target_origin.assign(shape.rank(), 0);
+  if (source != Piece::kFill) piece.source_origin = piece.target_origin;
+  for (std::size_t d = 0; d < shape.rank(); ++d) {
+    if (shape[d] > 1) piece.loops.push_back({shape[d], d, 1, d, 1});
+  }
+  return piece;
+}
+
+bool is_permutation_of_dims(const std::vector<std::size_t>& order, std::size_t rank) {
+  std::vector<std::size_t> sorted = order;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::size_t> dims(rank);
+  std::iota(dims.begin(), dims.end(), std::size_t{0});
+  return sorted == dims;
+}
+
+Shape with_dim(const Shape& shape, std::size_t dim, std::uint64_t extent) {
+  std::vector<std::uint64_t> dims = shape.dims();
+  dims[dim] = extent;
+  return Shape(std::move(dims));
+}
+
+class Expander {
+ public:
+  explicit Expander(const ShapeOf& shape_of) : shape_of_(shape_of) {}
+
+  Result<Pieces, Errors> run(const Expression& expression) {
+    switch (expression.op) {
+      case Op::kSource: return source(expression);
+      case Op::kConcat: return concat(expression);
+      case Op::kStack: return stack(expression);
+      default: break;
+    }
+    if (expression.parts.size() != 1) return fail(Errors(mismatch(expression, "it takes one part")));
+    LADING_ASSIGN_OR_RETURN(Pieces part, run(expression.parts.front()));
+    switch (expression.op) {
+      case Op::kSlice: return slice(expression, std::move(part));
+      case Op::kPermute: return permute(expression, std::move(part));
+      case Op::kRearrange: return rearrange(expression, std::move(part));
+      case Op::kReshape: return reshape(expression, std::move(part));
+      default: return pad(expression, std::move(part));
+    }
+  }
+
+ private:
+  Result<Pieces, Errors> source(const Expression& expression) {
+    const Shape* shape = shape_of_(expression.key);
+    if (shape == nullptr) {
+      return fail(Errors(
+          Error(Code::kMapping, fmt::format("the checkpoint has no key {}", quote(expression.key))).by_rule("R38")));
+    }
+    Pieces pieces{*shape, {expression.key}, {}};
+    if (shape->num_elems() != 0) pieces.pieces.push_back(whole_piece(0, *shape));
+    return pieces;
+  }
+
+  Result<std::vector<Pieces>, Errors> parts_of(const Expression& expression) {
+    if (expression.parts.empty()) return fail(Errors(mismatch(expression, "it has no parts")));
+    std::vector<Pieces> parts;
+    Errors errors;
+    for (const Expression& part : expression.parts) {
+      auto expanded = run(part);
+      if (expanded) {
+        parts.push_back(*std::move(expanded));
+      } else {
+        errors.add(std::move(expanded).error());
+      }
+    }
+    if (!errors.empty()) return fail(std::move(errors));
+    return parts;
+  }
+
+  // Takes over a part's sources and pieces; `place` moves each piece to where it belongs.
+  template <class Place>
+  static void append(Pieces& whole, Pieces part, const Place& place) {
+    std::vector<std::uint32_t> number;
+    for (std::string& key : part.sources) {
+      number.push_back(static_cast<std::uint32_t>(whole.sources.size()));
+      whole.sources.push_back(std::move(key));
+    }
+    for (Piece& piece : part.pieces) {
+      if (!piece.is_fill()) piece.source = number[piece.source];
+      place(piece);
+      whole.pieces.push_back(std::move(piece));
+    }
+  }
+
+  Result<Pieces, Errors> concat(const Expression& expression) {
+    LADING_ASSIGN_OR_RETURN(std::vector<Pieces> parts, parts_of(expression));
+    const Shape first = parts.front().shape;
+    const std::size_t dim = expression.dim;
+    if (dim >= first.rank())
+      return fail(Errors(mismatch(expression, fmt::format("there is no dim {} in {}", dim, first.text()))));
+    Pieces whole;
+    std::uint64_t offset = 0;
+    for (Pieces& part : parts) {
+      if (part.shape.rank() != first.rank() || with_dim(part.shape, dim, first[dim]) != first) {
+        return fail(
+            Errors(mismatch(expression, "the parts do not fit together").wanted(first.text()).got(part.shape.text())));
+      }
+      const std::uint64_t extent = part.shape[dim];
+      append(whole, std::move(part), [&](Piece& piece) { piece.target_origin[dim] += offset; });
+      const auto next = checked_add(offset, extent);
+      if (!next) return fail(Errors(mismatch(expression, "the result is too large")));
+      offset = *next;
+    }
+    whole.shape = with_dim(first, dim, offset);
+    return checked(expression, std::move(whole));
+  }
+
+  Result<Pieces, Errors> stack(const Expression& expression) {
+    LADING_ASSIGN_OR_RETURN(std::vector<Pieces> parts, parts_of(expression));
+    const Shape first = parts.front().shape;
+    const std::size_t dim = expression.dim;
+    if (dim > first.rank())
+      return fail(
+          Errors(mismatch(expression, fmt::format("no dim can be put before dim {} of {}", dim, first.text()))));
+    Pieces whole;
+    std::vector<std::uint64_t> dims = first.dims();
+    dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(dim), parts.size());
+    whole.shape = Shape(std::move(dims));
+    std::uint64_t layer = 0;
+    for (Pieces& part : parts) {
+      if (part.shape != first) {
+        return fail(
+            Errors(mismatch(expression, "the parts are not of one shape").wanted(first.text()).got(part.shape.text())));
+      }
+      append(whole, std::move(part), [&](Piece& piece) {
+        piece.target_origin.insert(piece.target_origin.begin() + static_cast<std::ptrdiff_t>(dim), layer);
+        for (Loop& loop : piece.loops) loop.target_dim += loop.target_dim >= dim ? 1 : 0;
+      });
+      ++layer;
+    }
+    return checked(expression, std::move(whole));
+  }
+
+  static Result<Pieces, Errors> slice(const Expression& expression, Pieces part) {
+    const std::size_t dim = expression.dim;
+    if (dim >= part.shape.rank() || expression.begin > expression.end || expression.end > part.shape[dim]) {
+      return fail(Errors(mismatch(expression, "the slice lies outside")
+                             .wanted(fmt::format("a range of a dim of {}", part.shape.text()))));
+    }
+    Pieces whole{with_dim(part.shape, dim, expression.end - expression.begin), std::move(part.sources), {}};
+    for (const Piece& piece : part.pieces) {
+      for (Piece& inside : clip(piece, dim, expression.begin, expression.end)) {
+        inside.target_origin[dim] -= expression.begin;
+        whole.pieces.push_back(std::move(inside));
+      }
+    }
+    return whole;
+  }
+
+  static Result<Pieces, Errors> permute(const Expression& expression, Pieces part) {
+    const auto& order = expression.order;
+    if (!is_permutation_of_dims(order, part.shape.rank())) {
+      return fail(Errors(mismatch(expression, "not a permutation of the dims")
+                             .wanted(fmt::format("each dim of {} once", part.shape.text()))));
+    }
+    std::vector<std::size_t> new_place(order.size());
+    std::vector<std::uint64_t> dims(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      new_place[order[i]] = i;
+      dims[i] = part.shape[order[i]];
+    }
+    for (Piece& piece : part.pieces) {
+      for (Loop& loop : piece.loops) loop.target_dim = new_place[loop.target_dim];
+      std::vector<std::uint64_t> origin(order.size());
+      for (std::size_t i = 0; i < order.size(); ++i) origin[i] = piece.target_origin[order[i]];
+      piece.target_origin = std::move(origin);
+    }
+    part.shape = Shape(std::move(dims));
+    return part;
+  }
+
+  static Result<Pieces, Errors> rearrange(const Expression& expression, Pieces part) {
+    const auto& factors = expression.factors;
+    const auto& order = expression.order;
+    const std::size_t dim = expression.dim;
+    const bool fits = dim < part.shape.rank() && !factors.empty() && Shape(factors).num_elems() == part.shape[dim] &&
+                      is_permutation_of_dims(order, factors.size());
+    if (!fits) {
+      return fail(Errors(mismatch(expression, "the factors do not split the dim")
+                             .wanted(fmt::format("factors of a dim of {}, in some order", part.shape.text()))));
+    }
+    DigitMap map;
+    map.dim = dim;
+    map.factors = factors;
+    map.new_rank = part.shape.rank();
+    map.new_dim.assign(factors.size(), dim);
+    map.new_step.assign(factors.size(), 1);
+    std::uint64_t step = 1;
+    for (std::size_t i = order.size(); i-- > 0;) {
+      map.new_step[order[i]] = step;
+      step *= factors[order[i]];
+    }
+    map.other_dims.resize(part.shape.rank());
+    std::iota(map.other_dims.begin(), map.other_dims.end(), std::size_t{0});
+    part.pieces = redigit_all(part.pieces, map);
+    return part;
+  }
+
+  // To one dim and from there to the others: row-major order is the only thing that a reshape keeps.
+  static Result<Pieces, Errors> reshape(const Expression& expression, Pieces part) {
+    if (!expression.shape.num_elems() || part.shape.num_elems() != expression.shape.num_elems()) {
+      return fail(Errors(mismatch(expression, "the shapes have different numbers of elements").got(part.shape.text())));
+    }
+    std::vector<std::uint64_t> strides(part.shape.rank(), 1);
+    for (std::size_t d = part.shape.rank(); d-- > 1;) strides[d - 1] = strides[d] * part.shape[d];
+    for (Piece& piece : part.pieces) {
+      std::uint64_t origin = 0;
+      for (std::size_t d = 0; d < strides.size(); ++d) origin += piece.target_origin[d] * strides[d];
+      for (Loop& loop : piece.loops) {
+        loop.target_step *= strides[loop.target_dim];
+        loop.target_dim = 0;
+      }
+      piece.target_origin = {origin};
+    }
+    DigitMap map;
+    map.factors = expression.shape.dims();
+    map.new_rank = expression.shape.rank();
+    map.new_dim.resize(map.new_rank);
+    std::iota(map.new_dim.begin(), map.new_dim.end(), std::size_t{0});
+    map.new_step.assign(map.new_rank, 1);
+    map.other_dims = {0};
+    part.pieces = redigit_all(part.pieces, map);
+    part.shape = expression.shape;
+    return part;
+  }
+
+  static std::vector<Piece> redigit_all(const std::vector<Piece>& pieces, const DigitMap& map) {
+    std::vector<Piece> out;
+    for (const Piece& piece : pieces) redigit(piece, map, out);
+    return out;
+  }
+
+  static Result<Pieces, Errors> pad(const Expression& expression, Pieces part) {
+    const std::size_t dim = expression.dim;
+    if (dim >= part.shape.rank() || expression.end < part.shape[dim]) {
+      return fail(Errors(mismatch(expression, "padding cannot make a dim smaller").got(part.shape.text())));
+    }
+    const std::uint64_t old = part.shape[dim];
+    const Shape added = with_dim(part.shape, dim, expression.end - old);
+    part.shape = with_dim(part.shape, dim, expression.end);
+    if (added.num_elems() != 0) {
+      Piece fill = whole_piece(Piece::kFill, added);
+      fill.target_origin[dim] = old;
+      fill.fill = expression.fill;
+      part.pieces.push_back(std::move(fill));
+    }
+    return checked(expression, std::move(part));
+  }
+
+  static Result<Pieces, Errors> checked(const Expression& expression, Pieces whole) {
+    if (!whole.shape.num_elems()) return fail(Errors(mismatch(expression, "the result is too large")));
+    return whole;
+  }
+
+  const ShapeOf& shape_of_;
+};
+
+}  // namespace
+
+Result<Pieces, Errors> expand(const Expression& expression, const ShapeOf& shape_of) {
+  return Expander(shape_of).run(expression);
+}
+
+}  // namespace lading::mapping
