@@ -1,0 +1,34 @@
+// The checker: proves a finished plan right, or says what is wrong with it. Shares no code with the planner,
+// with layout's region_of or with mapping's expand: it works element runs out its own way.
+//
+// For every rank in the plan:
+//  R1   every statement has one source, and every rank that should have the tensor has one destination for it
+//  R11  each byte of each buffer has exactly one writer, padding included (R56)
+//  R41  each transfer takes the elements that expression and placement demand: the right key, the right place
+//  R45  every source range lies inside its tensor, and that inside its file
+//  R23  the dtypes that are cast can be cast, in one step
+//  R49  members of a tie class share one destination on each rank, and one placement (R52)
+//  R64  the stated memory is what the buffers need
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lading/result.h"
+#include "plan/plan.h"
+
+namespace lading::plan {
+
+struct Unread {
+  std::string key;
+  std::uint64_t bytes = 0;  ///< of it that no rank in the plan reads
+};
+
+struct CheckReport {
+  std::uint64_t bytes_proved = 0;
+  std::vector<Unread> unread;  ///< of the plan's sources, over the ranks that it has
+};
+
+Result<CheckReport, Errors> check_plan(const Plan& plan);
+
+}  // namespace lading::plan

@@ -1,0 +1,149 @@
+// Plan: for every tensor of every rank, where each of its bytes comes from. Made by the planner, proved by
+// the checker, carried out by the executor. Pure data.
+//
+// A plan has two halves. The *statements* say, once for all ranks, what each model tensor is: its source,
+// dtypes and placement, and why. The *rank plans* work the statements out for one rank into transfers. The
+// checker derives the second half from the first by other means, and refuses a plan where they differ.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "layout/layout.h"
+#include "lading/dtype.h"
+#include "lading/result.h"
+#include "lading/shape.h"
+#include "mapping/expression.h"
+#include "model/skeleton.h"
+
+namespace lading::plan {
+
+/// A file that the plan reads from.
+struct File {
+  std::string name;
+  std::uint64_t size_bytes = 0;
+};
+
+/// A checkpoint tensor that the plan reads from.
+struct Source {
+  std::string key;
+  std::uint32_t file = 0;  ///< into Plan::files
+  ByteRange bytes;         ///< in that file
+  DType dtype = DType::kF32;
+  Shape shape;
+};
+
+enum class Provenance : std::uint8_t {
+  kFile,   ///< checkpoint bytes, through `expression`
+  kHost,   ///< a value handed in: derived by the front, or external
+  kCall,   ///< computed from `recipe.inputs` when they are complete
+  kFill,   ///< a constant
+  kRandom, ///< sampled, by `recipe`, seed, name and element index
+  kAlias,  ///< shares the storage of `alias_of`
+  kKept,   ///< the value that is already there
+};
+
+/// What a model tensor is, on all ranks.
+struct Statement {
+  std::string name;
+  model::Kind kind = model::Kind::kParameter;
+  Shape shape;  ///< global
+  Provenance provenance = Provenance::kFile;
+  mapping::Expression expression;            ///< kFile
+  std::vector<mapping::Expression> must_equal;  ///< other keys of the tie class: compared while loading (R50)
+  std::string alias_of;                      ///< kAlias: the class's first member
+  model::Recipe recipe;                      ///< kHost, kCall, kFill, kRandom
+  std::optional<DType> checkpoint_dtype;     ///< as in the file, before any widening
+  DType storage = DType::kF32;
+  DType compute = DType::kF32;
+  layout::Placement placement;
+  std::string rule;    ///< of the contract, that decided the source
+  std::string reason;  ///< one sentence, for --explain
+  std::string dtype_reason;
+  std::string mapping_rule;  ///< the id of the mapping rule, if one decided
+  std::string kept_device;   ///< kKept: where the value is now
+};
+
+/// One loop of a transfer, outermost first. Strides are in bytes.
+struct TransferLoop {
+  std::uint64_t count = 1;
+  std::uint64_t source_stride_bytes = 0;
+  std::uint64_t target_stride_bytes = 0;
+
+  friend bool operator==(const TransferLoop&, const TransferLoop&) = default;
+};
+
+/// Runs of elements from a file to a buffer, each cast once from the source's dtype to the statement's
+/// storage dtype. A fill writes a constant and reads nothing.
+struct Transfer {
+  std::uint32_t source = 0;  ///< into Plan::sources, or kFillSource
+  std::uint64_t source_begin_bytes = 0;  ///< in the file
+  std::uint64_t target_begin_bytes = 0;  ///< in the buffer
+  std::uint64_t run_elems = 0;           ///< contiguous on both sides
+  std::vector<TransferLoop> loops;
+  double fill = 0;
+
+  static constexpr std::uint32_t kFillSource = 0xFFFF'FFFF;
+  [[nodiscard]] bool is_fill() const { return source == kFillSource; }
+  [[nodiscard]] std::uint64_t elems() const;
+
+  friend bool operator==(const Transfer&, const Transfer&) = default;
+};
+
+/// The memory of one tensor in one slot on one rank.
+struct Destination {
+  std::uint32_t statement = 0;  ///< into Plan::statements; for a tie class, the first member this rank has
+  std::string slot;
+  std::string device;              ///< "cpu", "cuda:1"
+  std::string unit;                ///< the shared buffer's name (FSDP1), or ""
+  std::uint64_t buffer_bytes = 0;  ///< padding included; of a unit, its whole part on this rank
+  std::uint64_t owned_elems = 0;   ///< without padding
+  std::vector<Transfer> transfers;  ///< sorted by target
+  std::vector<std::uint32_t> aliases;  ///< other members of the tie class that this rank has
+};
+
+/// Bytes of one file, read once; `count` reads of `size_bytes`, `stride_bytes` apart.
+struct Read {
+  std::uint32_t file = 0;
+  std::uint64_t begin_bytes = 0;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t count = 1;
+  std::uint64_t stride_bytes = 0;
+};
+
+struct RankPlan {
+  std::uint64_t rank = 0;
+  std::vector<Destination> destinations;
+  std::vector<Read> reads;  ///< coalesced, by file and place
+  std::uint64_t read_bytes = 0;
+  std::uint64_t owned_bytes = 0;    ///< of all buffers, padding included
+  std::uint64_t staging_bytes = 0;  ///< host memory beside them
+};
+
+struct Plan {
+  std::vector<File> files;
+  std::vector<Source> sources;
+  std::vector<Statement> statements;  ///< sorted by name
+  std::vector<std::uint32_t> call_order;  ///< statements with kCall, inputs first (R66)
+  layout::Mesh mesh;
+  std::vector<layout::Device> devices;
+  std::uint64_t seed = 0;
+  std::uint64_t budget_bytes = 0;
+  std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
+  std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
+  std::vector<RankPlan> ranks;  ///< those that were asked for
+  Errors warnings;
+
+  [[nodiscard]] const Statement* find(std::string_view name) const;
+};
+
+/// A 128-bit digest of the statements and the catalog's part in them: equal on ranks that agree.
+std::string digest(const Plan& plan);
+
+/// `lading.plan/1`.
+std::string plan_json(const Plan& plan);
+
+}  // namespace lading::plan

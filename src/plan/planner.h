@@ -1,0 +1,32 @@
+// The planner: catalog, skeleton, layout, mapping and policy in; a plan, or every reason why not, out.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "checkpoint/catalog.h"
+#include "layout/layout.h"
+#include "lading/result.h"
+#include "mapping/mapping.h"
+#include "model/skeleton.h"
+#include "plan/plan.h"
+#include "policy/policy.h"
+
+namespace lading::plan {
+
+struct PlanInputs {
+  const checkpoint::Catalog& catalog;
+  const model::Skeleton& skeleton;
+  const layout::Layout& layout;
+  const mapping::Mapping& mapping;
+  const policy::Policy& policy;
+};
+
+/// The verdict covers all ranks; `ranks` are the ones whose transfers are worked out. Deterministic: the
+/// same inputs give the same plan, byte for byte.
+Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::uint64_t>& ranks);
+
+/// The checkpoint itself as the model: every key a parameter of its own name, shape and dtype.
+model::Skeleton skeleton_of(const checkpoint::Catalog& catalog);
+
+}  // namespace lading::plan
