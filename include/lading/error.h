@@ -41,8 +41,13 @@ namespace lading {
   X(kJsonDuplicateKey, "json_duplicate_key", 3)         \
   /* skeleton, layout, mapping, policy, plan */         \
   X(kSchema, "schema", 4)                               \
+  X(kSkeleton, "skeleton", 4)                           \
+  X(kPolicy, "policy", 4)                               \
+  X(kDType, "dtype", 4)                                 \
   X(kLayout, "layout", 4)                               \
   X(kMapping, "mapping", 4)                             \
+  X(kPlan, "plan", 4)                                   \
+  X(kPlanCheck, "plan_check", 4)                        \
   /* safetensors header */                              \
   X(kHeaderTruncated, "header_truncated", 3)            \
   X(kHeaderTooLarge, "header_too_large", 3)             \
@@ -78,9 +83,9 @@ enum class Code : std::uint8_t {
 struct Error {
   Code code = Code::kInternal;
   std::string message;
-  std::string file;                ///< as the user would find it; empty if none
-  std::string tensor;              ///< empty if none
-  std::optional<ByteRange> bytes;  ///< in `file`
+  std::string file;                   ///< as the user would find it; empty if none
+  std::optional<std::string> tensor;  ///< a name may be empty, so nothing means none
+  std::optional<ByteRange> bytes;     ///< in `file`
   std::optional<int> rank;
   std::string rule;  ///< "R45", "S2", or empty
   std::string expected;
@@ -128,18 +133,21 @@ struct Error {
 };
 
 /// Everything that is wrong, in the order in which it was found. As an error it is not empty.
-/// A hostile file can have millions of faults: those past kMaxListed are counted, not kept.
+/// A hostile file can have millions of faults, or a name of a megabyte in each: those past a thousand, or
+/// past a few megabytes of text, are counted, not kept.
 class Errors {
  public:
   static constexpr std::size_t kMaxListed = 1000;
+  static constexpr std::size_t kMaxListedBytes = 4U << 20;
 
   Errors() = default;
-  Errors(Error error) { list_.push_back(std::move(error)); }
+  Errors(Error error) { add(std::move(error)); }
 
   void add(Error error);
   void add(Errors others);
   /// Says where errors found in a piece of a file stand in the file.
   void relocate(std::string_view file, std::uint64_t begin_bytes);
+  void count_not_listed(std::uint64_t count) { not_listed_ += count; }
   [[nodiscard]] std::uint64_t not_listed() const { return not_listed_; }
   [[nodiscard]] bool empty() const { return list_.empty(); }
   [[nodiscard]] std::size_t size() const { return list_.size(); }
@@ -150,6 +158,7 @@ class Errors {
 
  private:
   std::vector<Error> list_;
+  std::size_t listed_bytes_ = 0;
   std::uint64_t not_listed_ = 0;
 };
 

@@ -30,7 +30,7 @@ std::string Error::text() const {
   std::string out;
   if (rank) out += fmt::format("rank {}: ", *rank);
   if (!file.empty()) out += escape(file) + ": ";
-  if (!tensor.empty()) out += fmt::format("tensor {}: ", quote(tensor));
+  if (tensor) out += fmt::format("tensor {}: ", quote(*tensor));
   if (bytes) {
     out += bytes->size_bytes() > 1 ? fmt::format("bytes {} to {}: ", bytes->begin, bytes->end)
                                    : fmt::format("byte {}: ", bytes->begin);
@@ -44,7 +44,10 @@ std::string Error::text() const {
 }
 
 void Errors::add(Error error) {
-  if (list_.size() < kMaxListed) {
+  const std::size_t bytes = error.message.size() + error.file.size() + error.tensor.value_or("").size() +
+                            error.expected.size() + error.found.size() + error.remedy.size();
+  if (list_.empty() || (list_.size() < kMaxListed && listed_bytes_ + bytes <= kMaxListedBytes)) {
+    listed_bytes_ += bytes;
     list_.push_back(std::move(error));
   } else {
     ++not_listed_;

@@ -12,7 +12,7 @@ void write_error(JsonWriter& json, const Error& error) {
   json.key("code").string(word(error.code));
   json.key("message").string(error.message);
   write_text(json, "file", error.file);
-  write_text(json, "tensor", error.tensor);
+  if (error.tensor) json.key("tensor").string(*error.tensor);
   if (error.bytes) {
     json.key("bytes").begin_array().number(error.bytes->begin).number(error.bytes->end).end_array();
   }

@@ -42,7 +42,8 @@ TEST(ErrorJson, EveryFieldIsThereUnescaped) {
   EXPECT_EQ(error.find("found")->text(), "g");
   EXPECT_EQ(error.find("remedy")->text(), "r");
   std::vector<std::uint64_t> bytes;
-  for (const JsonMember member : *error.find("bytes")) bytes.push_back(member.value.as_uint64().value());
+  const JsonValue range = *error.find("bytes");
+  for (const JsonMember member : range) bytes.push_back(member.value.as_uint64().value());
   EXPECT_EQ(bytes, (std::vector<std::uint64_t>{18446744073709551614U, 18446744073709551615U}));
 }
 

@@ -42,23 +42,56 @@ JsonDocument::JsonDocument(JsonDocument&&) noexcept = default;
 JsonDocument& JsonDocument::operator=(JsonDocument&&) noexcept = default;
 JsonDocument::~JsonDocument() = default;
 
-// Walks the parsed text once. Any failure is kept in errors_; a syntax error also ends the walk.
+namespace {
+
+// RFC 8259: -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)?
+bool is_json_number(std::string_view text) {
+  const auto digits = [&] {
+    const std::size_t count = std::min(text.find_first_not_of("0123456789"), text.size());
+    text.remove_prefix(count);
+    return count;
+  };
+  if (text.starts_with('-')) text.remove_prefix(1);
+  const bool zero = text.starts_with('0');
+  const std::size_t whole = digits();
+  if (whole == 0 || (zero && whole > 1)) return false;
+  if (text.starts_with('.')) {
+    text.remove_prefix(1);
+    if (digits() == 0) return false;
+  }
+  if (text.starts_with('e') || text.starts_with('E')) {
+    text.remove_prefix(1);
+    if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+    if (digits() == 0) return false;
+  }
+  return text.empty();
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const std::size_t first = text.find_first_not_of(kSpace);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpace) + 1 - first);
+}
+
+}  // namespace
+
+// Walks the parsed text once. A syntax error ends the walk; duplicates are collected.
 class JsonTreeBuilder {
  public:
-  explicit JsonTreeBuilder(const JsonBuffer& buffer) : buffer_(buffer) {}
+  JsonTreeBuilder(const JsonBuffer& buffer, JsonDuplicates& duplicates) : buffer_(buffer), duplicates_(duplicates) {}
 
-  Result<JsonDocument, Errors> build() {
+  Result<JsonDocument, JsonFault> build() {
     const std::string_view text = buffer_.text();
     if (const auto bad = find_invalid_utf8(text)) {
-      return fail(Errors(at(*bad, Error(Code::kJsonUtf8, "invalid UTF-8").wanted("UTF-8 text"))));
+      return fail(JsonFault{at(*bad, Error(Code::kJsonUtf8, "invalid UTF-8").wanted("UTF-8 text")), {}});
     }
     ondemand::parser parser;
     ondemand::document document;
     if (auto error = parser.iterate(text.data(), text.size(), buffer_.capacity_bytes()).get(document)) {
-      return fail(Errors(whole_text_error(error)));
+      return fail(JsonFault{whole_text_error(error), {}});
     }
-    walk_root(document);
-    if (!errors_.empty()) return fail(std::move(errors_));
+    if (!walk_root(document)) return fail(JsonFault{*std::move(fault_), path()});
     return std::move(document_);
   }
 
@@ -87,10 +120,12 @@ class JsonTreeBuilder {
   }
 
   // Ends the walk: what follows a syntax error has no meaning.
-  bool syntax_error(std::uint32_t offset, std::string_view what) {
-    const auto place = std::min<std::size_t>(offset, buffer_.text().size());
-    errors_.add(at(place, Error(Code::kJsonSyntax, fmt::format("not valid JSON: {}", what))));
+  bool stop(std::uint32_t offset, Error error) {
+    fault_ = at(std::min<std::size_t>(offset, buffer_.text().size()), std::move(error));
     return false;
+  }
+  bool syntax_error(std::uint32_t offset, std::string_view what) {
+    return stop(offset, Error(Code::kJsonSyntax, fmt::format("not valid JSON: {}", what)));
   }
 
   std::uint32_t add_node(JsonKind kind, std::uint32_t offset, std::string_view text) {
@@ -103,40 +138,45 @@ class JsonTreeBuilder {
     return index;
   }
 
-  void walk_root(ondemand::document& document) {
+  bool walk_root(ondemand::document& document) {
     ondemand::value root;
-    if (auto error = document.get_value().get(root)) {
-      const bool scalar = error == simdjson::SCALAR_DOCUMENT_AS_VALUE;
-      syntax_error(0, scalar ? "expected an object or an array" : simdjson::error_message(error));
-      return;
-    }
-    if (!walk(root, 1)) return;
+    const simdjson::error_code error = document.get_value().get(root);
+    if (error == simdjson::SCALAR_DOCUMENT_AS_VALUE) return walk_scalar_root(document);
+    if (error != simdjson::SUCCESS) return syntax_error(0, simdjson::error_message(error));
+    if (!walk(root, 1)) return false;
+    return check_at_end(document);
+  }
+
+  bool walk_scalar_root(ondemand::document& document) {
+    const std::string_view token = trimmed(buffer_.text());
+    const std::uint32_t offset = offset_of(token.data());
+    if (token.front() != '"') return walk_scalar(token, offset);
+    std::string_view text;
+    if (auto error = document.get_string().get(text)) return string_error(offset, error);
+    return add_string(text, offset) && check_at_end(document);
+  }
+
+  bool check_at_end(ondemand::document& document) {
     const char* rest = nullptr;
-    if (!document.current_location().get(rest)) syntax_error(offset_of(rest), "more text behind the end of the value");
+    if (document.current_location().get(rest)) return true;
+    return syntax_error(offset_of(rest), "more text behind the end of the value");
   }
 
   // Recursion is bounded by kMaxDepth.
   bool walk(ondemand::value& value, std::size_t depth) {
-    const std::string_view token = trimmed_token(value);
+    const std::string_view token = trimmed(value.raw_json_token());
     if (token.empty()) return syntax_error(static_cast<std::uint32_t>(buffer_.text().size()), "it ends too early");
     const std::uint32_t offset = offset_of(token.data());
     if (depth > JsonDocument::kMaxDepth) {
-      errors_.add(at(offset, Error(Code::kJsonDepth, "JSON is nested too deeply")
-                                 .wanted(fmt::format("at most {} levels", JsonDocument::kMaxDepth))));
-      return false;
+      return stop(offset, Error(Code::kJsonDepth, "JSON is nested too deeply")
+                              .wanted(fmt::format("at most {} levels", JsonDocument::kMaxDepth)));
     }
     switch (token.front()) {
       case '{': return walk_object(value, offset, depth);
       case '[': return walk_array(value, offset, depth);
       case '"': return walk_string(value, offset);
-      default: return walk_scalar(value, token, offset);
+      default: return walk_scalar(token, offset);
     }
-  }
-
-  static std::string_view trimmed_token(ondemand::value& value) {
-    std::string_view token = value.raw_json_token();
-    const std::size_t last = token.find_last_not_of(" \t\r\n");
-    return token.substr(0, last == std::string_view::npos ? 0 : last + 1);
   }
 
   bool walk_object(ondemand::value& value, std::uint32_t offset, std::size_t depth) {
@@ -153,10 +193,12 @@ class JsonTreeBuilder {
       if (auto error = field.unescaped_key().get(key)) return string_error(key_offset, error);
       if (find_invalid_utf8(key)) return string_error(key_offset, simdjson::STRING_ERROR);
       keys.push_back(add_node(JsonKind::kString, key_offset, key));
+      path_.push_back(keys.back());
       if (!walk(field.value(), depth + 1)) return false;
+      path_.pop_back();
     }
     close(node);
-    report_duplicates(std::move(keys));
+    collect_duplicates(std::move(keys));
     return true;
   }
 
@@ -176,46 +218,44 @@ class JsonTreeBuilder {
   bool walk_string(ondemand::value& value, std::uint32_t offset) {
     std::string_view text;
     if (auto error = value.get_string().get(text)) return string_error(offset, error);
+    return add_string(text, offset);
+  }
+
+  bool add_string(std::string_view text, std::uint32_t offset) {
     // simdjson 3.0 lets some lone surrogates through; they come out as invalid UTF-8.
     if (find_invalid_utf8(text)) return string_error(offset, simdjson::STRING_ERROR);
     add_node(JsonKind::kString, offset, text);
     return true;
   }
 
-  bool walk_scalar(ondemand::value& value, std::string_view token, std::uint32_t offset) {
-    if (token == "true" || token == "false") {
-      bool ignored = false;
-      if (value.get_bool().get(ignored)) return syntax_error(offset, "expected true or false");
-      add_node(ignored ? JsonKind::kTrue : JsonKind::kFalse, offset, token);
-      return true;
-    }
-    if (token == "null") {
-      bool is_null = false;
-      if (value.is_null().get(is_null) || !is_null) return syntax_error(offset, "expected null");
+  // The iterator steps over scalars by itself. Numbers of any size are JSON; whoever wants one decides
+  // whether it fits.
+  bool walk_scalar(std::string_view token, std::uint32_t offset) {
+    if (token == "true") {
+      add_node(JsonKind::kTrue, offset, token);
+    } else if (token == "false") {
+      add_node(JsonKind::kFalse, offset, token);
+    } else if (token == "null") {
       add_node(JsonKind::kNull, offset, token);
-      return true;
+    } else if (is_json_number(token)) {
+      add_node(JsonKind::kNumber, offset, token);
+    } else {
+      return syntax_error(offset, fmt::format("{} is no JSON value", quote(token)));
     }
-    ondemand::number number;
-    if (value.get_number().get(number)) {
-      return syntax_error(offset, fmt::format("{} is no JSON value, or a number out of range", quote(token)));
-    }
-    add_node(JsonKind::kNumber, offset, token);
     return true;
   }
 
   bool container_error(simdjson::error_code error) {
-    const auto end = static_cast<std::uint32_t>(last_node_offset());
-    return syntax_error(end, fmt::format("behind the value that starts here: {}", simdjson::error_message(error)));
+    return syntax_error(document_.nodes_.back().offset,
+                        fmt::format("behind the value that starts here: {}", simdjson::error_message(error)));
   }
 
   bool string_error(std::uint32_t offset, simdjson::error_code error) {
     if (error != simdjson::STRING_ERROR) return syntax_error(offset, simdjson::error_message(error));
-    errors_.add(at(offset, Error(Code::kJsonUtf8, "a string holds an invalid escape or half a surrogate pair")
-                               .wanted("escapes that stand for Unicode characters")));
-    return false;
+    return stop(offset, Error(Code::kJsonUtf8, "a string holds an invalid escape or half a surrogate pair")
+                            .wanted("escapes that stand for Unicode characters"));
   }
 
-  [[nodiscard]] std::size_t last_node_offset() const { return document_.nodes_.back().offset; }
   void close(std::uint32_t node) { document_.nodes_[node].after = static_cast<std::uint32_t>(document_.nodes_.size()); }
 
   [[nodiscard]] std::string_view text_of(std::uint32_t node) const {
@@ -223,31 +263,60 @@ class JsonTreeBuilder {
     return std::string_view(document_.strings_).substr(n.text_begin, n.text_size);
   }
 
+  [[nodiscard]] std::vector<std::string> path() const {
+    std::vector<std::string> keys;
+    for (const std::uint32_t node : path_) keys.emplace_back(text_of(node));
+    return keys;
+  }
+
   // Sorting instead of hashing: no crafted set of keys makes it slow.
-  void report_duplicates(std::vector<std::uint32_t> keys) {
+  void collect_duplicates(std::vector<std::uint32_t> keys) {
     std::stable_sort(keys.begin(), keys.end(), [&](auto a, auto b) { return text_of(a) < text_of(b); });
     for (std::size_t i = 1; i < keys.size(); ++i) {
       if (text_of(keys[i - 1]) != text_of(keys[i])) continue;
-      errors_.add(at(
-          document_.nodes_[keys[i]].offset,
-          Error(Code::kJsonDuplicateKey, fmt::format("the key {} appears twice in one object", quote(text_of(keys[i]))))
-              .wanted("each key once")
-              .got(fmt::format("it also at byte {} of the text", document_.nodes_[keys[i - 1]].offset))));
+      if (duplicates_.list.size() == Errors::kMaxListed) {
+        ++duplicates_.not_listed;
+        continue;
+      }
+      duplicates_.list.push_back({path(), std::string(text_of(keys[i])), document_.nodes_[keys[i]].offset,
+                                  document_.nodes_[keys[i - 1]].offset});
     }
   }
 
   const JsonBuffer& buffer_;
+  JsonDuplicates& duplicates_;
   JsonDocument document_;
-  Errors errors_;
+  std::vector<std::uint32_t> path_;  // the key nodes that lead to here
+  std::optional<Error> fault_;
 };
 
-Result<JsonDocument, Errors> JsonDocument::parse(const JsonBuffer& buffer) {
+Error JsonDuplicate::error(std::uint64_t base_offset) const {
+  return Error(Code::kJsonDuplicateKey, fmt::format("the key {} appears twice in one object", quote(key)))
+      .at({base_offset + offset, base_offset + offset + 1})
+      .wanted("each key once")
+      .got(fmt::format("it also at byte {}", base_offset + first_offset));
+}
+
+Result<JsonDocument, JsonFault> JsonDocument::parse_keeping_duplicates(const JsonBuffer& buffer,
+                                                                       JsonDuplicates& duplicates) {
   if (buffer.text().size() > kMaxBytes) {
-    return fail(Errors(Error(Code::kJsonSyntax, "the JSON text is too large")
-                           .wanted(fmt::format("at most {} bytes", kMaxBytes))
-                           .got(fmt::format("{} bytes", buffer.text().size()))));
+    return fail(JsonFault{Error(Code::kJsonSyntax, "the JSON text is too large")
+                              .wanted(fmt::format("at most {} bytes", kMaxBytes))
+                              .got(fmt::format("{} bytes", buffer.text().size())),
+                          {}});
   }
-  return JsonTreeBuilder(buffer).build();
+  return JsonTreeBuilder(buffer, duplicates).build();
+}
+
+Result<JsonDocument, Errors> JsonDocument::parse(const JsonBuffer& buffer) {
+  JsonDuplicates duplicates;
+  auto document = parse_keeping_duplicates(buffer, duplicates);
+  if (!document) return fail(Errors(std::move(document).error().error));
+  Errors errors;
+  for (const JsonDuplicate& duplicate : duplicates.list) errors.add(duplicate.error(0));
+  errors.count_not_listed(duplicates.not_listed);
+  if (!errors.empty()) return fail(std::move(errors));
+  return *std::move(document);
 }
 
 JsonKind JsonValue::kind() const { return document_->nodes_[node_].kind; }
@@ -272,7 +341,7 @@ std::string JsonValue::found() const {
     case JsonKind::kObject:
     case JsonKind::kArray: return std::string(describe(kind()));
     case JsonKind::kString: return fmt::format("the string {}", quote(text()));
-    default: return escape(text());
+    default: return shorten(text());
   }
 }
 

@@ -93,11 +93,37 @@ class JsonBuffer {
   std::size_t size_bytes_;
 };
 
+/// A key that an object has twice.
+struct JsonDuplicate {
+  std::vector<std::string> path;  ///< the keys that lead to the object
+  std::string key;
+  std::uint64_t offset = 0;        ///< of the second
+  std::uint64_t first_offset = 0;  ///< of the first
+
+  /// With offsets into the text; the caller adds file and base offset.
+  [[nodiscard]] Error error(std::uint64_t base_offset) const;
+};
+
+struct JsonDuplicates {
+  std::vector<JsonDuplicate> list;  ///< at most Errors::kMaxListed
+  std::uint64_t not_listed = 0;
+};
+
+/// A syntax error, and the keys that lead to where it is.
+struct JsonFault {
+  Error error;
+  std::vector<std::string> path;
+};
+
 class JsonDocument {
  public:
   /// Errors carry offsets into the text as byte ranges; the caller adds file and base offset.
   /// All duplicate keys are reported; a syntax error ends the search.
   static Result<JsonDocument, Errors> parse(const JsonBuffer& buffer);
+
+  /// For readers that say more about duplicates, and want to find other faults beside them. The document
+  /// has the keys twice; whoever calls this must refuse if there are any.
+  static Result<JsonDocument, JsonFault> parse_keeping_duplicates(const JsonBuffer& buffer, JsonDuplicates& duplicates);
 
   JsonDocument(JsonDocument&&) noexcept;
   JsonDocument& operator=(JsonDocument&&) noexcept;

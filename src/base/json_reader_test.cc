@@ -142,6 +142,38 @@ TEST(JsonReader, SurrogatePairsBecomeOneCharacter) {
   EXPECT_THAT(texts, ElementsAre("\U0001F600", "\U00010000", "\U0010FFFF"));
 }
 
+std::string escape_of(unsigned unit) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string escape = "\\u";
+  for (const unsigned shift : {12U, 8U, 4U, 0U}) escape += kDigits[unit >> shift & 0xF];
+  return escape;
+}
+
+TEST(JsonReader, Fault3_OneEscapeIsAcceptedUnlessItIsASurrogate) {
+  std::string all = "[";
+  std::size_t count = 0;
+  for (unsigned unit = 0; unit <= 0xFFFF; ++unit) {
+    if (unit < 0xD800 || unit > 0xDFFF) {
+      all += (count++ > 0 ? ",\"" : "\"") + escape_of(unit) + "\"";
+    } else {
+      ASSERT_FALSE(errors_of("[\"" + escape_of(unit) + "\"]").empty()) << escape_of(unit);
+    }
+  }
+  const auto document = parse(all + "]");
+  ASSERT_TRUE(document.has_value()) << document.error().front().text();
+  EXPECT_EQ(document->root().size(), count);
+}
+
+TEST(JsonReader, Fault3_APairIsAcceptedOnlyIfItsSecondHalfIsALowSurrogate) {
+  for (const unsigned high : {0xD800U, 0xD9ABU, 0xDBFFU}) {
+    for (unsigned second = 0; second <= 0xFFFF; second += 61) {
+      const bool low = second >= 0xDC00 && second <= 0xDFFF;
+      const std::string text = "[\"" + escape_of(high) + escape_of(second) + "\"]";
+      ASSERT_EQ(errors_of(text).empty(), low) << text;
+    }
+  }
+}
+
 TEST(JsonReader, Fault5_DuplicateKeyIsRefused) {
   EXPECT_THAT(refusals_of(R"({"a":1,"b":2,"a":3})"), ElementsAre(Refusal{Code::kJsonDuplicateKey, 13}));
 }

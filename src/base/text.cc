@@ -49,6 +49,14 @@ bool is_deceptive(char32_t c) {
          (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
+// The nearest place at or before `place` that is not inside a UTF-8 sequence, which is at most 4 bytes long.
+std::size_t start_of_character(std::string_view text, std::size_t place) {
+  const std::size_t lowest = place < 3 ? 0 : place - 3;
+  std::size_t start = place;
+  while (start > lowest && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
+  return start;
+}
+
 void append_escaped(std::string& out, char32_t c) {
   switch (c) {
     case '\n': out += "\\n"; return;
@@ -101,10 +109,15 @@ std::string escape(std::string_view text) {
   return out;
 }
 
+std::string shorten(std::string_view text) {
+  if (text.size() <= kLongestShown) return escape(text);
+  return fmt::format("{}…{}", escape(text.substr(0, start_of_character(text, kShownAtEachEnd))),
+                     escape(text.substr(start_of_character(text, text.size() - kShownAtEachEnd))));
+}
+
 std::string quote(std::string_view text) {
   if (text.size() <= kLongestShown) return fmt::format("\"{}\"", escape(text));
-  return fmt::format("\"{}…{}\" ({} bytes long)", escape(text.substr(0, kShownAtEachEnd)),
-                     escape(text.substr(text.size() - kShownAtEachEnd)), text.size());
+  return fmt::format("\"{}\" ({} bytes long)", shorten(text), text.size());
 }
 
 std::string human_bytes(std::uint64_t bytes) {

@@ -17,7 +17,9 @@ namespace lading {
 /// come out as \n, \x1b, \u202e; so do backslash and double quote, which keeps it reversible.
 [[nodiscard]] std::string escape(std::string_view text);
 
-/// escape(), in double quotes, cut in the middle when it is too long to read.
+/// escape(), cut in the middle when it is too long to read.
+[[nodiscard]] std::string shorten(std::string_view text);
+/// shorten(), in double quotes.
 [[nodiscard]] std::string quote(std::string_view text);
 
 /// "1.50 GB": decimal units, as disks and buses are sold.

@@ -14,17 +14,19 @@ bool by_name(const CatalogTensor& a, const CatalogTensor& b) {
 }
 
 // Moves the shards into a catalog; tensors that are in two shards stand there twice, side by side.
-CatalogResult merge(std::vector<ShardHeader> shards) {
+CatalogResult merge(std::vector<std::optional<ShardHeader>> shards) {
   CatalogResult result;
-  for (ShardHeader& shard : shards) {
+  for (std::optional<ShardHeader>& shard : shards) {
     const auto file = static_cast<std::uint32_t>(result.catalog.files.size());
-    result.catalog.files.push_back({std::move(shard.name), shard.size_bytes, shard.header.data_begin_bytes,
-                                    shard.header.tensors.size(), std::move(shard.header.metadata)});
-    for (HeaderTensor& tensor : shard.header.tensors) {
+    result.catalog.files.emplace_back();
+    if (!shard) continue;
+    result.catalog.files.back() = {std::move(shard->name), shard->size_bytes, shard->header.data_begin_bytes,
+                                   shard->header.tensors.size(), std::move(shard->header.metadata)};
+    for (HeaderTensor& tensor : shard->header.tensors) {
       result.catalog.tensors.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.unknown_dtype),
                                         std::move(tensor.shape), file, tensor.bytes});
     }
-    result.warnings.add(std::move(shard.header.warnings));
+    result.warnings.add(std::move(shard->header.warnings));
   }
   std::sort(result.catalog.tensors.begin(), result.catalog.tensors.end(), by_name);
   return result;
@@ -33,8 +35,8 @@ CatalogResult merge(std::vector<ShardHeader> shards) {
 // Walks the sorted index and the sorted catalog side by side.
 class IndexCheck {
  public:
-  IndexCheck(Index& index, const Catalog& catalog, std::string_view index_file)
-      : index_(index), catalog_(catalog), index_file_(index_file) {}
+  IndexCheck(Index& index, const Catalog& catalog, std::vector<bool> was_read, std::string_view index_file)
+      : index_(index), catalog_(catalog), was_read_(std::move(was_read)), index_file_(index_file) {}
 
   Errors run() {
     std::sort(index_.entries.begin(), index_.entries.end(),
@@ -79,6 +81,7 @@ class IndexCheck {
   }
 
   void report_missing(const IndexEntry& entry, std::string found) {
+    if (!was_read_[entry.shard]) return;  // why is told elsewhere
     errors_.add(Error(Code::kIndexMissingTensor, "the index names a tensor that its shard does not have")
                     .in_file(index_file_)
                     .of_tensor(entry.tensor)
@@ -122,6 +125,7 @@ class IndexCheck {
 
   Index& index_;
   const Catalog& catalog_;
+  std::vector<bool> was_read_;  // by shard
   std::string_view index_file_;
   Errors errors_;
 };
@@ -142,17 +146,20 @@ std::uint64_t Catalog::tensor_bytes() const {
 }
 
 CatalogResult catalog_of_file(ShardHeader shard) {
-  std::vector<ShardHeader> shards;
-  shards.push_back(std::move(shard));
+  std::vector<std::optional<ShardHeader>> shards;
+  shards.emplace_back(std::move(shard));
   return merge(std::move(shards));
 }
 
-Result<CatalogResult, Errors> catalog_of_index(Index index, std::vector<ShardHeader> shards,
+Result<CatalogResult, Errors> catalog_of_index(Index index, std::vector<std::optional<ShardHeader>> shards,
                                                std::string_view index_file) {
   LADING_CHECK(shards.size() == index.shards.size());
+  std::vector<bool> was_read;
+  for (const auto& shard : shards) was_read.push_back(shard.has_value());
+  const bool complete = std::find(was_read.begin(), was_read.end(), false) == was_read.end();
   CatalogResult result = merge(std::move(shards));
-  Errors errors = IndexCheck(index, result.catalog, index_file).run();
-  if (!errors.empty()) return fail(std::move(errors));
+  Errors errors = IndexCheck(index, result.catalog, std::move(was_read), index_file).run();
+  if (!errors.empty() || !complete) return fail(std::move(errors));
   result.warnings.add(std::move(index.warnings));
   const std::uint64_t total = result.catalog.tensor_bytes();
   if (index.total_size_bytes && *index.total_size_bytes != total) {

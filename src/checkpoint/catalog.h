@@ -55,8 +55,10 @@ struct CatalogResult {
 /// One file, no index.
 CatalogResult catalog_of_file(ShardHeader shard);
 
-/// The shards that the index names, in its order. `index_file` is for messages.
-Result<CatalogResult, Errors> catalog_of_index(Index index, std::vector<ShardHeader> shards,
+/// The shards that the index names, in its order; nothing for one that could not be read. Those that were
+/// read are compared with the index all the same, so that every problem is found, but there is a catalog only
+/// if all are there. `index_file` is for messages.
+Result<CatalogResult, Errors> catalog_of_index(Index index, std::vector<std::optional<ShardHeader>> shards,
                                                std::string_view index_file);
 
 }  // namespace lading::checkpoint

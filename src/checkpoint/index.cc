@@ -13,6 +13,8 @@ namespace {
 // Longer paths cannot be opened on Linux.
 constexpr std::size_t kMaxPathBytes = 4095;
 
+constexpr std::string_view kWeightMap = "weight_map";
+
 struct ShardUse {
   std::uint64_t first_offset = 0;
   std::string_view first_tensor;
@@ -58,23 +60,33 @@ std::optional<std::string> why_not_a_shard_name(std::string_view name) {
 }
 
 Result<Index, Errors> parse_index(const JsonBuffer& json, std::string_view file) {
-  auto document = JsonDocument::parse(json);
+  JsonDuplicates duplicates;
+  auto document = JsonDocument::parse_keeping_duplicates(json, duplicates);
   if (!document) {
-    Errors errors = std::move(document).error();
-    errors.relocate(file, 0);
-    return fail(std::move(errors));
+    JsonFault fault = std::move(document).error();
+    if (fault.path.size() > 1 && fault.path.front() == kWeightMap) fault.error.tensor = fault.path[1];
+    return fail(Errors(std::move(fault.error).in_file(file)));
+  }
+  Errors errors;
+  errors.count_not_listed(duplicates.not_listed);
+  for (const JsonDuplicate& duplicate : duplicates.list) {
+    Error error = duplicate.error(0).in_file(file).by_rule("R45");
+    if (duplicate.path.size() == 1 && duplicate.path.front() == kWeightMap) error.tensor = duplicate.key;
+    errors.add(std::move(error));
   }
   const JsonValue root = document->root();
-  const auto weight_map = root.find("weight_map");
+  const auto weight_map = root.find(kWeightMap);
   if (!weight_map || !weight_map->is_object()) {
-    return fail(Errors(error_at(file, weight_map ? weight_map->offset() : root.offset(),
-                                Error(Code::kIndexInvalid, "the index has no weight_map")
-                                    .wanted("an object \"weight_map\" from tensor names to shards")
-                                    .got(weight_map ? weight_map->found() : "none"))));
+    errors.add(error_at(file, weight_map ? weight_map->offset() : root.offset(),
+                        Error(Code::kIndexInvalid, "the index has no weight_map")
+                            .wanted("an object \"weight_map\" from tensor names to shards")
+                            .got(weight_map         ? weight_map->found()
+                                 : root.is_object() ? "none"
+                                                    : root.found())));
+    return fail(std::move(errors));
   }
 
   Index index;
-  Errors errors;
   read_metadata(root, file, index);
   std::map<std::string, ShardUse, std::less<>> uses;
   std::vector<std::string_view> shard_of_entry;

@@ -10,6 +10,8 @@
 namespace lading::checkpoint {
 namespace {
 
+constexpr std::string_view kMetadataKey = "__metadata__";
+
 // A tensor while its entry is read. Offsets are relative to the data section, as written.
 struct Draft {
   HeaderTensor tensor;
@@ -22,7 +24,10 @@ class HeaderReader {
   explicit HeaderReader(const HeaderContext& context, std::uint64_t json_bytes)
       : context_(context), data_begin_(kLengthBytes + json_bytes), data_bytes_(context.file_size_bytes - data_begin_) {}
 
-  Result<Header, Errors> read(const JsonDocument& document) {
+  Result<Header, Errors> read(const JsonDocument& document, const JsonDuplicates& duplicates) {
+    for (const JsonDuplicate& duplicate : duplicates.list) refuse_duplicate(duplicate);
+    errors_.count_not_listed(duplicates.not_listed);
+    std::sort(ambiguous_.begin(), ambiguous_.end());
     const JsonValue root = document.root();
     if (!root.is_object()) {
       errors_.add(error_at(
@@ -31,15 +36,15 @@ class HeaderReader {
       return fail(std::move(errors_));
     }
     for (const JsonMember member : root) {
-      if (member.key == "__metadata__") {
+      if (member.key == kMetadataKey) {
         read_metadata(member.value);
       } else {
         read_tensor(member);
       }
     }
     std::stable_sort(drafts_.begin(), drafts_.end(), by_position);
-    // Tiling is judged only when every tensor has a place; otherwise each fault would be told twice.
-    if (all_placed_) check_tiling();
+    // Tiling is judged only when every tensor has one place; otherwise each fault would be told twice.
+    if (all_placed_ && duplicates.list.empty()) check_tiling();
     if (!errors_.empty()) return fail(std::move(errors_));
     return finish();
   }
@@ -54,6 +59,16 @@ class HeaderReader {
   [[nodiscard]] Error error_at(std::uint64_t json_offset, Error error) const {
     const std::uint64_t place = kLengthBytes + json_offset;
     return std::move(error).in_file(context_.file).at({place, place + 1}).by_rule("R45");
+  }
+
+  void refuse_duplicate(const JsonDuplicate& duplicate) {
+    Error error = duplicate.error(kLengthBytes);
+    const std::string& outermost = duplicate.path.empty() ? duplicate.key : duplicate.path.front();
+    if (outermost != kMetadataKey) {
+      error.tensor = outermost;
+      ambiguous_.push_back(outermost);
+    }
+    errors_.add(std::move(error).in_file(context_.file).by_rule("R45"));
   }
 
   void read_metadata(const JsonValue& value) {
@@ -77,6 +92,8 @@ class HeaderReader {
   }
 
   void read_tensor(const JsonMember& member) {
+    // Which of two entries or fields is meant nobody knows, so nothing more is said of them.
+    if (std::binary_search(ambiguous_.begin(), ambiguous_.end(), member.key)) return;
     Draft draft;
     draft.tensor.name = member.key;
     draft.entry = {kLengthBytes + member.key_offset, kLengthBytes + member.key_offset + 1};
@@ -221,7 +238,7 @@ class HeaderReader {
 
   // Rows 10 and 11 of the fault table: shape times dtype must be the span.
   void check_size(const Draft& draft, const JsonValue& shape) {
-    if (!draft.tensor.dtype) return;
+    if (!draft.tensor.dtype) return check_size_of_unknown(draft, shape);
     const auto size = draft.tensor.shape.size_bytes(*draft.tensor.dtype);
     const std::string what = fmt::format("{} {}", name(*draft.tensor.dtype), draft.tensor.shape.text());
     if (!size) {
@@ -234,6 +251,17 @@ class HeaderReader {
                  .wanted(fmt::format("{} bytes for {}", *size, what))
                  .got(fmt::format("{} bytes, [{}, {}]", draft.data->size_bytes(), draft.data->begin, draft.data->end)));
     }
+  }
+
+  // Of a dtype that we do not know, an element still has at least one bit.
+  void check_size_of_unknown(const Draft& draft, const JsonValue& shape) {
+    const std::uint64_t elems = *draft.tensor.shape.num_elems();
+    const std::uint64_t bytes = draft.data->size_bytes();
+    if ((elems == 0) == (bytes == 0) && elems / 8 <= bytes) return;
+    refuse(draft, shape.offset(),
+           Error(Code::kHeaderSize, "no dtype has elements of this size")
+               .wanted(elems == 0 ? "no bytes" : "at least one bit for each element")
+               .got(fmt::format("{} bytes for {}", bytes, draft.tensor.shape.text())));
   }
 
   void check_tiling() {
@@ -305,6 +333,7 @@ class HeaderReader {
   const std::uint64_t data_bytes_;
   std::vector<Draft> drafts_;
   std::vector<std::pair<std::string, std::string>> metadata_;
+  std::vector<std::string> ambiguous_;  // tensors with duplicate keys, sorted
   bool all_placed_ = true;
   Errors errors_;
   Errors warnings_;
@@ -347,13 +376,16 @@ Result<std::uint64_t> header_length_bytes(std::string_view prefix, const HeaderC
 
 Result<Header, Errors> parse_header(const JsonBuffer& json, const HeaderContext& context) {
   LADING_CHECK(json.text().size() <= context.file_size_bytes - kLengthBytes);
-  auto document = JsonDocument::parse(json);
+  JsonDuplicates duplicates;
+  auto document = JsonDocument::parse_keeping_duplicates(json, duplicates);
   if (!document) {
-    Errors errors = std::move(document).error();
+    JsonFault fault = std::move(document).error();
+    if (!fault.path.empty() && fault.path.front() != kMetadataKey) fault.error.tensor = fault.path.front();
+    Errors errors(std::move(fault.error));
     errors.relocate(context.file, kLengthBytes);
     return fail(std::move(errors));
   }
-  return HeaderReader(context, json.text().size()).read(*document);
+  return HeaderReader(context, json.text().size()).read(*document, duplicates);
 }
 
 }  // namespace lading::checkpoint

@@ -32,7 +32,7 @@ void tell(const Errors& errors, std::string_view label, Output& output) {
 }
 
 int run_inspect(const InspectArguments& arguments, Output& output) {
-  const Style style(output.colour);
+  const Style style(output.err_colour);
   const auto inspection = inspect(arguments.path, arguments.options);
   if (!inspection) {
     const Errors& problems = inspection.error();
@@ -42,12 +42,12 @@ int run_inspect(const InspectArguments& arguments, Output& output) {
   }
   tell(inspection->warnings, style.yellow("note:"), output);
   output.out += arguments.json ? inspection_json(*inspection, arguments.list)
-                               : inspection_text(*inspection, arguments.list, output.colour);
+                               : inspection_text(*inspection, arguments.list, output.out_colour);
   return 0;
 }
 
 int run_demo(const DemoArguments& arguments, Output& output) {
-  const Style style(output.colour);
+  const Style style(output.err_colour);
   const auto sample = write_sample_checkpoint(arguments.directory);
   if (!sample) {
     tell(sample.error(), style.red("failed:"), output);

@@ -12,7 +12,8 @@ enum class Colour { kOff, kOn };
 struct Output {
   std::string out;
   std::string err;
-  Colour colour = Colour::kOff;
+  Colour out_colour = Colour::kOff;
+  Colour err_colour = Colour::kOff;
 };
 
 /// `arguments` without the program's name. Returns the exit code (docs/exit-codes.md).

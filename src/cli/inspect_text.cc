@@ -54,7 +54,7 @@ class Page {
   void heading(std::string_view text) { line("\n" + style_.bold(text)); }
 
   void summary() {
-    line(style_.bold(escape(inspection_.path)));
+    line(style_.bold(shorten(inspection_.path)));
     line(fmt::format("{} in {}, {}", plural(inspection_.tensors.size(), "tensor"),
                      plural(inspection_.shards.size(), "file"), human_bytes(inspection_.tensor_bytes)));
   }
@@ -69,7 +69,7 @@ class Page {
     if (sums.empty()) return;
     heading("Dtypes");
     for (const auto& [name, sum] : sums) {
-      line(fmt::format("  {} {:>9}  {:>16}", pad(escape(name), 12), human_bytes(sum.second),
+      line(fmt::format("  {} {:>9}  {:>16}", pad(shorten(name), 12), human_bytes(sum.second),
                        plural(sum.first, "tensor")));
     }
   }
@@ -77,12 +77,12 @@ class Page {
   void shards() {
     heading("Files");
     std::size_t width = 0;
-    for (const ShardInfo& shard : inspection_.shards) width = std::max(width, width_of(escape(shard.name)));
+    for (const ShardInfo& shard : inspection_.shards) width = std::max(width, width_of(shorten(shard.name)));
     for (const ShardInfo& shard : inspection_.shards) {
       std::string hash;
       if (shard.hash == HashState::kVerified) hash = "  " + style_.green("hash verified");
       if (shard.hash == HashState::kUnknown) hash = "  " + style_.yellow("unverified: no hash is known for it");
-      line(fmt::format("  {}  {:>9}  {:>16}{}", pad(escape(shard.name), width), human_bytes(shard.size_bytes),
+      line(fmt::format("  {}  {:>9}  {:>16}{}", pad(shorten(shard.name), width), human_bytes(shard.size_bytes),
                        plural(shard.tensors, "tensor"), hash));
     }
   }
@@ -130,7 +130,7 @@ class Page {
   void rows(const std::vector<const TensorInfo*>& order) {
     for (const TensorInfo* tensor : order) {
       line(fmt::format("  {:>9}  {} {}  {}", human_bytes(tensor->bytes.size_bytes()),
-                       pad(escape(tensor->dtype_name), 8), pad(tensor->shape.text(), 20), shown_name(tensor->name)));
+                       pad(shorten(tensor->dtype_name), 8), pad(tensor->shape.text(), 20), shown_name(tensor->name)));
     }
   }
 

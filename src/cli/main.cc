@@ -30,7 +30,8 @@ bool print(std::string_view text, std::FILE* stream) {
 int main(int argc, char** argv) {
   try {
     lading::cli::Output output;
-    output.colour = colour_of(STDOUT_FILENO);
+    output.out_colour = colour_of(STDOUT_FILENO);
+    output.err_colour = colour_of(STDERR_FILENO);
     const int code = lading::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc}, output);
     print(output.err, stderr);
     if (!print(output.out, stdout)) {

@@ -44,7 +44,7 @@ void insert(Node& root, const TensorInfo& tensor) {
   node->tensors += 1;
   node->bytes += tensor.bytes.size_bytes();
   node->is_tensor = true;
-  node->leaf = fmt::format("{} {}", escape(tensor.dtype_name), tensor.shape.text());
+  node->leaf = fmt::format("{} {}", shorten(tensor.dtype_name), tensor.shape.text());
 }
 
 // Numbers the distinct subtrees, so that equality is one comparison.

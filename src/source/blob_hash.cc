@@ -22,9 +22,11 @@ bool is_lower_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= '
 }  // namespace
 
 std::optional<PromisedHash> promised_hash(std::string_view resolved_path) {
-  constexpr std::string_view kBlobs = "blobs/";
+  constexpr std::string_view kBlobs = "blobs";
   const std::size_t slash = resolved_path.rfind('/');
-  if (slash == std::string_view::npos || !resolved_path.substr(0, slash + 1).ends_with(kBlobs)) return std::nullopt;
+  if (slash == std::string_view::npos) return std::nullopt;
+  const std::string_view folder = resolved_path.substr(0, slash);
+  if (folder != kBlobs && !folder.ends_with(std::string("/") + std::string(kBlobs))) return std::nullopt;
   const std::string_view hex = resolved_path.substr(slash + 1);
   if (!std::all_of(hex.begin(), hex.end(), is_lower_hex)) return std::nullopt;
   if (hex.size() == 64) return PromisedHash{HashKind::kSha256, std::string(hex)};

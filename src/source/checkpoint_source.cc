@@ -38,14 +38,23 @@ std::string join(const std::string& directory, std::string_view name) {
   return directory.empty() ? std::string(name) : fmt::format("{}/{}", directory, name);
 }
 
-// Reads a text that a file claims to hold. Sizes were checked against file and limit before.
-Result<JsonBuffer> read_json(const io::File& file, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+// A text that a file claims to hold. Its size was checked against file and limit before.
+struct JsonPlace {
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t size_bytes = 0;
+};
+
+// Reads it and hands it to `parse`. Memory may end here: a header may be a hundred megabytes long.
+template <class Parse>
+auto read_and_parse(const io::File& file, JsonPlace place, const Parse& parse)
+    -> decltype(parse(std::declval<const JsonBuffer&>())) {
   try {
-    JsonBuffer buffer(size_bytes);
-    LADING_TRY(file.read_exact(offset_bytes, {buffer.data(), size_bytes}));
-    return buffer;
+    JsonBuffer buffer(place.size_bytes);
+    LADING_TRY(file.read_exact(place.offset_bytes, {buffer.data(), place.size_bytes}));
+    LADING_TRY(file.check_unchanged());
+    return parse(buffer);
   } catch (const std::bad_alloc&) {
-    return fail(Error(Code::kOutOfMemory, fmt::format("no memory to read {} of JSON", human_bytes(size_bytes)))
+    return fail(Error(Code::kOutOfMemory, fmt::format("no memory to read {} of JSON", human_bytes(place.size_bytes)))
                     .in_file(file.path()));
   }
 }
@@ -121,48 +130,62 @@ class SourceReader {
                       .wanted(fmt::format("at most {} bytes", checkpoint::kMaxIndexBytes))
                       .got(fmt::format("{} bytes", file.size_bytes())));
     }
-    LADING_ASSIGN_OR_RETURN(const JsonBuffer json, read_json(file, 0, file.size_bytes()));
-    LADING_TRY(file.check_unchanged());
-    LADING_ASSIGN_OR_RETURN(checkpoint::Index index, checkpoint::parse_index(json, file.path()));
+    LADING_ASSIGN_OR_RETURN(checkpoint::Index index,
+                            read_and_parse(file, {0, file.size_bytes()}, [&](const JsonBuffer& json) {
+                              return checkpoint::parse_index(json, file.path());
+                            }));
     LADING_ASSIGN_OR_RETURN(std::string resolved, anchor().resolve(relative_));
     source_.index_ = SourceFile{relative_, std::move(resolved), file.identity()};
 
     const std::string directory = parent_of(relative_);
-    std::vector<ShardHeader> shards;
+    std::vector<std::optional<ShardHeader>> shards;
     Errors errors;
-    for (const std::string& name : index.shards) {
+    const std::vector<ShardUse> uses = uses_of(index);
+    for (std::size_t i = 0; i < index.shards.size(); ++i) {
+      const std::string& name = index.shards[i];
       auto shard = read_shard(join(directory, name), name);
       if (shard) {
-        shards.push_back(*std::move(shard));
+        shards.emplace_back(*std::move(shard));
       } else {
-        errors.add(explain(std::move(shard).error(), name, index, file.path()));
+        shards.emplace_back();
+        errors.add(explain(std::move(shard).error(), name, uses[i], file.path()));
       }
     }
-    if (!errors.empty()) return fail(std::move(errors));
-    if (const auto names = anchor().list(directory))
+    if (const auto names = anchor().list(directory)) {
       warn_of_strays(directory, ending_in(*names, kShardEnding), index.shards);
-    LADING_ASSIGN_OR_RETURN(auto result,
-                            checkpoint::catalog_of_index(std::move(index), std::move(shards), file.path()));
-    accept(std::move(result));
+    }
+    auto result = checkpoint::catalog_of_index(std::move(index), std::move(shards), file.path());
+    if (!result) errors.add(std::move(result).error());
+    if (!errors.empty()) return fail(std::move(errors));
+    accept(*std::move(result));
     return {};
   }
 
+  // What an index wants of a shard.
+  struct ShardUse {
+    const checkpoint::IndexEntry* first = nullptr;
+    std::uint64_t tensors = 0;
+  };
+
+  static std::vector<ShardUse> uses_of(const checkpoint::Index& index) {
+    std::vector<ShardUse> uses(index.shards.size());
+    for (const checkpoint::IndexEntry& entry : index.entries) {
+      ShardUse& use = uses[entry.shard];
+      if (use.tensors++ == 0) use.first = &entry;
+    }
+    return uses;
+  }
+
   // A shard that is not there is the index's error too: say which tensors are lost with it.
-  static Errors explain(Errors errors, const std::string& name, const checkpoint::Index& index,
-                        const std::string& index_file) {
+  static Errors explain(Errors errors, const std::string& name, const ShardUse& use, const std::string& index_file) {
     if (errors.front().code != Code::kNotFound) return errors;
-    const auto shard = static_cast<std::uint32_t>(std::lower_bound(index.shards.begin(), index.shards.end(), name) -
-                                                  index.shards.begin());
-    const auto uses = [&](const checkpoint::IndexEntry& entry) { return entry.shard == shard; };
-    const auto first = std::find_if(index.entries.begin(), index.entries.end(), uses);
-    const auto count = std::count_if(index.entries.begin(), index.entries.end(), uses);
     return Error(Code::kIndexMissingShard, fmt::format("the index names a shard that is not there: {}", quote(name)))
         .in_file(index_file)
-        .of_tensor(first->tensor)
-        .at({first->offset, first->offset + 1})
+        .of_tensor(use.first->tensor)
+        .at({use.first->offset, use.first->offset + 1})
         .by_rule("S5")
         .wanted(fmt::format("the file {}", quote(errors.front().file)))
-        .got(fmt::format("nothing ({}); {} tensor(s) are in it", errors.front().message, count))
+        .got(fmt::format("nothing ({}); {} tensor(s) are in it", errors.front().message, use.tensors))
         .try_this("Fetch the missing shard");
   }
 
@@ -175,17 +198,19 @@ class SourceReader {
     LADING_TRY(file.read_exact(0, std::span(prefix).first(available)));
     LADING_ASSIGN_OR_RETURN(const std::uint64_t length,
                             checkpoint::header_length_bytes({prefix.data(), available}, context));
-    LADING_ASSIGN_OR_RETURN(const JsonBuffer json, read_json(file, checkpoint::kLengthBytes, length));
-    LADING_TRY(file.check_unchanged());
-    LADING_ASSIGN_OR_RETURN(checkpoint::Header header, checkpoint::parse_header(json, context));
+    LADING_ASSIGN_OR_RETURN(checkpoint::Header header,
+                            read_and_parse(file, {checkpoint::kLengthBytes, length}, [&](const JsonBuffer& json) {
+                              return checkpoint::parse_header(json, context);
+                            }));
     source_.shards_.push_back({relative, std::move(resolved), file.identity()});
     return ShardHeader{std::move(name), file.size_bytes(), std::move(header)};
   }
 
+  // `used` is sorted.
   void warn_of_strays(const std::string& directory, const std::vector<std::string>& present,
                       const std::vector<std::string>& used) {
     for (const std::string& name : present) {
-      if (std::find(used.begin(), used.end(), name) != used.end()) continue;
+      if (std::binary_search(used.begin(), used.end(), name)) continue;
       source_.warnings_.add(Error(Code::kStrayShard, "a safetensors file that is not part of the checkpoint")
                                 .in_file(anchor().display(join(directory, name)))
                                 .try_this("It is ignored"));

@@ -32,13 +32,20 @@ bool looks_like_repo_id(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return is_name_character(c) || c == '/'; });
 }
 
+// huggingface_hub expands a leading "~" in these variables.
+fs::path expand_home(const std::string& path, const Environment& environment) {
+  if (path != "~" && !path.starts_with("~/")) return path;
+  return fs::path(environment("HOME").value_or("")) / path.substr(std::min<std::size_t>(2, path.size()));
+}
+
 // The same places, in the same order, as huggingface_hub looks at.
 fs::path hub_cache(const Environment& environment) {
-  if (const auto cache = environment("HF_HUB_CACHE")) return *cache;
-  if (const auto cache = environment("HUGGINGFACE_HUB_CACHE")) return *cache;
-  if (const auto home = environment("HF_HOME")) return fs::path(*home) / "hub";
-  if (const auto xdg = environment("XDG_CACHE_HOME")) return fs::path(*xdg) / "huggingface" / "hub";
-  return fs::path(environment("HOME").value_or("")) / ".cache" / "huggingface" / "hub";
+  const auto expanded = [&](const std::string& path) { return expand_home(path, environment); };
+  if (const auto cache = environment("HF_HUB_CACHE")) return expanded(*cache);
+  if (const auto cache = environment("HUGGINGFACE_HUB_CACHE")) return expanded(*cache);
+  if (const auto home = environment("HF_HOME")) return expanded(*home) / "hub";
+  if (const auto xdg = environment("XDG_CACHE_HOME")) return expanded(*xdg) / "huggingface" / "hub";
+  return expanded("~") / ".cache" / "huggingface" / "hub";
 }
 
 bool is_hex(std::string_view text) {
@@ -58,36 +65,82 @@ std::optional<fs::path> repo_root_of(const fs::path& canonical) {
   return std::nullopt;
 }
 
-// A branch, tag or commit to the commit's folder.
-Result<std::string> snapshot_of(const io::Anchor& repo, const std::string& revision) {
-  if (repo.list("snapshots/" + revision)) return "snapshots/" + revision;
-  auto ref = repo.open_file("refs/" + revision);
-  if (!ref) {
-    std::string have = "nothing";
-    if (const auto refs = repo.list("refs")) have = fmt::format("{}", fmt::join(*refs, ", "));
-    return fail(Error(Code::kNotFound, fmt::format("the cached repository has no revision {}", quote(revision)))
-                    .in_file(repo.path())
-                    .wanted("a name under refs or a folder under snapshots")
-                    .got(escape(have))
-                    .try_this("Fetch it first, or name another with --revision"));
-  }
-  std::string commit(std::min<std::uint64_t>(ref->size_bytes(), 128), '\0');
-  LADING_TRY(ref->read_exact(0, commit));
-  while (!commit.empty() && (commit.back() == '\n' || commit.back() == '\r' || commit.back() == ' ')) commit.pop_back();
-  if (!is_hex(commit) || !repo.list("snapshots/" + commit)) {
-    return fail(Error(Code::kCacheInvalid, "the ref does not name a snapshot")
-                    .in_file(ref->path())
-                    .wanted("the hash of a commit under snapshots")
-                    .got(quote(commit))
-                    .try_this("Fetch the repository again"));
-  }
-  return "snapshots/" + commit;
+std::string join(const std::string& directory, const std::string& name) {
+  return directory.empty() ? name : directory + "/" + name;
 }
 
-Result<Location> locate_repo(const fs::path& repo_directory, const LocateOptions& options) {
-  LADING_ASSIGN_OR_RETURN(io::Anchor anchor, io::Anchor::open(repo_directory.string()));
-  LADING_ASSIGN_OR_RETURN(std::string snapshot, snapshot_of(anchor, options.revision.value_or("main")));
-  return Location{std::move(anchor), LocationKind::kDirectory, std::move(snapshot), true};
+// An anchor and a directory beneath it.
+struct Place {
+  io::Anchor anchor;
+  std::string directory;
+};
+
+// The anchor for names in `directory`: the root if one is given, else the cached repository, else itself.
+Result<Place> anchor_for(const fs::path& directory, const LocateOptions& options) {
+  std::error_code error;
+  const fs::path canonical = fs::canonical(directory, error);
+  if (error) return fail(Error(Code::kNotFound, error.message()).in_file(directory.string()));
+  const auto repo = repo_root_of(canonical);
+  const std::string base = options.root ? *options.root : repo ? repo->string() : canonical.string();
+  LADING_ASSIGN_OR_RETURN(io::Anchor anchor, io::Anchor::open(base));
+  const fs::path relative = canonical.lexically_relative(anchor.path());
+  if (relative.empty() || *relative.begin() == "..") {
+    return fail(Error(Code::kOutsideRoot, "the checkpoint is not beneath the root")
+                    .in_file(canonical.string())
+                    .by_rule("S4")
+                    .wanted(fmt::format("a path beneath {}", quote(anchor.path())))
+                    .try_this("Give a --root that contains it"));
+  }
+  return Place{std::move(anchor), relative == "." ? std::string() : relative.string()};
+}
+
+Error no_such_revision(const Place& repo, const std::string& revision) {
+  std::string have = "nothing";
+  if (const auto refs = repo.anchor.list(join(repo.directory, "refs")))
+    have = fmt::format("{}", fmt::join(*refs, ", "));
+  return Error(Code::kNotFound, fmt::format("the cached repository has no revision {}", quote(revision)))
+      .in_file(repo.anchor.display(repo.directory))
+      .wanted("a name under refs or a folder under snapshots")
+      .got(shorten(have))
+      .try_this("Fetch it first, or name another with --revision");
+}
+
+// "..", "" and the like would name other folders of the cache.
+bool is_revision_name(const std::string& revision) {
+  const fs::path path(revision);
+  return !revision.empty() && revision.find('\0') == std::string::npos && path.is_relative() &&
+         std::none_of(path.begin(), path.end(),
+                      [](const fs::path& part) { return part.empty() || part == "." || part == ".."; });
+}
+
+// A branch, tag or commit to the commit's folder.
+Result<std::string> snapshot_of(const Place& repo, const std::string& revision) {
+  if (!is_revision_name(revision)) return fail(no_such_revision(repo, revision));
+  const std::string snapshots = join(repo.directory, "snapshots");
+  const auto by_commit = repo.anchor.list(join(snapshots, revision));
+  if (by_commit) return join(snapshots, revision);
+  if (by_commit.error().code != Code::kNotFound) return fail(by_commit.error());
+  const auto ref = repo.anchor.open_file(join(repo.directory, "refs/" + revision));
+  if (!ref) return fail(ref.error().code == Code::kNotFound ? no_such_revision(repo, revision) : ref.error());
+  std::string commit(std::min<std::uint64_t>(ref->size_bytes(), 128), '\0');
+  LADING_TRY(ref->read_exact(0, commit));
+  commit.erase(commit.find_last_not_of("\n\r ") + 1);
+  const auto snapshot = is_hex(commit) ? repo.anchor.list(join(snapshots, commit)) : repo.anchor.list("");
+  if (is_hex(commit) && snapshot) return join(snapshots, commit);
+  if (!snapshot && snapshot.error().code != Code::kNotFound) return fail(snapshot.error());
+  return fail(Error(Code::kCacheInvalid, "the ref does not name a snapshot")
+                  .in_file(ref->path())
+                  .wanted("the hash of a commit under snapshots")
+                  .got(quote(commit))
+                  .try_this("Fetch the repository again"));
+}
+
+Result<Location> locate_repo(const fs::path& repo_directory, LocateOptions options) {
+  // Inside the repository the anchor is the repository itself, unless the user widened it.
+  if (!options.root) options.root = repo_directory.string();
+  LADING_ASSIGN_OR_RETURN(Place repo, anchor_for(repo_directory, options));
+  LADING_ASSIGN_OR_RETURN(std::string snapshot, snapshot_of(repo, options.revision.value_or("main")));
+  return Location{std::move(repo.anchor), LocationKind::kDirectory, std::move(snapshot), true};
 }
 
 Result<Location> locate_in_cache(const std::string& id, const LocateOptions& options) {
@@ -103,29 +156,6 @@ Result<Location> locate_in_cache(const std::string& id, const LocateOptions& opt
             .try_this("lading does not download: fetch it first (hf download), or set HF_HOME or HF_HUB_CACHE"));
   }
   return locate_repo(cache / folder, options);
-}
-
-// The directory in which names are looked up, as an anchor and a path below it.
-Result<std::pair<io::Anchor, std::string>> anchor_for(const fs::path& directory, const LocateOptions& options) {
-  std::error_code error;
-  const fs::path canonical = fs::canonical(directory, error);
-  if (error) return fail(Error(Code::kNotFound, error.message()).in_file(directory.string()));
-  const auto repo = repo_root_of(canonical);
-  const std::string base = options.root ? *options.root : repo ? repo->string() : canonical.string();
-  LADING_ASSIGN_OR_RETURN(io::Anchor anchor, io::Anchor::open(base));
-  const fs::path relative = canonical.lexically_relative(anchor.path());
-  if (relative.empty() || *relative.begin() == "..") {
-    return fail(Error(Code::kOutsideRoot, "the checkpoint is not beneath the root")
-                    .in_file(canonical.string())
-                    .by_rule("S4")
-                    .wanted(fmt::format("a path beneath {}", quote(anchor.path())))
-                    .try_this("Give a --root that contains it"));
-  }
-  return std::pair(std::move(anchor), relative == "." ? std::string() : relative.string());
-}
-
-std::string join(const std::string& directory, const std::string& name) {
-  return directory.empty() ? name : directory + "/" + name;
 }
 
 }  // namespace
@@ -144,6 +174,9 @@ Result<Location> locate(const std::string& path, const LocateOptions& options) {
   }
   std::error_code error;
   const fs::file_status link_status = fs::symlink_status(path, error);
+  if (error == std::errc::too_many_symbolic_link_levels) {
+    return fail(Error(Code::kSymlinkLoop, "too many symbolic links").in_file(path));
+  }
   if (!fs::exists(link_status)) {
     if (looks_like_repo_id(path)) return locate_in_cache(path, options);
     return fail(Error(Code::kNotFound, "no such file or directory").in_file(path));
@@ -152,19 +185,19 @@ Result<Location> locate(const std::string& path, const LocateOptions& options) {
     const fs::path canonical = fs::canonical(path, error);
     const bool is_repo =
         canonical.filename().string().starts_with(kRepoPrefix) && fs::is_directory(canonical / "snapshots", error);
-    if (is_repo && !options.root) return locate_repo(canonical, options);
-    LADING_ASSIGN_OR_RETURN(auto place, anchor_for(path, options));
+    if (is_repo) return locate_repo(canonical, options);
+    LADING_ASSIGN_OR_RETURN(Place place, anchor_for(path, options));
     const bool cached = repo_root_of(canonical).has_value();
-    return Location{std::move(place.first), LocationKind::kDirectory, std::move(place.second), cached};
+    return Location{std::move(place.anchor), LocationKind::kDirectory, std::move(place.directory), cached};
   }
   // A file: its directory is the user's word, the file itself is opened beneath the anchor.
   const fs::path as_path(path);
   const fs::path parent = as_path.has_parent_path() ? as_path.parent_path() : fs::path(".");
-  LADING_ASSIGN_OR_RETURN(auto place, anchor_for(parent, options));
+  LADING_ASSIGN_OR_RETURN(Place place, anchor_for(parent, options));
   const std::string name = as_path.filename().string();
   const auto kind = name.ends_with(".json") ? LocationKind::kIndex : LocationKind::kFile;
-  const bool cached = repo_root_of(place.first.path() + "/" + place.second + "/x").has_value();
-  return Location{std::move(place.first), kind, join(place.second, name), cached};
+  const bool cached = repo_root_of(place.anchor.display(join(place.directory, name))).has_value();
+  return Location{std::move(place.anchor), kind, join(place.directory, name), cached};
 }
 
 }  // namespace lading::source

@@ -63,7 +63,9 @@ def why_not(problem, found, path):
     """Nothing if `found` is the expected problem."""
     if found["code"] != problem.code:
         return f"code {found['code']}"
-    if found.get("tensor") != problem.tensor:
+    # A break in the text may stand in a tensor's entry, and then names it.
+    break_in_entry = problem.tensor is None and problem.code in ("json_syntax", "json_utf8", "json_depth")
+    if found.get("tensor") != problem.tensor and not break_in_entry:
         return f"tensor {found.get('tensor')!r}"[:300]
     wanted_file = problem.file or str(path)
     if not found.get("file", "").endswith(wanted_file):
@@ -115,6 +117,8 @@ def assert_accepted(run, warnings, path):
         assert plain.exit_code == 0
         assert plain.err == with_json.err
         assert_safe_for_terminals(plain.out)
+        longest = max(plain.out.decode().splitlines(), key=len)
+        assert len(longest) <= MAX_LINE_CHARACTERS, f"a line of {len(longest)} characters: {longest[:200]}"
     return answer
 
 

@@ -4,7 +4,19 @@ import os
 from functools import partial
 from pathlib import Path
 
-from .build_directories import COMMIT, INDEX, OTHER_COMMIT, SHARDS, Call, HubRepo, hub_repo, link, replace_with_link, shard_of, write
+from .build_directories import (
+    COMMIT,
+    INDEX,
+    OTHER_COMMIT,
+    SHARDS,
+    Call,
+    HubRepo,
+    hub_repo,
+    link,
+    replace_with_link,
+    shard_of,
+    write,
+)
 from .cases import Registry
 
 CASES = Registry()
@@ -41,7 +53,9 @@ def add_revisions():
 
     in_repo = {"file": REPO, "placed": False}
     CASES.refuse("cache_without_refs", None, with_refs(), "not_found", says=("main", "--revision"), **in_repo)
-    CASES.refuse("cache_revision_unknown", None, with_refs(*branch, main=COMMIT), "not_found", says=("dev", "main"), **in_repo)
+    CASES.refuse(
+        "cache_revision_unknown", None, with_refs(*branch, main=COMMIT), "not_found", says=("dev", "main"), **in_repo
+    )
     unknown_commit = with_refs("--revision", "a" * 40, main=COMMIT)
     CASES.refuse("cache_revision_commit_unknown", None, unknown_commit, "not_found", says=("a" * 40,), **in_repo)
     upwards = with_refs("--revision", "../../../outside", main=COMMIT)
@@ -61,7 +75,8 @@ def add_revisions():
     }.items():
         expected = {"file": f"{REPO}/refs/main", "placed": False, "says": ("commit",)}
         CASES.refuse(f"cache_ref_{name}", None, with_refs(main=content), "cache_invalid", **expected)
-    CASES.refuse("cache_ref_is_fifo", 18, ref_is_fifo, "not_found", **in_repo)
+    expected = {"file": f"{REPO}/refs/main", "placed": False, "says": ("a FIFO",)}
+    CASES.refuse("cache_ref_is_fifo", 18, ref_is_fifo, "not_regular_file", **expected)
 
 
 def ref_is_fifo(folder):
@@ -99,19 +114,26 @@ def without_organisation(folder):
     return by_id(folder, name="gpt2")
 
 
+def empty_variable(folder):
+    return Call("org/model", env={**cache_by(folder, ["HF_HOME"]).env, "HF_HUB_CACHE": ""})
+
+
 def add_identifiers():
     variables = list(WAYS_TO_A_CACHE)
     for i, variable in enumerate(variables):
         CASES.accept(f"cache_by_{variable}", None, partial(cache_by, variables=[variable]))
         if i + 1 < len(variables):
             CASES.accept(f"cache_by_{variable}_before_others", None, partial(cache_by, variables=variables[i:]))
-    empty = lambda folder: Call("org/model", env={**cache_by(folder, ["HF_HOME"]).env, "HF_HUB_CACHE": ""})  # noqa: E731
-    CASES.accept("cache_by_HF_HOME_if_HF_HUB_CACHE_is_empty", None, empty)
+    CASES.accept("cache_by_HF_HOME_if_HF_HUB_CACHE_is_empty", None, empty_variable)
     CASES.accept("cache_of_a_name_without_organisation", None, without_organisation)
     CASES.accept("path_before_cache", None, local_directory_of_that_name)
     remedy = {"placed": False, "says": ("does not download", "HF_HOME")}
-    CASES.refuse("cache_without_the_repository", None, partial(by_id, name="org/other"), "not_found", file="org/other", **remedy)
-    CASES.refuse("cache_that_is_missing", None, lambda folder: by_id(folder / "nothing"), "not_found", file="org/model", **remedy)
+    CASES.refuse(
+        "cache_without_the_repository", None, partial(by_id, name="org/other"), "not_found", file="org/other", **remedy
+    )
+    CASES.refuse(
+        "cache_that_is_missing", None, lambda folder: by_id(folder / "nothing"), "not_found", file="org/model", **remedy
+    )
 
 
 def by_path(folder, relative, *options, tensors="abc", hashes=("not_checked",)):
@@ -134,7 +156,9 @@ def sub_folder(folder):
     repo = hub_repo(folder)
     for name, tensors in SHARDS.items():
         repo.add(f"text/{name}", shard_of(tensors, fill=7))
-    link(repo.snapshot() / "text" / INDEX, os.path.relpath((repo.snapshot() / INDEX).resolve(), repo.snapshot() / "text"))
+    link(
+        repo.snapshot() / "text" / INDEX, os.path.relpath((repo.snapshot() / INDEX).resolve(), repo.snapshot() / "text")
+    )
     return Call(repo.snapshot() / "text")
 
 
@@ -142,7 +166,9 @@ def add_paths():
     CASES.accept("cache_repository_by_path", None, partial(by_path, relative="."))
     CASES.accept("cache_snapshot_by_path", None, partial(by_path, relative=f"snapshots/{COMMIT}"))
     CASES.accept("cache_index_by_path", None, partial(by_path, relative=f"snapshots/{COMMIT}/{INDEX}"))
-    CASES.accept("cache_file_by_path", None, partial(by_path, relative=f"snapshots/{COMMIT}/one.safetensors", tensors="ab"))
+    CASES.accept(
+        "cache_file_by_path", None, partial(by_path, relative=f"snapshots/{COMMIT}/one.safetensors", tensors="ab")
+    )
     CASES.accept("cache_with_absolute_links", None, absolute_blob_links)
     CASES.accept("cache_snapshot_by_a_link", None, link_to_snapshot)
     CASES.accept("cache_sub_folder_by_path", None, sub_folder)
@@ -193,14 +219,23 @@ def without_file(folder):
 def add_links():
     outside = {"placed": False, "says": ("S4", REPO, "--root")}
     for call in ("id", "repository", "snapshot", "file"):
-        CASES.refuse(f"cache_blob_outside_by_{call}", 18, partial(blob_outside, call=call), "outside_root", file=ONE_FILE, **outside)
+        CASES.refuse(
+            f"cache_blob_outside_by_{call}",
+            18,
+            partial(blob_outside, call=call),
+            "outside_root",
+            file=ONE_FILE,
+            **outside,
+        )
 
         def widened(folder, call=call):
             return blob_outside(folder, "widened", call=call)
 
         CASES.accept(f"cache_blob_outside_by_{call}_with_root", 18, widened)
     CASES.refuse("cache_blob_of_another_model", 18, blob_of_another_model, "outside_root", file=ONE_FILE, **outside)
-    CASES.refuse("cache_snapshot_outside", 18, snapshot_outside, "outside_root", file=f"snapshots/{COMMIT}", placed=False)
+    CASES.refuse(
+        "cache_snapshot_outside", 18, snapshot_outside, "outside_root", file=f"snapshots/{COMMIT}", placed=False
+    )
     lost = {"tensor": "a", "file": f"{SNAPSHOT}/{INDEX}", "says": ("S5", "one.safetensors")}
     CASES.refuse("cache_blob_missing", 19, without_blob, "index_missing_shard", **lost)
     CASES.refuse("cache_download_not_finished", 19, without_file, "index_missing_shard", **lost)
@@ -238,7 +273,9 @@ def add_hashes():
     expected = {"says": ("damaged", "delete the blob"), "at": 0}
     for name in ("one.safetensors", "two.safetensors", INDEX):
         file = f"{SNAPSHOT}/{name}"
-        CASES.refuse(f"hash_flipped_in_{name}", 39, partial(call_flipped, names=(name,)), "hash_mismatch", file=file, **expected)
+        CASES.refuse(
+            f"hash_flipped_in_{name}", 39, partial(call_flipped, names=(name,)), "hash_mismatch", file=file, **expected
+        )
     by_file = partial(call_flipped, names=("one.safetensors",), path="file")
     CASES.refuse("hash_flipped_by_file", 39, by_file, "hash_mismatch", file=ONE_FILE, **expected)
     by_repository = partial(call_flipped, names=("one.safetensors",), path="repository")

@@ -72,9 +72,14 @@ def add_shard_names():
             return with_map(folder, {"a": shard, "b": shard, "c": "two.safetensors"})
 
         CASES.refuse(
-            f"shard_name_{name}", 17, make, "index_shard_name",
-            tensor="a", file=INDEX_FILE, says=("S4", ".safetensors", "2 tensor"),
-        )  # fmt: skip
+            f"shard_name_{name}",
+            17,
+            make,
+            "index_shard_name",
+            tensor="a",
+            file=INDEX_FILE,
+            says=("S4", ".safetensors", "2 tensor"),
+        )
     names = ("../x.safetensors", "/x.safetensors", "x.bin")
     CASES.refuse_all(
         "shard_names_all_wrong",
@@ -85,15 +90,50 @@ def add_shard_names():
 
 
 def add_index_forms():
-    for name, text in {"object": "{}", "array": "[]", "null": "null", "number": "1", "string": '"x"', "true": "true"}.items():
-        CASES.refuse(f"index_is_{name}", 19, partial(with_index, index=text), "index_invalid", file=INDEX_FILE, says=("weight_map",))
-    for name, text in {"null": "null", "array": "[]", "string": '"x"', "number": "1", "true": "true", "empty": "{}"}.items():
+    for name, text in {
+        "object": "{}",
+        "array": "[]",
+        "null": "null",
+        "number": "1",
+        "string": '"x"',
+        "true": "true",
+    }.items():
+        CASES.refuse(
+            f"index_is_{name}",
+            19,
+            partial(with_index, index=text),
+            "index_invalid",
+            file=INDEX_FILE,
+            says=("weight_map",),
+        )
+    for name, text in {
+        "null": "null",
+        "array": "[]",
+        "string": '"x"',
+        "number": "1",
+        "true": "true",
+        "empty": "{}",
+    }.items():
         bad = partial(with_index, index=f'{{"weight_map":{text}}}')
         CASES.refuse(f"weight_map_is_{name}", 19, bad, "index_invalid", file=INDEX_FILE, says=("weight_map",))
-    for name, text in {"null": "null", "number": "1", "array": '["one.safetensors"]', "object": "{}", "true": "true"}.items():
+    for name, text in {
+        "null": "null",
+        "number": "1",
+        "array": '["one.safetensors"]',
+        "object": "{}",
+        "true": "true",
+    }.items():
         bad = partial(with_index, index=f'{{"weight_map":{{"a":{text}}}}}')
-        CASES.refuse(f"weight_map_value_is_{name}", 19, bad, "index_invalid", tensor="a", file=INDEX_FILE, says=("file name",))
-    CASES.refuse("weight_map_in_capitals", 19, partial(with_index, index=f'{{"WEIGHT_MAP":{GOOD_MAP_TEXT}}}'), "index_invalid", file=INDEX_FILE)
+        CASES.refuse(
+            f"weight_map_value_is_{name}", 19, bad, "index_invalid", tensor="a", file=INDEX_FILE, says=("file name",)
+        )
+    CASES.refuse(
+        "weight_map_in_capitals",
+        19,
+        partial(with_index, index=f'{{"WEIGHT_MAP":{GOOD_MAP_TEXT}}}'),
+        "index_invalid",
+        file=INDEX_FILE,
+    )
     for name, text, code in [
         ("empty_file", "", "json_syntax"),
         ("only_spaces", "  \n", "json_syntax"),
@@ -122,7 +162,9 @@ def add_index_duplicates():
         ("total_size", f'{{"metadata":{{"total_size":6,"total_size":6}},"weight_map":{GOOD_MAP_TEXT}}}', None),
     ]:
         bad = partial(with_index, index=text)
-        CASES.refuse(f"index_duplicate_{name}", 5, bad, "json_duplicate_key", tensor=tensor, file=INDEX_FILE, says=("twice",))
+        CASES.refuse(
+            f"index_duplicate_{name}", 5, bad, "json_duplicate_key", tensor=tensor, file=INDEX_FILE, says=("twice",)
+        )
 
 
 def missing_shard(tensor, shard, tensors):
@@ -135,30 +177,72 @@ def missing_tensor(tensor, *says):
 
 def add_mismatches():
     two_only = {"two.safetensors": "c"}
-    CASES.refuse_all("shard_missing", 19, partial(with_shards, shards=two_only, weight_map=GOOD_MAP), missing_shard("a", "one.safetensors", 2))
+    CASES.refuse_all(
+        "shard_missing",
+        19,
+        partial(with_shards, shards=two_only, weight_map=GOOD_MAP),
+        missing_shard("a", "one.safetensors", 2),
+    )
     both = (missing_shard("a", "one.safetensors", 2), missing_shard("c", "two.safetensors", 1))
     CASES.refuse_all("shards_missing_all", 19, partial(with_map_alone, weight_map=GOOD_MAP), *both)
     many = {f"t{i}": f"shard-{i}.safetensors" for i in range(20)}
-    CASES.refuse_all("shards_missing_20", 19, partial(with_map, weight_map=many), *(missing_shard(t, shard, 1) for t, shard in many.items()))
+    CASES.refuse_all(
+        "shards_missing_20",
+        19,
+        partial(with_map, weight_map=many),
+        *(missing_shard(t, shard, 1) for t, shard in many.items()),
+    )
     tilde = {**GOOD_MAP, "c": "~/two.safetensors"}
-    CASES.refuse_all("shard_missing_in_a_folder_called_tilde", 19, partial(with_map, weight_map=tilde), missing_shard("c", "~/two.safetensors", 1))
+    CASES.refuse_all(
+        "shard_missing_in_a_folder_called_tilde",
+        19,
+        partial(with_map, weight_map=tilde),
+        missing_shard("c", "~/two.safetensors", 1),
+    )
     through_a_file = {**GOOD_MAP, "c": "two.safetensors/two.safetensors"}
-    CASES.refuse_all("shard_beneath_a_file", 19, partial(with_map, weight_map=through_a_file), missing_shard("c", "two.safetensors/two.safetensors", 1))
+    CASES.refuse_all(
+        "shard_beneath_a_file",
+        19,
+        partial(with_map, weight_map=through_a_file),
+        missing_shard("c", "two.safetensors/two.safetensors", 1),
+    )
 
     extra = {**GOOD_MAP, "d": "one.safetensors", "e": "two.safetensors"}
-    CASES.refuse_all("tensors_in_no_shard", 19, partial(with_map, weight_map=extra), missing_tensor("d", "none"), missing_tensor("e", "none"))
+    CASES.refuse_all(
+        "tensors_in_no_shard",
+        19,
+        partial(with_map, weight_map=extra),
+        missing_tensor("d", "none"),
+        missing_tensor("e", "none"),
+    )
     swapped = {"a": "two.safetensors", "b": "two.safetensors", "c": "one.safetensors"}
     CASES.refuse_all(
-        "shards_swapped", 19, partial(with_map, weight_map=swapped),
-        missing_tensor("a", ONE_FILE), missing_tensor("b", ONE_FILE), missing_tensor("c", TWO_FILE),
-    )  # fmt: skip
+        "shards_swapped",
+        19,
+        partial(with_map, weight_map=swapped),
+        missing_tensor("a", ONE_FILE),
+        missing_tensor("b", ONE_FILE),
+        missing_tensor("c", TWO_FILE),
+    )
     one_wrong = {**GOOD_MAP, "b": "two.safetensors"}
-    CASES.refuse_all("tensor_in_the_other_shard", 19, partial(with_map, weight_map=one_wrong), missing_tensor("b", "two.safetensors", ONE_FILE))
+    CASES.refuse_all(
+        "tensor_in_the_other_shard",
+        19,
+        partial(with_map, weight_map=one_wrong),
+        missing_tensor("b", "two.safetensors", ONE_FILE),
+    )
     other_case = {"A": "one.safetensors", "b": "one.safetensors", "c": "two.safetensors"}
     unlisted_a = Problem("index_unlisted_tensor", "a", ("S5",), ONE_FILE)
-    CASES.refuse_all("tensor_in_another_case", 19, partial(with_map, weight_map=other_case), missing_tensor("A"), unlisted_a)
+    CASES.refuse_all(
+        "tensor_in_another_case", 19, partial(with_map, weight_map=other_case), missing_tensor("A"), unlisted_a
+    )
     unlisted = {"a": "one.safetensors", "c": "two.safetensors"}
-    CASES.refuse_all("tensor_unlisted", 19, partial(with_map, weight_map=unlisted), Problem("index_unlisted_tensor", "b", ("S5",), ONE_FILE))
+    CASES.refuse_all(
+        "tensor_unlisted",
+        19,
+        partial(with_map, weight_map=unlisted),
+        Problem("index_unlisted_tensor", "b", ("S5",), ONE_FILE),
+    )
 
 
 def with_map_alone(folder, weight_map):
@@ -174,8 +258,12 @@ def add_tensors_in_two_shards():
     twice = Problem("index_duplicate_tensor", "a", (ONE_FILE, TWO_FILE), ".safetensors")
     for listed in (True, False):
         word = "listed" if listed else "unlisted"
-        CASES.refuse_all(f"tensor_in_two_shards_different_{word}", 20, partial(in_two_shards, second=2, listed=listed), twice)
-        CASES.refuse_all(f"tensor_in_two_shards_equal_{word}", 20, partial(in_two_shards, second=1, listed=listed), twice)
+        CASES.refuse_all(
+            f"tensor_in_two_shards_different_{word}", 20, partial(in_two_shards, second=2, listed=listed), twice
+        )
+        CASES.refuse_all(
+            f"tensor_in_two_shards_equal_{word}", 20, partial(in_two_shards, second=1, listed=listed), twice
+        )
     three = {f"{n}.safetensors": ("a", n) for n in "xyz"}
     says = tuple(f"ckpt/{n}.safetensors" for n in "xyz")
     weight_map = {"a": "x.safetensors", "x": "x.safetensors", "y": "y.safetensors", "z": "z.safetensors"}
@@ -192,28 +280,46 @@ def add_broken_shards():
         "syntax.safetensors": file_of("{"),
         "two-faults.safetensors": file_of({"t": entry(0, 1, "F32", [1]), "u": {}}, bytes(1)),
     }
-    weight_map = {"c": "cut.safetensors", "g": "good.safetensors", "h": "hole.safetensors", "s": "syntax.safetensors",
-                  "t": "two-faults.safetensors", "u": "two-faults.safetensors", "m": "missing.safetensors"}  # fmt: skip
+    weight_map = {
+        "c": "cut.safetensors",
+        "g": "good.safetensors",
+        "h": "hole.safetensors",
+        "s": "syntax.safetensors",
+        "t": "two-faults.safetensors",
+        "u": "two-faults.safetensors",
+        "m": "missing.safetensors",
+    }
     in_shards = (
         Problem("header_truncated", file="ckpt/cut.safetensors"),
         Problem("header_hole", "h", file="ckpt/hole.safetensors"),
         Problem("json_syntax", file="ckpt/syntax.safetensors"),
         Problem("header_size", "t", file="ckpt/two-faults.safetensors"),
-        *[Problem("header_field", "u", (f"no {field}",), "ckpt/two-faults.safetensors") for field in ("dtype", "shape", "data_offsets")],
+        *[
+            Problem("header_field", "u", (f"no {field}",), "ckpt/two-faults.safetensors")
+            for field in ("dtype", "shape", "data_offsets")
+        ],
         missing_shard("m", "missing.safetensors", 1),
     )
-    CASES.refuse_all("shards_broken_in_many_ways", 19, partial(with_shards, shards=shards, weight_map=weight_map), *in_shards)
+    CASES.refuse_all(
+        "shards_broken_in_many_ways", 19, partial(with_shards, shards=shards, weight_map=weight_map), *in_shards
+    )
 
     beside = {**GOOD_MAP, "m": "missing.safetensors", "d": "one.safetensors"}
     CASES.refuse_all(
-        "shard_missing_and_tensor_missing_in_another", 19, partial(with_map, weight_map=beside),
-        missing_shard("m", "missing.safetensors", 1), missing_tensor("d"),
-    )  # fmt: skip
+        "shard_missing_and_tensor_missing_in_another",
+        19,
+        partial(with_map, weight_map=beside),
+        missing_shard("m", "missing.safetensors", 1),
+        missing_tensor("d"),
+    )
     cut_and_unlisted = {"one.safetensors": shard_of("abx"), "two.safetensors": b""}
     CASES.refuse_all(
-        "shard_broken_and_tensor_unlisted_in_another", 19, partial(with_shards, shards=cut_and_unlisted, weight_map=GOOD_MAP),
-        Problem("header_truncated", file=TWO_FILE), Problem("index_unlisted_tensor", "x", ("S5",), ONE_FILE),
-    )  # fmt: skip
+        "shard_broken_and_tensor_unlisted_in_another",
+        19,
+        partial(with_shards, shards=cut_and_unlisted, weight_map=GOOD_MAP),
+        Problem("header_truncated", file=TWO_FILE),
+        Problem("index_unlisted_tensor", "x", ("S5",), ONE_FILE),
+    )
     trailing = {"one.safetensors": shard_of("ab") + b"x", "two.safetensors": shard_of("c")}
     with_trailing = partial(with_shards, shards=trailing, weight_map=GOOD_MAP)
     CASES.refuse("shard_with_trailing_bytes", 13, with_trailing, "trailing_bytes", file=ONE_FILE)
@@ -243,7 +349,9 @@ def add_total_sizes():
     CASES.accept("total_size_right", 22, partial(with_index, index=index_of(GOOD_MAP, total_size=RIGHT_TOTAL)))
     CASES.accept("total_size_absent", 22, partial(with_index, index=index_of(GOOD_MAP)))
     CASES.accept("index_without_metadata", 22, partial(with_index, index=f'{{"weight_map":{GOOD_MAP_TEXT}}}'))
-    CASES.accept("index_with_other_members", 22, partial(with_index, index=f'{{"weight_map":{GOOD_MAP_TEXT},"x":[1.5,null]}}'))
+    CASES.accept(
+        "index_with_other_members", 22, partial(with_index, index=f'{{"weight_map":{GOOD_MAP_TEXT},"x":[1.5,null]}}')
+    )
     CASES.accept("index_with_white_space", 22, partial(with_index, index=f'\n {{"weight_map" : {GOOD_MAP_TEXT} }}\n\n'))
     escaped = GOOD_MAP_TEXT.replace("one.", r"\u006fne\u002E").replace('"a"', r'"\u0061"')
     CASES.accept("index_with_escapes", 22, partial(with_index, index=f'{{"weight_map":{escaped}}}'))
@@ -261,7 +369,12 @@ def add_strays():
 
     for name in ("stray.safetensors", SINGLE, ".safetensors"):
         CASES.accept(f"stray_{name}", 21, partial(beside_the_index, name=name), note(name))
-    CASES.accept("stray_of_the_same_tensors", 21, partial(beside_the_index, name="copy.safetensors", content=shard_of("abc")), note("copy.safetensors"))
+    CASES.accept(
+        "stray_of_the_same_tensors",
+        21,
+        partial(beside_the_index, name="copy.safetensors", content=shard_of("abc")),
+        note("copy.safetensors"),
+    )
     for name in ("pytorch_model.bin", "config.json", "adapter.SAFETENSORS"):
         CASES.accept(f"beside_the_index_{name}", 21, partial(beside_the_index, name=name))
     CASES.accept("beside_the_index_in_a_sub_folder", 21, partial(beside_the_index, name="sub/other.safetensors"))

@@ -47,7 +47,14 @@ def by_path(folder, name, make_file):
 def add_special_files():
     for name, (make_file, word) in SPECIAL_FILES.items():
         expected = {"placed": False, "says": ("S4", "regular file", word)}
-        CASES.refuse(f"shard_is_{name}", 18, partial(one_shard_replaced, make_shard=make_file), "not_regular_file", file=ONE_FILE, **expected)
+        CASES.refuse(
+            f"shard_is_{name}",
+            18,
+            partial(one_shard_replaced, make_shard=make_file),
+            "not_regular_file",
+            file=ONE_FILE,
+            **expected,
+        )
         for role, file_name in {"single": SINGLE, "index": INDEX}.items():
             bad = partial(as_single, name=file_name, make_file=make_file)
             CASES.refuse(f"{role}_is_{name}", 18, bad, "not_regular_file", file=f"ckpt/{file_name}", **expected)
@@ -80,7 +87,9 @@ def chain_out(folder):
 
 def directory_link(folder, target):
     outside_shard(folder)
-    place = checkpoint(folder, weight_map={"a": "sub/one.safetensors", "b": "sub/one.safetensors", "c": "two.safetensors"})
+    place = checkpoint(
+        folder, weight_map={"a": "sub/one.safetensors", "b": "sub/one.safetensors", "c": "two.safetensors"}
+    )
     link(place / "sub", target)
     return Call(place)
 
@@ -96,13 +105,17 @@ def add_links_out():
         "to_nothing_outside": "../nothing/one.safetensors",
         "with_many_parents": "../" * 60 + "etc/passwd",
     }.items():
-        CASES.refuse(f"link_{name}", 18, partial(shard_links_to, target=target), "outside_root", file=ONE_FILE, **outside)
+        CASES.refuse(
+            f"link_{name}", 18, partial(shard_links_to, target=target), "outside_root", file=ONE_FILE, **outside
+        )
     CASES.refuse("link_absolute", 18, absolute_link, "outside_root", file=ONE_FILE, **outside)
     CASES.refuse("link_chain_that_leaves", 18, chain_out, "outside_root", file=ONE_FILE, **outside)
     sibling = partial(shard_links_to_sibling, name="ckpt2")
     CASES.refuse("link_to_a_folder_whose_name_begins_alike", 18, sibling, "outside_root", file=ONE_FILE, **outside)
     out_by_directory = partial(directory_link, target="../outside")
-    CASES.refuse("link_of_a_directory", 18, out_by_directory, "outside_root", file="ckpt/sub/one.safetensors", **outside)
+    CASES.refuse(
+        "link_of_a_directory", 18, out_by_directory, "outside_root", file="ckpt/sub/one.safetensors", **outside
+    )
     for role, name in {"single": SINGLE, "index": INDEX}.items():
         bad = partial(as_single, name=name, make_file=partial(link, target="../outside/x"))
         CASES.refuse(f"link_as_{role}", 18, bad, "outside_root", file=f"ckpt/{name}", **outside)
@@ -138,7 +151,14 @@ def add_loops_and_dangling_links():
     loop = {"file": ONE_FILE, "placed": False}
     CASES.refuse("loop_of_one_link", 18, partial(shard_links_to, target="one.safetensors"), "symlink_loop", **loop)
     CASES.refuse("loop_of_two_links", 18, two_links, "symlink_loop", **loop)
-    CASES.refuse("loop_of_a_directory", 18, partial(directory_link, target="sub"), "symlink_loop", file="ckpt/sub/one.safetensors", placed=False)
+    CASES.refuse(
+        "loop_of_a_directory",
+        18,
+        partial(directory_link, target="sub"),
+        "symlink_loop",
+        file="ckpt/sub/one.safetensors",
+        placed=False,
+    )
     CASES.refuse("links_41_in_a_chain", 18, partial(chain, links=MAX_LINKS + 1), "symlink_loop", **loop)
     CASES.accept("links_40_in_a_chain", 18, partial(chain, links=MAX_LINKS))
     by_name = partial(by_path, name="x.safetensors", make_file=partial(link, target="x.safetensors"))
@@ -177,9 +197,26 @@ def add_links_that_are_fine():
     CASES.accept("hard_link", 18, hard_link)
     CASES.accept("path_through_a_link", 18, lambda folder: Call(link(folder / "alias", checkpoint(folder))))
     CASES.accept("root_that_contains_the_link", 18, partial(wider_root, root="."))
-    CASES.refuse("root_that_contains_the_link_no_more", 18, partial(wider_root, root="ckpt"), "outside_root", file=ONE_FILE, placed=False)
-    CASES.refuse("root_beside_the_checkpoint", 18, partial(wider_root, root="outside"), "outside_root", file="ckpt", placed=False, says=("--root",))
-    CASES.refuse("root_that_is_missing", 18, partial(wider_root, root="nothing"), "not_found", file="nothing", placed=False)
+    CASES.refuse(
+        "root_that_contains_the_link_no_more",
+        18,
+        partial(wider_root, root="ckpt"),
+        "outside_root",
+        file=ONE_FILE,
+        placed=False,
+    )
+    CASES.refuse(
+        "root_beside_the_checkpoint",
+        18,
+        partial(wider_root, root="outside"),
+        "outside_root",
+        file="ckpt",
+        placed=False,
+        says=("--root",),
+    )
+    CASES.refuse(
+        "root_that_is_missing", 18, partial(wider_root, root="nothing"), "not_found", file="nothing", placed=False
+    )
     CASES.accept("shard_in_a_sub_folder", 17, in_sub_folders)
 
 
@@ -201,11 +238,19 @@ def files(contents, tensors="abc"):
     return make
 
 
+def oddly_named(folder):
+    return Call(write(folder / "od\x1b[31md\n" / "x.safetensors", file_of({"a": entry(1, 2)}, bytes(2))))
+
+
 def add_choices():
     """Which file of a directory is meant."""
     nothing = {"file": "ckpt", "placed": False, "says": (INDEX, "convert")}
     CASES.refuse("directory_that_is_empty", None, files({}), "not_a_checkpoint", **nothing)
-    for name, content in {"bin": "pytorch_model.bin", "gguf": "model.gguf", "other_index": "pytorch_model.bin.index.json"}.items():
+    for name, content in {
+        "bin": "pytorch_model.bin",
+        "gguf": "model.gguf",
+        "other_index": "pytorch_model.bin.index.json",
+    }.items():
         CASES.refuse(f"directory_of_{name}", None, files({content: b"x"}), "not_a_checkpoint", **nothing)
     several = {"file": "ckpt", "placed": False, "says": ("x.safetensors", "y.safetensors")}
     both = {"x.safetensors": shard_of("a"), "y.safetensors": shard_of("b")}
@@ -215,20 +260,33 @@ def add_choices():
     CASES.accept("only_file_of_any_name", None, files({"x.safetensors": shard_of("abc"), "config.json": b"{}"}))
     stray = Problem("stray_shard", file="ckpt/x.safetensors", placed=False)
     CASES.accept("usual_name_among_others", 21, files({SINGLE: shard_of("abc"), "x.safetensors": b"x"}), stray)
-    other_name = {"diffusion.safetensors.index.json": index_of(dict.fromkeys("abc", "x.safetensors")), "x.safetensors": shard_of("abc")}
+    other_name = {
+        "diffusion.safetensors.index.json": index_of(dict.fromkeys("abc", "x.safetensors")),
+        "x.safetensors": shard_of("abc"),
+    }
     CASES.accept("only_index_of_any_name", None, files(other_name))
     usual_wins = {**other_name, INDEX: index_of(dict.fromkeys("de", "y.safetensors")), "y.safetensors": shard_of("de")}
     CASES.accept("usual_index_among_others", 21, files(usual_wins, "de"), stray)
     CASES.accept("index_by_path", None, lambda folder: Call(checkpoint(folder) / INDEX))
     CASES.accept("shard_by_path", None, lambda folder: Call(checkpoint(folder) / "one.safetensors", tensors="ab"))
-    CASES.refuse("path_that_is_missing", None, lambda folder: Call(folder / "nothing"), "not_found", file="nothing", placed=False)
+    CASES.refuse(
+        "path_that_is_missing", None, lambda folder: Call(folder / "nothing"), "not_found", file="nothing", placed=False
+    )
     config = Problem("index_invalid", file="config.json", says=("weight_map",))
-    CASES.refuse_all("json_that_is_no_index", 19, lambda folder: Call(write(folder / "config.json", '{"model_type":"x"}')), config)
-    odd = lambda folder: Call(write(folder / "od\x1b[31md\n" / "x.safetensors", file_of({"a": entry(1, 2)}, bytes(2))))  # noqa: E731
-    CASES.refuse("folder_with_an_odd_name", 16, odd, "header_hole", tensor="a", file="od\x1b[31md\n/x.safetensors")
+    CASES.refuse_all(
+        "json_that_is_no_index", 19, lambda folder: Call(write(folder / "config.json", '{"model_type":"x"}')), config
+    )
+    CASES.refuse(
+        "folder_with_an_odd_name", 16, oddly_named, "header_hole", tensor="a", file="od\x1b[31md\n/x.safetensors"
+    )
     long_name = {**dict.fromkeys("ab", "one.safetensors"), "c": "x" * 300 + ".safetensors"}
     too_long = Problem("open_failed", file="x.safetensors", placed=False)
-    CASES.refuse_all("shard_name_longer_than_linux_allows", 19, lambda folder: Call(checkpoint(folder, weight_map=long_name)), too_long)
+    CASES.refuse_all(
+        "shard_name_longer_than_linux_allows",
+        19,
+        lambda folder: Call(checkpoint(folder, weight_map=long_name)),
+        too_long,
+    )
 
 
 def unreadable(folder):
@@ -243,4 +301,6 @@ add_loops_and_dangling_links()
 add_links_that_are_fine()
 add_choices()
 if os.geteuid() != 0:  # root may read everything
-    CASES.refuse("shard_without_permission", 18, unreadable, "open_failed", file=ONE_FILE, placed=False, says=("ermission",))
+    CASES.refuse(
+        "shard_without_permission", 18, unreadable, "open_failed", file=ONE_FILE, placed=False, says=("ermission",)
+    )

@@ -36,17 +36,33 @@ def add_tensors():
         text = f'{{"{first}":{FIRST},"{second}":{SECOND}}}'
         bad = file_of(text, DATA)
         at = place_of(bad, f'"{second}":{SECOND}')
-        CASES.refuse(f"duplicate_tensor_{name}", 5, partial(bytes, bad), "json_duplicate_key", tensor=tensor, says=("twice",), at=at)
+        CASES.refuse(
+            f"duplicate_tensor_{name}",
+            5,
+            partial(bytes, bad),
+            "json_duplicate_key",
+            tensor=tensor,
+            says=("twice",),
+            at=at,
+        )
     add = partial(CASES.refuse, row=5, code="json_duplicate_key", tensor="a")
     add("duplicate_tensor_word_for_word", make=partial(file_of, f'{{"a":{FIRST},"a":{FIRST}}}', b"\1\2"))
     other_dtype = entry_text(dtype='"BF16"', shape="[1]")
     add("duplicate_tensor_of_another_dtype", make=partial(file_of, f'{{"a":{FIRST},"a":{other_dtype}}}', b"\1\2"))
     empty = entry_text(shape="[0]", offsets="[0,0]")
     add("duplicate_tensor_of_zero_size", make=partial(file_of, f'{{"a":{empty},"a":{empty}}}'))
-    add("duplicate_tensor_with_others_between", make=partial(file_of, f'{{"a":{FIRST},"b":{empty},"a":{SECOND}}}', DATA))
+    add(
+        "duplicate_tensor_with_others_between", make=partial(file_of, f'{{"a":{FIRST},"b":{empty},"a":{SECOND}}}', DATA)
+    )
     add("duplicate_tensor_that_is_null_at_first", make=partial(file_of, f'{{"a":null,"a":{FIRST}}}', b"\1\2"))
     again = Problem("json_duplicate_key", tensor="a")
-    CASES.refuse_all("duplicate_tensor_three_times", 5, partial(file_of, f'{{"a":{FIRST},"a":{FIRST},"a":{FIRST}}}', DATA), again, again)
+    CASES.refuse_all(
+        "duplicate_tensor_three_times",
+        5,
+        partial(file_of, f'{{"a":{FIRST},"a":{FIRST},"a":{FIRST}}}', DATA),
+        again,
+        again,
+    )
     CASES.refuse_all(
         "duplicate_tensors_two_of_them",
         5,
@@ -60,10 +76,19 @@ def add_metadata():
     add = partial(CASES.refuse, row=5, code="json_duplicate_key", says=("twice",))
     add("duplicate_metadata", make=partial(file_of, '{"__metadata__":{"k":"1"},"__metadata__":{"k":"1"}}'))
     add("duplicate_metadata_with_an_escape", make=partial(file_of, r'{"__metadata__":{},"\u005f_metadata__":{}}'))
-    add("duplicate_metadata_around_a_tensor", make=partial(file_of, f'{{"__metadata__":{{}},"a":{FIRST},"__metadata__":{{}}}}', b"\1\2"))
+    add(
+        "duplicate_metadata_around_a_tensor",
+        make=partial(file_of, f'{{"__metadata__":{{}},"a":{FIRST},"__metadata__":{{}}}}', b"\1\2"),
+    )
     add("duplicate_metadata_key", make=partial(file_of, '{"__metadata__":{"format":"pt","format":"pt"}}'))
-    add("duplicate_metadata_key_of_another_value", make=partial(file_of, '{"__metadata__":{"format":"pt","format":"tf"}}'))
-    add("duplicate_metadata_key_with_an_escape", make=partial(file_of, r'{"__metadata__":{"format":"pt","form\u0061t":"tf"}}'))
+    add(
+        "duplicate_metadata_key_of_another_value",
+        make=partial(file_of, '{"__metadata__":{"format":"pt","format":"tf"}}'),
+    )
+    add(
+        "duplicate_metadata_key_with_an_escape",
+        make=partial(file_of, r'{"__metadata__":{"format":"pt","form\u0061t":"tf"}}'),
+    )
     add("duplicate_metadata_key_that_is_empty", make=partial(file_of, '{"__metadata__":{"":"1","":"2"}}'))
 
 
@@ -78,13 +103,24 @@ def add_fields():
         }.items():
             bad = file_of(f'{{"a":{{{entry_text()[1:-1]},{extra}}}}}', b"\1\2")
             CASES.refuse(
-                f"duplicate_{field}_{name}", 6, partial(bytes, bad), "json_duplicate_key",
-                tensor="a", says=("twice", field), at=place_of(bad, extra, occurrence=bad.count(extra.encode())),
-            )  # fmt: skip
+                f"duplicate_{field}_{name}",
+                6,
+                partial(bytes, bad),
+                "json_duplicate_key",
+                tensor="a",
+                says=("twice", field),
+                at=place_of(bad, extra, occurrence=bad.count(extra.encode())),
+            )
     unknown = f'{{"a":{{{entry_text()[1:-1]},"x":1,"x":1}}}}'
     CASES.refuse("duplicate_unknown_field", 6, partial(file_of, unknown, b"\1\2"), "json_duplicate_key", tensor="a")
     second_entry = f'{{"a":{FIRST},"b":{{"dtype":"U8",{SECOND[1:]}}}'
-    CASES.refuse("duplicate_dtype_in_the_second_tensor", 6, partial(file_of, second_entry, DATA), "json_duplicate_key", tensor="b")
+    CASES.refuse(
+        "duplicate_dtype_in_the_second_tensor",
+        6,
+        partial(file_of, second_entry, DATA),
+        "json_duplicate_key",
+        tensor="b",
+    )
 
 
 add_tensors()

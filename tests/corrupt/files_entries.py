@@ -82,8 +82,12 @@ def add_numbers():
         for name, number in NOT_A_NUMBER.items():
             CASES.refuse(f"{place}_is_written_with_{name}", 8, partial(one_tensor, **parts(number)), "json_syntax")
     long_number = "1." + "1" * 1_000_000
-    CASES.refuse("dim_of_a_million_digits", 8, partial(one_tensor, shape=f"[{long_number}]"), "header_shape", tensor="a")
-    CASES.refuse("second_dim_is_negative", 8, partial(one_tensor, shape="[2,-1]"), "header_shape", tensor="a", says=("-1",))
+    CASES.refuse(
+        "dim_of_a_million_digits", 8, partial(one_tensor, shape=f"[{long_number}]"), "header_shape", tensor="a"
+    )
+    CASES.refuse(
+        "second_dim_is_negative", 8, partial(one_tensor, shape="[2,-1]"), "header_shape", tensor="a", says=("-1",)
+    )
 
 
 def add_offset_pairs():
@@ -148,7 +152,14 @@ def add_overflows():
         data = bytes(count % 2**64 if count % 2**64 < 100 else 0)
         bad = partial(file_of, {"a": entry(0, len(data), shape=shape)}, data)
         CASES.refuse(f"elements_overflow_{name}", 9, bad, "header_shape", tensor="a", says=("S3", "2^63"))
-    for dtype, shape in {"F64": [2**61], "F32": [2**62], "I16": [2**62], "C64": [2**60], "U64": [2**61 + 1], "BF16": [2**31, 2**31]}.items():
+    for dtype, shape in {
+        "F64": [2**61],
+        "F32": [2**62],
+        "I16": [2**62],
+        "C64": [2**60],
+        "U64": [2**61 + 1],
+        "BF16": [2**31, 2**31],
+    }.items():
         data = bytes(8 if dtype == "U64" else 0)
         bad = partial(file_of, {"a": entry(0, len(data), dtype, shape)}, data)
         CASES.refuse(f"bytes_overflow_{dtype}", 9, bad, "header_size", tensor="a", says=("2^63",))
@@ -158,13 +169,24 @@ def add_fields():
     fields = {"dtype": '"U8"', "shape": "[2]", "data_offsets": "[0,2]"}
     for missing in fields:
         rest = ",".join(f'"{field}":{value}' for field, value in fields.items() if field != missing)
-        CASES.refuse(f"no_{missing}", None, partial(file_of, f'{{"a":{{{rest}}}}}', b"\1\2"), "header_field", tensor="a", says=(missing,))
+        CASES.refuse(
+            f"no_{missing}",
+            None,
+            partial(file_of, f'{{"a":{{{rest}}}}}', b"\1\2"),
+            "header_field",
+            tensor="a",
+            says=(missing,),
+        )
     problems = [Problem("header_field", "a", (f"no {field}",)) for field in fields]
     CASES.refuse_all("entry_is_an_empty_object", None, partial(file_of, '{"a":{}}'), *problems)
     for name, value in {"null": "null", "number": "5", "string": '"U8"', "array": "[]", "boolean": "true"}.items():
-        CASES.refuse(f"entry_is_{name}", None, partial(file_of, f'{{"a":{value}}}'), "header_field", tensor="a", says=("object",))
+        CASES.refuse(
+            f"entry_is_{name}", None, partial(file_of, f'{{"a":{value}}}'), "header_field", tensor="a", says=("object",)
+        )
     for name, value in {"null": "null", "number": "8", "array": '["U8"]', "object": "{}", "boolean": "true"}.items():
-        CASES.refuse(f"dtype_is_{name}", 12, partial(one_tensor, dtype=value), "header_field", tensor="a", says=("string",))
+        CASES.refuse(
+            f"dtype_is_{name}", 12, partial(one_tensor, dtype=value), "header_field", tensor="a", says=("string",)
+        )
 
 
 def add_unknown_fields():
@@ -179,10 +201,24 @@ def add_unknown_fields():
         "that_means_metadata": "__metadata__",
     }.items():
         text = f'{{"a":{{{entry_text()[1:-1]},"{field}":1}}}}'
-        CASES.refuse(f"unknown_field_{name}", None, partial(file_of, text, b"\1\2"), "header_field", tensor="a", says=("S1", "unknown"))
+        CASES.refuse(
+            f"unknown_field_{name}",
+            None,
+            partial(file_of, text, b"\1\2"),
+            "header_field",
+            tensor="a",
+            says=("S1", "unknown"),
+        )
     for name, value in {"null": "null", "object": '{"a":[1]}', "array": "[]"}.items():
         text = f'{{"a":{{{entry_text()[1:-1]},"x":{value}}}}}'
-        CASES.refuse(f"unknown_field_that_is_{name}", None, partial(file_of, text, b"\1\2"), "header_field", tensor="a", says=("S1",))
+        CASES.refuse(
+            f"unknown_field_that_is_{name}",
+            None,
+            partial(file_of, text, b"\1\2"),
+            "header_field",
+            tensor="a",
+            says=("S1",),
+        )
     typo = entry_text().replace("data_offsets", "data_offset")
     CASES.refuse_all(
         "offsets_with_a_typo",
@@ -194,7 +230,14 @@ def add_unknown_fields():
 
 
 def add_roots():
-    values = {"array": "[]", "array_of_tensors": f"[{entry_text()}]", "null": "null", "number": "5", "string": '"a"', "true": "true"}
+    values = {
+        "array": "[]",
+        "array_of_tensors": f"[{entry_text()}]",
+        "null": "null",
+        "number": "5",
+        "string": '"a"',
+        "true": "true",
+    }
     for name, text in values.items():
         CASES.refuse(f"header_is_{name}", None, partial(file_of, text), "header_field", says=("object",), at=8)
 
@@ -202,14 +245,39 @@ def add_roots():
 def add_metadata():
     for name, value in {"null": "null", "number": "1", "string": '"x"', "array": "[]", "boolean": "false"}.items():
         bad = partial(file_of, f'{{"__metadata__":{value}}}')
-        CASES.refuse(f"metadata_is_{name}", None, bad, "header_metadata", says=("object",), at=8 + len('{"__metadata__":'))
-    values = {"null": "null", "number": "1", "float": "1.5", "boolean": "true", "array": "[]", "object": "{}", "strings": '["x"]', "huge_number": "1e999"}
+        CASES.refuse(
+            f"metadata_is_{name}", None, bad, "header_metadata", says=("object",), at=8 + len('{"__metadata__":')
+        )
+    values = {
+        "null": "null",
+        "number": "1",
+        "float": "1.5",
+        "boolean": "true",
+        "array": "[]",
+        "object": "{}",
+        "strings": '["x"]',
+        "huge_number": "1e999",
+    }
     for name, value in values.items():
         bad = partial(file_of, f'{{"__metadata__":{{"k":{value}}}}}')
-        CASES.refuse(f"metadata_value_is_{name}", None, bad, "header_metadata", says=('"k"', "string"), at=8 + len('{"__metadata__":{"k":'))
+        CASES.refuse(
+            f"metadata_value_is_{name}",
+            None,
+            bad,
+            "header_metadata",
+            says=('"k"', "string"),
+            at=8 + len('{"__metadata__":{"k":'),
+        )
     looks_like_a_tensor = f'{{"__metadata__":{entry_text()}}}'
     wrong = Problem("header_metadata", says=("string",))
-    CASES.refuse_all("metadata_is_a_tensor", None, partial(file_of, looks_like_a_tensor, b"\1\2"), wrong, wrong, Problem("trailing_bytes"))
+    CASES.refuse_all(
+        "metadata_is_a_tensor",
+        None,
+        partial(file_of, looks_like_a_tensor, b"\1\2"),
+        wrong,
+        wrong,
+        Problem("trailing_bytes"),
+    )
 
 
 add_numbers()

@@ -87,10 +87,19 @@ def add_bad_utf8():
     for place in ("tensor_name", "metadata_value"):
         for name, content in BAD_UTF8.items():
             bad = in_string(place, content)
-            CASES.refuse(f"utf8_{name}_in_{place}", 3, partial(bytes, bad), "json_utf8", says=("UTF-8",), at=place_of(bad, content))
+            CASES.refuse(
+                f"utf8_{name}_in_{place}",
+                3,
+                partial(bytes, bad),
+                "json_utf8",
+                says=("UTF-8",),
+                at=place_of(bad, content),
+            )
     for place in ("metadata_key", "dtype", "field_name"):
         bad = in_string(place, b"\xff")
-        CASES.refuse(f"utf8_ff_in_{place}", 3, partial(bytes, bad), "json_utf8", says=("UTF-8",), at=place_of(bad, b"\xff"))
+        CASES.refuse(
+            f"utf8_ff_in_{place}", 3, partial(bytes, bad), "json_utf8", says=("UTF-8",), at=place_of(bad, b"\xff")
+        )
     CASES.refuse("utf8_ff_before_the_header", 3, partial(file_of, b"\xff{}"), "json_utf8", at=8)
     CASES.refuse("utf8_ff_behind_the_header", 3, partial(file_of, b"{}\xff"), "json_utf8", at=10)
     CASES.refuse("utf8_ff_between_tokens", 3, partial(file_of, b'{"a"\xff:1}'), "json_utf8", at=12)
@@ -102,9 +111,13 @@ def add_bad_utf8():
 def add_bad_escapes():
     for name, content in BAD_SURROGATES.items():
         for place in ("tensor_name", "metadata_value"):
-            CASES.refuse(f"surrogate_{name}_in_{place}", 3, partial(in_string, place, content), "json_utf8", says=("surrogate",))
+            CASES.refuse(
+                f"surrogate_{name}_in_{place}", 3, partial(in_string, place, content), "json_utf8", says=("surrogate",)
+            )
     for place in ("metadata_key", "dtype", "field_name"):
-        CASES.refuse(f"surrogate_lone_high_in_{place}", 3, partial(in_string, place, r"\ud800"), "json_utf8", says=("surrogate",))
+        CASES.refuse(
+            f"surrogate_lone_high_in_{place}", 3, partial(in_string, place, r"\ud800"), "json_utf8", says=("surrogate",)
+        )
     for name, content in BAD_ESCAPES.items():
         CASES.refuse(f"escape_{name}", 4, partial(in_string, "tensor_name", content), "json_utf8", says=("escape",))
 
@@ -112,7 +125,9 @@ def add_bad_escapes():
 def add_control_characters():
     for code in range(0x20):
         bad = in_string("tensor_name", chr(code))
-        CASES.refuse(f"control_character_{code:02x}_in_name", 4, partial(bytes, bad), "json_syntax", says=("control character",))
+        CASES.refuse(
+            f"control_character_{code:02x}_in_name", 4, partial(bytes, bad), "json_syntax", says=("control character",)
+        )
     CASES.refuse("control_character_0a_in_metadata", 4, partial(in_string, "metadata_value", "x\ny"), "json_syntax")
 
 

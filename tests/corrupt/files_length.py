@@ -19,7 +19,9 @@ def add_short_files():
     for size in range(8):
         expected = {"says": ("8 bytes", f"{size} bytes"), "at": 0}
         CASES.refuse(f"file_of_{size}_zero_bytes", 1, partial(bytes, size), "header_truncated", **expected)
-        CASES.refuse(f"file_cut_to_{size}_bytes", 1, partial(GOOD.__getitem__, slice(size)), "header_truncated", **expected)
+        CASES.refuse(
+            f"file_cut_to_{size}_bytes", 1, partial(GOOD.__getitem__, slice(size)), "header_truncated", **expected
+        )
 
 
 def add_lengths_beyond_the_file():
@@ -37,7 +39,9 @@ def add_lengths_beyond_the_file():
             says=(str(length), f"{present} bytes"),
             at=0,
         )
-    CASES.refuse("header_length_and_no_header", 2, partial(length_prefix, 10), "header_truncated", says=("10", "0 bytes"), at=0)
+    CASES.refuse(
+        "header_length_and_no_header", 2, partial(length_prefix, 10), "header_truncated", says=("10", "0 bytes"), at=0
+    )
 
 
 def add_lengths_beyond_the_cap():
@@ -67,7 +71,9 @@ def add_other_formats():
         "json_without_length": b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
         "only_0xff": b"\xff" * 64,
     }.items():
-        CASES.refuse(f"not_safetensors_{name}", 2, partial(bytes, content), "header_too_large", says=("no safetensors",), at=0)
+        CASES.refuse(
+            f"not_safetensors_{name}", 2, partial(bytes, content), "header_too_large", says=("no safetensors",), at=0
+        )
 
 
 def add_lengths_that_cut_wrongly():
@@ -75,7 +81,9 @@ def add_lengths_that_cut_wrongly():
     CASES.refuse("header_length_zero_and_nothing_more", 4, partial(bytes, 8), "json_syntax")
     CASES.refuse("header_length_one_short", 4, partial(with_length, GOOD_HEADER_BYTES - 1), "json_syntax")
     text = file_of("{}")[8:]
-    CASES.refuse("header_length_takes_data_in", 4, partial(with_length, 4, text + b"xy"), "json_syntax", says=("behind",))
+    CASES.refuse(
+        "header_length_takes_data_in", 4, partial(with_length, 4, text + b"xy"), "json_syntax", says=("behind",)
+    )
     CASES.refuse(
         "header_length_takes_in_data_that_is_a_space",
         13,
@@ -110,7 +118,15 @@ def add_truncated_data():
     """The other way round: the file ends before its data does."""
     header = {"a": entry(0, 8), "b": entry(8, 16), "c": entry(16, 24)}
     whole = file_of(header, bytes(24))
-    for present, first_lost, lost in [(23, "c", 1), (17, "c", 1), (16, "c", 1), (15, "b", 2), (8, "b", 2), (7, "a", 3), (0, "a", 3)]:
+    for present, first_lost, lost in [
+        (23, "c", 1),
+        (17, "c", 1),
+        (16, "c", 1),
+        (15, "b", 2),
+        (8, "b", 2),
+        (7, "a", 3),
+        (0, "a", 3),
+    ]:
         cut = whole[: len(whole) - 24 + present]
         CASES.refuse(
             f"data_cut_to_{present}_of_24_bytes",
@@ -122,7 +138,14 @@ def add_truncated_data():
             at=len(whole) - 24 + 8 * "abc".index(first_lost),
         )
     huge = file_of({"a": entry(0, 2**62)}, bytes(8))
-    CASES.refuse("data_of_2_to_62_bytes_claimed", 13, partial(bytes, huge), "data_truncated", tensor="a", says=(str(2**62 + len(huge) - 8),))
+    CASES.refuse(
+        "data_of_2_to_62_bytes_claimed",
+        13,
+        partial(bytes, huge),
+        "data_truncated",
+        tensor="a",
+        says=(str(2**62 + len(huge) - 8),),
+    )
 
 
 add_short_files()

@@ -45,28 +45,88 @@ def add_tilings():
 
     add("hole_at_the_beginning", "header_hole", "a", 3, {"a": entry(1, 3)}, says=("begin at 0", "[1, 3]"))
     add("hole_at_the_beginning_of_two", "header_hole", "a", 4, {"b": entry(3, 4), "a": entry(1, 3)}, says=("[1, 3]",))
-    add("hole_of_one_byte", "header_hole", "b", 5, {"a": entry(0, 2), "b": entry(3, 5)}, says=('"a"', "begin at 2", "[3, 5]"))
+    add(
+        "hole_of_one_byte",
+        "header_hole",
+        "b",
+        5,
+        {"a": entry(0, 2), "b": entry(3, 5)},
+        says=('"a"', "begin at 2", "[3, 5]"),
+    )
     add("hole_of_a_page", "header_hole", "b", 4100, {"a": entry(0, 2), "b": entry(4098, 4100)}, says=("begin at 2",))
-    add("hole_that_aligns_to_8", "header_hole", "b", 16, {"a": entry(0, 3), "b": entry(8, 16, "F64", [1])}, says=("begin at 3",))
+    add(
+        "hole_that_aligns_to_8",
+        "header_hole",
+        "b",
+        16,
+        {"a": entry(0, 3), "b": entry(8, 16, "F64", [1])},
+        says=("begin at 3",),
+    )
     add("hole_before_a_zero_size_tensor", "header_hole", "b", 4, {"a": entry(0, 2), "b": entry(4, 4)})
     add("hole_before_the_only_zero_size_tensor", "header_hole", "a", 1, {"a": entry(1, 1)})
     add("hole_hidden_by_an_unknown_dtype", "header_hole", "b", 5, {"a": entry(0, 2, "F128", [1]), "b": entry(3, 5)})
-    add("overlap_of_one_byte", "header_overlap", "b", 3, {"a": entry(0, 2), "b": entry(1, 3)}, says=('"a"', "begin at 2", "[1, 3]"))
+    add(
+        "overlap_of_one_byte",
+        "header_overlap",
+        "b",
+        3,
+        {"a": entry(0, 2), "b": entry(1, 3)},
+        says=('"a"', "begin at 2", "[1, 3]"),
+    )
     add("overlap_of_equal_ranges", "header_overlap", "b", 2, {"a": entry(0, 2), "b": entry(0, 2)})
-    add("overlap_of_equal_ranges_and_dtypes", "header_overlap", "b", 4, {"a": entry(0, 4, "F32", [1]), "b": entry(0, 4, "I32", [1])})
+    add(
+        "overlap_of_equal_ranges_and_dtypes",
+        "header_overlap",
+        "b",
+        4,
+        {"a": entry(0, 4, "F32", [1]), "b": entry(0, 4, "I32", [1])},
+    )
     add("overlap_of_a_contained_tensor", "header_overlap", "b", 8, {"a": entry(0, 8), "b": entry(2, 4)})
     add("overlap_with_the_same_end", "header_overlap", "b", 8, {"a": entry(0, 8), "b": entry(4, 8)})
     add("overlap_in_the_other_header_order", "header_overlap", "a", 3, {"a": entry(1, 3), "b": entry(0, 2)})
-    add("overlap_behind_a_contained_tensor", "header_overlap", "b", 10, {"a": entry(0, 8), "b": entry(2, 4), "c": entry(8, 10)})
-    add("zero_size_tensor_inside_another", "header_overlap", "b", 8, {"a": entry(0, 8), "b": entry(4, 4)}, says=("begin at 8", "[4, 4]"))
+    add(
+        "overlap_behind_a_contained_tensor",
+        "header_overlap",
+        "b",
+        10,
+        {"a": entry(0, 8), "b": entry(2, 4), "c": entry(8, 10)},
+    )
+    add(
+        "zero_size_tensor_inside_another",
+        "header_overlap",
+        "b",
+        8,
+        {"a": entry(0, 8), "b": entry(4, 4)},
+        says=("begin at 8", "[4, 4]"),
+    )
     add("zero_size_tensor_one_byte_inside", "header_overlap", "b", 8, {"a": entry(0, 8), "b": entry(1, 1)})
-    add("zero_size_tensor_one_byte_from_the_end", "header_overlap", "b", 8, {"b": entry(7, 7, "F16", [0, 5]), "a": entry(0, 8)})
+    add(
+        "zero_size_tensor_one_byte_from_the_end",
+        "header_overlap",
+        "b",
+        8,
+        {"b": entry(7, 7, "F16", [0, 5]), "a": entry(0, 8)},
+    )
     beyond = {"a": entry(0, 2), "b": entry(5, 5)}
-    CASES.refuse_all("zero_size_tensor_beyond_the_end", 7, partial(file_of, beyond, bytes(2)), Problem("header_hole", "b"), Problem("data_truncated", "b"))
+    CASES.refuse_all(
+        "zero_size_tensor_beyond_the_end",
+        7,
+        partial(file_of, beyond, bytes(2)),
+        Problem("header_hole", "b"),
+        Problem("data_truncated", "b"),
+    )
     holes = {"a": entry(1, 2), "b": entry(3, 4), "c": entry(5, 6)}
-    CASES.refuse_all("three_holes", 7, partial(file_of, holes, bytes(6)), *(Problem("header_hole", name) for name in "abc"))
+    CASES.refuse_all(
+        "three_holes", 7, partial(file_of, holes, bytes(6)), *(Problem("header_hole", name) for name in "abc")
+    )
     swapped = {"a": entry(4, 8), "b": entry(2, 6), "c": entry(0, 4)}
-    CASES.refuse_all("two_overlaps", 7, partial(file_of, swapped, bytes(8)), Problem("header_overlap", "b"), Problem("header_overlap", "a"))
+    CASES.refuse_all(
+        "two_overlaps",
+        7,
+        partial(file_of, swapped, bytes(8)),
+        Problem("header_overlap", "b"),
+        Problem("header_overlap", "a"),
+    )
 
 
 def add_sizes():
@@ -74,7 +134,14 @@ def add_sizes():
         # Eight elements fill as many whole bytes as one has bits.
         for name, span in {"small": bits - 1, "large": bits + 1}.items():
             bad = partial(one_dtype, dtype, [8], span)
-            CASES.refuse(f"span_one_too_{name}_for_{dtype}", 10, bad, "header_size", tensor="a", says=(f"{bits} bytes", f"{span} bytes"))
+            CASES.refuse(
+                f"span_one_too_{name}_for_{dtype}",
+                10,
+                bad,
+                "header_size",
+                tensor="a",
+                says=(f"{bits} bytes", f"{span} bytes"),
+            )
     for name, dtype, shape, span in [
         ("scalar_without_bytes", "F32", [], 0),
         ("scalar_of_two_elements", "F32", [], 8),
@@ -87,7 +154,14 @@ def add_sizes():
         ("f4_with_one_byte_each", "F4", [8], 8),
         ("product_wraps_at_32_bits", "U8", [2**16, 2**16], 0),
     ]:
-        CASES.refuse(f"span_{name}", 10, partial(one_dtype, dtype, shape, span), "header_size", tensor="a", says=(f"{span} bytes",))
+        CASES.refuse(
+            f"span_{name}",
+            10,
+            partial(one_dtype, dtype, shape, span),
+            "header_size",
+            tensor="a",
+            says=(f"{span} bytes",),
+        )
 
 
 def add_packed():
@@ -98,14 +172,27 @@ def add_packed():
                 continue
             for rounding, span in {"down": size_bits // 8, "up": size_bits // 8 + 1}.items():
                 bad = partial(one_dtype, dtype, [count], span)
-                CASES.refuse(f"{dtype}_of_{count}_rounded_{rounding}", 11, bad, "header_size", tensor="a", says=("whole",))
-    CASES.refuse("F4_of_3_by_1", 11, partial(one_dtype, "F4", [3, 1], 2), "header_size", tensor="a", says=("whole", "[3, 1]"))
+                CASES.refuse(
+                    f"{dtype}_of_{count}_rounded_{rounding}", 11, bad, "header_size", tensor="a", says=("whole",)
+                )
+    CASES.refuse(
+        "F4_of_3_by_1", 11, partial(one_dtype, "F4", [3, 1], 2), "header_size", tensor="a", says=("whole", "[3, 1]")
+    )
+    for name, shape, size in (("empty_with_bytes", [0], 4), ("elements_without_bytes", [2], 0), ("too_many", [100], 1)):
+        unknown = partial(file_of, {"a": entry(0, size, "F99", shape)}, bytes(size))
+        CASES.refuse(f"unknown_dtype_{name}", 12, unknown, "header_size", tensor="a", says=("no dtype",))
     CASES.refuse("F4_scalar", 11, partial(one_dtype, "F4", [], 1), "header_size", tensor="a", says=("whole",))
 
 
 def add_odd_names():
     for name, tensor in ODD_NAMES.items():
-        CASES.refuse(f"fault_in_tensor_named_{name}", 16, partial(file_of, {tensor: entry(1, 2)}, bytes(2)), "header_hole", tensor=tensor)
+        CASES.refuse(
+            f"fault_in_tensor_named_{name}",
+            16,
+            partial(file_of, {tensor: entry(1, 2)}, bytes(2)),
+            "header_hole",
+            tensor=tensor,
+        )
 
 
 def add_several():
@@ -142,7 +229,9 @@ def add_several():
         Problem("header_offsets", "a"),
     )
     many = {f"t{i}": entry(i, i + 1) for i in range(10_000)} | {"last": entry(10_001, 10_002)}
-    CASES.refuse("one_hole_among_10000_tensors", 15, partial(file_of, many, bytes(10_002)), "header_hole", tensor="last")
+    CASES.refuse(
+        "one_hole_among_10000_tensors", 15, partial(file_of, many, bytes(10_002)), "header_hole", tensor="last"
+    )
 
 
 add_tilings()

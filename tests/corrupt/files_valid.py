@@ -13,10 +13,16 @@ CASES = Registry()
 
 def add_white_space():
     text = f'{{"a":{entry_text()}}}'
-    for name, blank in {"spaces": "   ", "newlines": "\n\n", "tabs": "\t", "carriage_returns": "\r\n", "a_page": " " * 4096}.items():
+    for name, blank in {
+        "spaces": "   ",
+        "newlines": "\n\n",
+        "tabs": "\t",
+        "carriage_returns": "\r\n",
+        "a_page": " " * 4096,
+    }.items():
         CASES.accept(f"{name}_before_the_header", 14, partial(file_of, blank + text, b"\1\2"))
         CASES.accept(f"{name}_behind_the_header", 14, partial(file_of, text + blank, b"\1\2"))
-    spread = "".join(f" \t\r\n{character}\n" if character in '{}[]:,' else character for character in text)
+    spread = "".join(f" \t\r\n{character}\n" if character in "{}[]:," else character for character in text)
     CASES.accept("white_space_between_all_tokens", 14, partial(file_of, spread, b"\1\2"))
     indented = json.dumps({"a": entry(0, 2)}, indent=4)
     CASES.accept("indented_header", 14, partial(file_of, indented, b"\1\2"))
@@ -35,13 +41,21 @@ def add_empty_ones():
 
 
 def add_zero_size_orders():
-    tensors = {"a": entry(0, 2), "b": entry(2, 2, "F32", [0]), "c": entry(2, 4), "first": entry(0, 0), "last": entry(4, 4)}
+    tensors = {
+        "a": entry(0, 2),
+        "b": entry(2, 2, "F32", [0]),
+        "c": entry(2, 4),
+        "first": entry(0, 0),
+        "last": entry(4, 4),
+    }
     for order in permutations(tensors):
         if order[0] in "ac" and order[1] in ("first", "last", "c"):
             header = {name: tensors[name] for name in order}
             CASES.accept("zero_size_order_" + "_".join(order), 14, partial(file_of, header, bytes(4)))
     crowd = {f"z{i}": entry(2, 2, "F32", [0, i]) for i in range(9)}
-    CASES.accept("zero_size_tensors_at_one_place", 14, partial(file_of, {"a": entry(0, 2), **crowd, "b": entry(2, 4)}, bytes(4)))
+    CASES.accept(
+        "zero_size_tensors_at_one_place", 14, partial(file_of, {"a": entry(0, 2), **crowd, "b": entry(2, 4)}, bytes(4))
+    )
     CASES.accept("header_order_is_not_data_order", 14, partial(file_of, {"a": entry(2, 4), "b": entry(0, 2)}, bytes(4)))
 
 
@@ -73,12 +87,26 @@ def add_spellings():
     escaped = r'{"\u0061":{"\u0064type":"\u00558","sh\u0061pe":[2],"data\u005foffsets":[0,2]}}'
     CASES.accept("escapes_in_all_strings", None, partial(file_of, escaped, b"\1\2"))
     CASES.accept("metadata_key_with_an_escape", None, partial(file_of, r'{"__metadata\u005f_":{"k":"v"}}'))
-    CASES.accept("all_escapes", None, partial(file_of, r'{"\"\\\/\b\f\n\r\t\u0000\ud83d\ude00\uFFFF":' + entry_text() + "}", b"\1\2"))
-    values = {"unicode": "é😀\u202e", "control": "\x1b[31m\0\n", "empty": "", "": "empty key", "1_mb": "v" * 1_000_000, "json": '{"a":1}'}
+    CASES.accept(
+        "all_escapes",
+        None,
+        partial(file_of, r'{"\"\\\/\b\f\n\r\t\u0000\ud83d\ude00\uFFFF":' + entry_text() + "}", b"\1\2"),
+    )
+    values = {
+        "unicode": "é😀\u202e",
+        "control": "\x1b[31m\0\n",
+        "empty": "",
+        "": "empty key",
+        "1_mb": "v" * 1_000_000,
+        "json": '{"a":1}',
+    }
     CASES.accept("metadata_of_all_kinds", None, partial(file_of, {"__metadata__": values}))
     many = {str(i): "v" for i in range(1000)}
     CASES.accept("metadata_of_1000_pairs", None, partial(file_of, {"__metadata__": many, "a": entry(0, 0)}))
-    alike = {name: entry(0, 0) for name in ("__METADATA__", "__metadata", "_metadata__", "__metadata__ ", "metadata", "dtype", "shape")}
+    alike = {
+        name: entry(0, 0)
+        for name in ("__METADATA__", "__metadata", "_metadata__", "__metadata__ ", "metadata", "dtype", "shape")
+    }
     CASES.accept("names_like_those_of_the_format", None, partial(file_of, alike))
     forms = {name: entry(0, 0) for name in ("\u00e9", "e\u0301", "A", "a", " a", "a ")}
     CASES.accept("names_that_only_look_alike", None, partial(file_of, forms))
@@ -105,15 +133,23 @@ def add_unknown_dtypes():
         warning = Problem("unknown_dtype", "a")
         make = partial(file_of, {"a": entry(0, 3, dtype, [2])}, bytes(3))
         CASES.accept(f"unknown_dtype_{name}", 12, make, warning, reference_refuses=True)
-    two = {"a": entry(0, 3, "F128", [2]), "b": entry(3, 4), "c": entry(4, 4, "Q4_K", [])}
+    two = {"a": entry(0, 3, "F128", [2]), "b": entry(3, 4), "c": entry(4, 5, "Q4_K", [])}
     warnings = (Problem("unknown_dtype", "a", ("F128",)), Problem("unknown_dtype", "c", ("Q4_K",)))
-    CASES.accept("unknown_dtypes_among_known_ones", 12, partial(file_of, two, bytes(4)), *warnings, reference_refuses=True)
+    CASES.accept(
+        "unknown_dtypes_among_known_ones", 12, partial(file_of, two, bytes(5)), *warnings, reference_refuses=True
+    )
 
 
 def add_allowed_trailing_bytes():
     flag = ("--allow-trailing-bytes",)
     CASES.accept("trailing_bytes_allowed", 13, lambda: one_tensor() + b"extra", options=flag, reference_refuses=True)
-    CASES.accept("trailing_bytes_allowed_behind_nothing", 13, lambda: file_of("{}", b"extra"), options=flag, reference_refuses=True)
+    CASES.accept(
+        "trailing_bytes_allowed_behind_nothing",
+        13,
+        lambda: file_of("{}", b"extra"),
+        options=flag,
+        reference_refuses=True,
+    )
     CASES.accept("trailing_bytes_allowed_and_absent", 13, one_tensor, options=flag)
 
 

@@ -62,13 +62,16 @@ def accepted_by_the_reference(case):
 
 def is_stricter_than_the_reference(case):
     """Duplicate keys, which the format forbids and the reference overlooks; S1 to S3; and null for a map."""
-    return all(
-        problem.code == "json_duplicate_key" or {"S1", "S2", "S3"} & set(problem.says) for problem in case.problems
-    ) or case.name == "metadata_is_null"
+    return (
+        all(problem.code == "json_duplicate_key" or {"S1", "S2", "S3"} & set(problem.says) for problem in case.problems)
+        or case.name == "metadata_is_null"
+    )
 
 
 def test_reference_refuses_what_we_refuse():
-    surprises = [case.name for case in REFUSED if accepted_by_the_reference(case) and not is_stricter_than_the_reference(case)]
+    surprises = [
+        case.name for case in REFUSED if accepted_by_the_reference(case) and not is_stricter_than_the_reference(case)
+    ]
     assert surprises == []
 
 

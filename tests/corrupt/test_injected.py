@@ -16,7 +16,10 @@ INJECTED_CODES = {"read_failed", "file_truncated", "file_changed", "out_of_memor
 
 def strace_works():
     strace = shutil.which("strace")
-    return strace is not None and subprocess.run([strace, "-qq", "-e", "trace=none", "true"], capture_output=True).returncode == 0
+    return (
+        strace is not None
+        and subprocess.run([strace, "-qq", "-e", "trace=none", "true"], capture_output=True).returncode == 0
+    )
 
 
 needs_strace = pytest.mark.skipif(not strace_works(), reason="strace is missing or may not trace")
@@ -65,7 +68,9 @@ def test_reading_is_interrupted(lading, path, fault):
 def test_file_changes_while_it_is_read(lading, path):
     env = lading.environment()
     delayed = injecting(path, "delay_enter=700ms:when=2")
-    process = subprocess.Popen([*delayed, lading.command, "inspect", path, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+    process = subprocess.Popen(
+        [*delayed, lading.command, "inspect", path, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+    )
     time.sleep(0.35)
     with path.open("ab") as file:
         file.write(b"more")

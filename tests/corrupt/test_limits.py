@@ -145,3 +145,12 @@ def test_many_missing_shards(lading, folder):
     assert finished.json["problems_not_listed"] == count - MAX_LISTED
     assert finished.cpu_s <= MAX_CPU_S
     assert finished.peak_bytes <= 200_000_000
+
+
+def test_as_many_tensors_as_a_header_can_hold(lading, written):
+    count = 1_400_000
+    text = ",".join(f'"{i}":{{"dtype":"U8","shape":[],"data_offsets":[{i},{i + 1}]}}' for i in range(count))
+    finished = lading.inspect(written(file_of(f"{{{text}}}", bytes(count))), "--json")
+    assert finished.exit_code == 0
+    assert finished.json["tensor_count"] == count
+    assert finished.peak_bytes <= 1024 * MEBIBYTE

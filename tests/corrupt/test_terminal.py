@@ -19,7 +19,9 @@ HOSTILE = {name: text for name, text in ODD_NAMES.items() if len(text) < 1000}
 def hostile_file(tmp_path):
     def write(begin):
         metadata = {"__metadata__": {"\x1b[31mkey": "\x1b]0;title\x07"}}
-        tensors = {name: entry(begin, begin) for name in HOSTILE.values()} | {"x": entry(begin, begin, "\x1b[5mF32", [0])}
+        tensors = {name: entry(begin, begin) for name in HOSTILE.values()} | {
+            "x": entry(begin, begin, "\x1b[5mF32", [0])
+        }
         path = tmp_path / "x.safetensors"
         path.write_bytes(file_of(metadata | tensors, bytes(begin)))
         return path

@@ -257,6 +257,7 @@ def odd_surroundings(rng, draft):
 DRAFT_MUTATIONS = [
     replace_number, replace_number, change_list_length, space_in_list, duplicate_member, duplicate_tensor_elsewhere,
     escape_key, odd_string, random_escapes, odd_value, unknown_field, remove_member, rename_key, odd_metadata,
-    unknown_dtype, other_dtype, entry_as_array, dtype_as_object, raise_rank, overflow_shape, add_overflowing_empty_tensor, move_offsets,
-    swap_offsets, add_empty_tensor, change_data, replace_whole_text, odd_surroundings,
+    unknown_dtype, other_dtype, entry_as_array, dtype_as_object, raise_rank, overflow_shape,
+    add_overflowing_empty_tensor, move_offsets, swap_offsets, add_empty_tensor, change_data,
+    replace_whole_text, odd_surroundings,
 ]  # fmt: skip

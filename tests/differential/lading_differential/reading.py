@@ -195,7 +195,11 @@ def check_size(tensor, reading):
         reading.faults.add("offsets")
     if 0 not in tensor.shape and multiplies_beyond_63_bits(tensor.shape):
         reading.faults.add("overflow")
-    if tensor.dtype and product(tensor.shape) * DTYPE_BITS[tensor.dtype] != 8 * (end - begin):
+    if tensor.dtype:
+        if product(tensor.shape) * DTYPE_BITS[tensor.dtype] != 8 * (end - begin):
+            reading.faults.add("size")
+    # An element of an unknown dtype still has at least one bit.
+    elif (product(tensor.shape) == 0) != (begin == end) or product(tensor.shape) // 8 > end - begin:
         reading.faults.add("size")
 
 
