@@ -7,6 +7,7 @@ function(lading_gtest target)
   cmake_parse_arguments(TEST "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${target} ${TEST_SOURCES})
   target_link_libraries(${target} PRIVATE lading_options GTest::gmock GTest::gtest_main ${TEST_LIBRARIES})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   gtest_discover_tests(${target} TEST_PREFIX "${target}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 endfunction()
 

@@ -147,6 +147,8 @@ class Errors {
   void add(Errors others);
   /// Says where errors found in a piece of a file stand in the file.
   void relocate(std::string_view file, std::uint64_t begin_bytes);
+  /// True when more would only be counted: whoever makes errors of great names can save the work.
+  [[nodiscard]] bool is_full() const { return list_.size() >= kMaxListed || listed_bytes_ >= kMaxListedBytes; }
   void count_not_listed(std::uint64_t count) { not_listed_ += count; }
   [[nodiscard]] std::uint64_t not_listed() const { return not_listed_; }
   [[nodiscard]] bool empty() const { return list_.empty(); }

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "../../tests/support/safetensors_bytes.h"
-#include "../../tests/support/temp_dir.h"
+#include "support/safetensors_bytes.h"
+#include "support/temp_dir.h"
 
 namespace lading {
 namespace {

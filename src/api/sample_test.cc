@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "../../tests/support/temp_dir.h"
+#include "support/temp_dir.h"
 #include "lading/inspect.h"
 
 namespace lading {

@@ -54,6 +54,14 @@ TEST(ErrorJson, AbsentFieldsAreLeftOut) {
   EXPECT_EQ(error.size(), 2U) << "code and message";
 }
 
+TEST(ErrorJson, ATensorWithoutANameIsThere) {
+  const auto document = written(Error(Code::kUsage, "m").of_tensor(""));
+  ASSERT_TRUE(document.has_value());
+  const auto tensor = (*document->root().find("problems")->begin()).value.find("tensor");
+  ASSERT_TRUE(tensor.has_value());
+  EXPECT_EQ(tensor->text(), "");
+}
+
 TEST(ErrorJson, NoErrorsAreAnEmptyList) {
   const auto document = written({});
   ASSERT_TRUE(document.has_value());

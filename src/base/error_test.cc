@@ -65,6 +65,10 @@ TEST(Error, TextLeavesOutWhatIsNotThere) {
   EXPECT_EQ(Error(Code::kUsage, "no").try_this("Do").text(), "no [usage]. Do");
 }
 
+TEST(Error, ATensorWithoutANameIsStillATensor) {
+  EXPECT_EQ(Error(Code::kUsage, "no").of_tensor("").text(), "tensor \"\": no [usage]");
+}
+
 TEST(Error, OneByteIsNamedAsOne) {
   EXPECT_EQ(Error(Code::kUsage, "no").at({7, 8}).text(), "byte 7: no [usage]");
   EXPECT_EQ(Error(Code::kUsage, "no").at({7, 9}).text(), "bytes 7 to 9: no [usage]");
@@ -111,6 +115,25 @@ TEST(Errors, AddingErrorsAddsTheirCounts) {
   EXPECT_EQ(errors.size(), Errors::kMaxListed);
   EXPECT_EQ(errors.front().message, "first");
   EXPECT_EQ(errors.not_listed(), 4U) << "3 that were not listed before, 1 that has no room now";
+}
+
+TEST(Errors, Fault16_MegabytesOfTextAreCountedNotKept) {
+  Errors errors;
+  for (int i = 0; i < 100; ++i) errors.add(Error(Code::kUsage, "m").of_tensor(std::string(1'000'000, 'n')));
+  std::size_t kept = 0;
+  for (const Error& error : errors) kept += error.tensor->size();
+  EXPECT_LE(kept, Errors::kMaxListedBytes);
+  EXPECT_EQ(errors.size() + errors.not_listed(), 100U) << "none is lost";
+  EXPECT_GE(errors.size(), 1U);
+  const Errors one = Error(Code::kUsage, std::string(Errors::kMaxListedBytes + 1, 'm'));
+  EXPECT_EQ(one.size(), 1U) << "an error is never empty";
+}
+
+TEST(Errors, CountsThatOthersCounted) {
+  Errors errors = Error(Code::kUsage, "m");
+  errors.count_not_listed(7);
+  EXPECT_EQ(errors.not_listed(), 7U);
+  EXPECT_EQ(errors.size(), 1U);
 }
 
 TEST(Errors, RelocateMovesRangesAndNamesTheFile) {

@@ -153,7 +153,8 @@ class JsonTreeBuilder {
     if (token.front() != '"') return walk_scalar(token, offset);
     std::string_view text;
     if (auto error = document.get_string().get(text)) return string_error(offset, error);
-    return add_string(text, offset) && check_at_end(document);
+    add_node(JsonKind::kString, offset, text);
+    return check_at_end(document);
   }
 
   bool check_at_end(ondemand::document& document) {
@@ -167,7 +168,8 @@ class JsonTreeBuilder {
     const std::string_view token = trimmed(value.raw_json_token());
     if (token.empty()) return syntax_error(static_cast<std::uint32_t>(buffer_.text().size()), "it ends too early");
     const std::uint32_t offset = offset_of(token.data());
-    if (depth > JsonDocument::kMaxDepth) {
+    const bool container = token.front() == '{' || token.front() == '[';
+    if (container && depth > JsonDocument::kMaxDepth) {
       return stop(offset, Error(Code::kJsonDepth, "JSON is nested too deeply")
                               .wanted(fmt::format("at most {} levels", JsonDocument::kMaxDepth)));
     }
@@ -191,7 +193,6 @@ class JsonTreeBuilder {
       const std::uint32_t key_offset = offset_of(field.key().raw()) - 1;
       std::string_view key;
       if (auto error = field.unescaped_key().get(key)) return string_error(key_offset, error);
-      if (find_invalid_utf8(key)) return string_error(key_offset, simdjson::STRING_ERROR);
       keys.push_back(add_node(JsonKind::kString, key_offset, key));
       path_.push_back(keys.back());
       if (!walk(field.value(), depth + 1)) return false;
@@ -218,12 +219,6 @@ class JsonTreeBuilder {
   bool walk_string(ondemand::value& value, std::uint32_t offset) {
     std::string_view text;
     if (auto error = value.get_string().get(text)) return string_error(offset, error);
-    return add_string(text, offset);
-  }
-
-  bool add_string(std::string_view text, std::uint32_t offset) {
-    // simdjson 3.0 lets some lone surrogates through; they come out as invalid UTF-8.
-    if (find_invalid_utf8(text)) return string_error(offset, simdjson::STRING_ERROR);
     add_node(JsonKind::kString, offset, text);
     return true;
   }
@@ -272,13 +267,15 @@ class JsonTreeBuilder {
   // Sorting instead of hashing: no crafted set of keys makes it slow.
   void collect_duplicates(std::vector<std::uint32_t> keys) {
     std::stable_sort(keys.begin(), keys.end(), [&](auto a, auto b) { return text_of(a) < text_of(b); });
+    std::shared_ptr<const std::vector<std::string>> shared_path;
     for (std::size_t i = 1; i < keys.size(); ++i) {
       if (text_of(keys[i - 1]) != text_of(keys[i])) continue;
+      if (shared_path == nullptr) shared_path = std::make_shared<const std::vector<std::string>>(path());
       if (duplicates_.list.size() == Errors::kMaxListed) {
         ++duplicates_.not_listed;
         continue;
       }
-      duplicates_.list.push_back({path(), std::string(text_of(keys[i])), document_.nodes_[keys[i]].offset,
+      duplicates_.list.push_back({shared_path, std::string(text_of(keys[i])), document_.nodes_[keys[i]].offset,
                                   document_.nodes_[keys[i - 1]].offset});
     }
   }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -95,7 +96,7 @@ class JsonBuffer {
 
 /// A key that an object has twice.
 struct JsonDuplicate {
-  std::vector<std::string> path;  ///< the keys that lead to the object
+  std::shared_ptr<const std::vector<std::string>> path;  ///< the keys that lead to the object; one for all of them
   std::string key;
   std::uint64_t offset = 0;        ///< of the second
   std::uint64_t first_offset = 0;  ///< of the first

@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/text.h"
 #include "lading/result.h"
 
 namespace lading {
 
 void JsonWriter::new_line() {
+  if (one_line_depth_ > 0) return;
   out_ += '\n';
   out_.append(2 * has_members_.size(), ' ');
 }
@@ -18,15 +21,16 @@ void JsonWriter::before_value() {
     return;
   }
   if (has_members_.empty()) return;
-  if (has_members_.back()) out_ += ',';
+  if (has_members_.back()) out_ += one_line_depth_ > 0 ? ", " : ",";
   has_members_.back() = true;
   new_line();
 }
 
-JsonWriter& JsonWriter::open(char bracket) {
+JsonWriter& JsonWriter::open(char bracket, Lines lines) {
   before_value();
   out_ += bracket;
   has_members_.push_back(false);
+  if (lines == Lines::kOne && one_line_depth_ == 0) one_line_depth_ = has_members_.size();
   return *this;
 }
 
@@ -35,13 +39,14 @@ JsonWriter& JsonWriter::close(char bracket) {
   const bool had_members = has_members_.back();
   has_members_.pop_back();
   if (had_members) new_line();
+  if (has_members_.size() < one_line_depth_) one_line_depth_ = 0;
   out_ += bracket;
   return *this;
 }
 
-JsonWriter& JsonWriter::begin_object() { return open('{'); }
+JsonWriter& JsonWriter::begin_object(Lines lines) { return open('{', lines); }
 JsonWriter& JsonWriter::end_object() { return close('}'); }
-JsonWriter& JsonWriter::begin_array() { return open('['); }
+JsonWriter& JsonWriter::begin_array(Lines lines) { return open('[', lines); }
 JsonWriter& JsonWriter::end_array() { return close(']'); }
 
 JsonWriter& JsonWriter::key(std::string_view key) {
@@ -61,6 +66,14 @@ JsonWriter& JsonWriter::string(std::string_view text) {
 JsonWriter& JsonWriter::number(std::uint64_t number) {
   before_value();
   out_ += std::to_string(number);
+  return *this;
+}
+
+JsonWriter& JsonWriter::fraction(double number) {
+  if (std::isnan(number)) return string("nan");
+  if (std::isinf(number)) return string(number > 0 ? "inf" : "-inf");
+  before_value();
+  out_ += fmt::format("{}", number);
   return *this;
 }
 

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 
 namespace lading {
 namespace {
@@ -42,11 +44,23 @@ Decoded decode_utf8(std::string_view text) {
   return {code_point, length};
 }
 
-// Characters that a terminal obeys, hides or reorders instead of showing.
+struct CodePoints {
+  char32_t first;
+  char32_t last;
+};
+
+// Characters that a terminal obeys, hides or reorders instead of showing: controls, and what Unicode calls
+// default-ignorable or bidirectional.
+constexpr CodePoints kDeceptive[] = {
+    {0x00, 0x1F},     {0x7F, 0x9F},       {0xAD, 0xAD},       {0x34F, 0x34F},     {0x61C, 0x61C},
+    {0x115F, 0x1160}, {0x17B4, 0x17B5},   {0x180B, 0x180F},   {0x200B, 0x200F},   {0x2028, 0x202E},
+    {0x2060, 0x206F}, {0x3164, 0x3164},   {0xFE00, 0xFE0F},   {0xFEFF, 0xFEFF},   {0xFFA0, 0xFFA0},
+    {0xFFF0, 0xFFFB}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0xE0000, 0xE0FFF},
+};
+
 bool is_deceptive(char32_t c) {
-  return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0xAD || c == 0x61C || c == 0x180E ||
-         (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
-         (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
+  return std::any_of(std::begin(kDeceptive), std::end(kDeceptive),
+                     [&](const CodePoints& range) { return range.first <= c && c <= range.last; });
 }
 
 // The nearest place at or before `place` that is not inside a UTF-8 sequence, which is at most 4 bytes long.
@@ -57,6 +71,9 @@ std::size_t start_of_character(std::string_view text, std::size_t place) {
   return start;
 }
 
+// \x is a byte, \u and \U are characters: what was escaped can be told again.
+void append_escaped_byte(std::string& out, unsigned char byte) { out += fmt::format("\\x{:02x}", byte); }
+
 void append_escaped(std::string& out, char32_t c) {
   switch (c) {
     case '\n': out += "\\n"; return;
@@ -64,8 +81,8 @@ void append_escaped(std::string& out, char32_t c) {
     case '\t': out += "\\t"; return;
     default: break;
   }
-  if (c < 0x100) {
-    out += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+  if (c < 0x80) {
+    append_escaped_byte(out, static_cast<unsigned char>(c));
   } else if (c < 0x10000) {
     out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
   } else {
@@ -92,7 +109,7 @@ std::string escape(std::string_view text) {
   while (i < text.size()) {
     const Decoded decoded = decode_utf8(text.substr(i));
     if (decoded.length_bytes == 0) {
-      append_escaped(out, static_cast<unsigned char>(text[i]));
+      append_escaped_byte(out, static_cast<unsigned char>(text[i]));
       ++i;
       continue;
     }
@@ -109,9 +126,13 @@ std::string escape(std::string_view text) {
   return out;
 }
 
+std::string_view cut_to(std::string_view text, std::size_t size_bytes) {
+  return text.size() <= size_bytes ? text : text.substr(0, start_of_character(text, size_bytes));
+}
+
 std::string shorten(std::string_view text) {
   if (text.size() <= kLongestShown) return escape(text);
-  return fmt::format("{}…{}", escape(text.substr(0, start_of_character(text, kShownAtEachEnd))),
+  return fmt::format("{}…{}", escape(cut_to(text, kShownAtEachEnd)),
                      escape(text.substr(start_of_character(text, text.size() - kShownAtEachEnd))));
 }
 

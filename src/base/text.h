@@ -13,8 +13,11 @@ namespace lading {
 /// Surrogates and overlong forms are invalid.
 [[nodiscard]] std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
+/// The longest beginning of at most that many bytes that does not end inside a UTF-8 sequence.
+[[nodiscard]] std::string_view cut_to(std::string_view text, std::size_t size_bytes);
+
 /// Safe on a terminal: control, escape, bidirectional and invisible characters and invalid bytes
-/// come out as \n, \x1b, \u202e; so do backslash and double quote, which keeps it reversible.
+/// come out as \n, \x1b, \u202e, and backslash and double quote behind a backslash, so that it can be undone.
 [[nodiscard]] std::string escape(std::string_view text);
 
 /// escape(), cut in the middle when it is too long to read.

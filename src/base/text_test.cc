@@ -172,6 +172,21 @@ TEST(Escape, OutputIsPrintableUtf8WhateverComesIn) {
   }
 }
 
+TEST(Shorten, CutsInTheMiddleAndEscapes) {
+  EXPECT_EQ(shorten("a\n"), "a\\n");
+  const std::string real(200, 'n');
+  EXPECT_EQ(shorten(real), real);
+  const std::string cut = shorten("begin\x1b" + std::string(1'000'000, 'm') + "end");
+  EXPECT_TRUE(cut.starts_with("begin\\x1bmmm"));
+  EXPECT_TRUE(cut.ends_with("mmmend"));
+  EXPECT_THAT(cut, HasSubstr("\u2026"));
+  EXPECT_LT(cut.size(), 300U);
+}
+
+TEST(Shorten, TextThatIsAllContinuationBytesStillEnds) {
+  EXPECT_EQ(find_invalid_utf8(shorten(std::string(5000, '\x80'))), std::nullopt);
+}
+
 TEST(Quote, ShortTextIsShownWhole) {
   EXPECT_EQ(quote(""), "\"\"");
   EXPECT_EQ(quote("a\"b\n"), "\"a\\\"b\\n\"");

@@ -41,7 +41,7 @@ Index index_of(const std::map<std::string, std::string>& weight_map) {
   return index;
 }
 
-Errors errors_of(const std::map<std::string, std::string>& weight_map, std::vector<ShardHeader> shards) {
+Errors errors_of(const std::map<std::string, std::string>& weight_map, std::vector<std::optional<ShardHeader>> shards) {
   auto result = catalog_of_index(index_of(weight_map), std::move(shards), kIndexFile);
   return result ? Errors() : std::move(result).error();
 }
@@ -154,12 +154,26 @@ TEST(Catalog, S5_EveryKindOfProblemAtOnce) {
   const Errors errors = errors_of({{"a", "1.safetensors"}, {"gone", "2.safetensors"}, {"moved", "1.safetensors"}},
                                   {shard("1.safetensors", {"a", "extra"}), shard("2.safetensors", {"a", "moved"})});
   std::map<std::string, Code> found;
-  for (const Error& error : errors) found[error.tensor] = error.code;
+  for (const Error& error : errors) found[error.tensor.value_or("none")] = error.code;
   EXPECT_EQ(errors.size(), 4U);
   EXPECT_EQ(found, (std::map<std::string, Code>{{"a", Code::kIndexDuplicateTensor},
                                                 {"extra", Code::kIndexUnlistedTensor},
                                                 {"gone", Code::kIndexMissingTensor},
                                                 {"moved", Code::kIndexMissingTensor}}));
+}
+
+TEST(Catalog, S5_ShardsThatWereReadAreComparedEvenIfOneWasNot) {
+  const Errors errors = errors_of({{"a", "1.safetensors"}, {"b", "2.safetensors"}, {"gone", "1.safetensors"}},
+                                  {shard("1.safetensors", {"a", "extra"}), std::nullopt});
+  ASSERT_EQ(errors.size(), 2U);
+  EXPECT_EQ(errors.list()[0].tensor, "extra");
+  EXPECT_EQ(errors.list()[1].tensor, "gone") << "not b: why its shard was not read is told elsewhere";
+}
+
+TEST(Catalog, ThereIsNoCatalogWithoutAllShards) {
+  const auto result = catalog_of_index(index_of({{"a", "1.safetensors"}, {"b", "2.safetensors"}}),
+                                       {shard("1.safetensors", {"a"}), std::nullopt}, kIndexFile);
+  EXPECT_FALSE(result.has_value());
 }
 
 TEST(Catalog, Fault22_WrongTotalSizeIsAWarning) {
@@ -181,7 +195,7 @@ TEST(Catalog, WarningsOfIndexAndShardsAreKept) {
   index.warnings.add(Error(Code::kIndexTotalSize, "from the index"));
   ShardHeader one = shard("1.safetensors", {"a"});
   one.header.warnings.add(Error(Code::kUnknownDType, "from the shard"));
-  std::vector<ShardHeader> shards;
+  std::vector<std::optional<ShardHeader>> shards;
   shards.push_back(std::move(one));
   const auto result = catalog_of_index(std::move(index), std::move(shards), kIndexFile);
   ASSERT_TRUE(result.has_value());

@@ -71,7 +71,7 @@ Result<Index, Errors> parse_index(const JsonBuffer& json, std::string_view file)
   errors.count_not_listed(duplicates.not_listed);
   for (const JsonDuplicate& duplicate : duplicates.list) {
     Error error = duplicate.error(0).in_file(file).by_rule("R45");
-    if (duplicate.path.size() == 1 && duplicate.path.front() == kWeightMap) error.tensor = duplicate.key;
+    if (duplicate.path->size() == 1 && duplicate.path->front() == kWeightMap) error.tensor = duplicate.key;
     errors.add(std::move(error));
   }
   const JsonValue root = document->root();

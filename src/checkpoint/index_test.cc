@@ -115,6 +115,7 @@ TEST(Index, LargestTotalSizeIsANumber) {
 
 TEST(Index, R45_WeightMapMustBeThereAndBeAnObject) {
   const std::pair<const char*, std::uint64_t> cases[] = {{"{}", 0},
+                                                         {"7", 0},
                                                          {"[]", 0},
                                                          {"  {}", 2},
                                                          {R"({"weight_map":[]})", 14},
@@ -142,7 +143,7 @@ TEST(Index, EveryBadEntryIsListed) {
   const Errors errors = errors_of(json);
   ASSERT_EQ(errors.size(), 4U) << "two that are no strings, two bad names";
   std::vector<std::tuple<Code, std::string, std::uint64_t>> found;
-  for (const Error& error : errors) found.emplace_back(error.code, error.tensor, error.bytes->begin);
+  for (const Error& error : errors) found.emplace_back(error.code, error.tensor.value_or("none"), error.bytes->begin);
   EXPECT_THAT(found, ::testing::UnorderedElementsAre(std::tuple(Code::kIndexInvalid, "a", json.find("1,")),
                                                      std::tuple(Code::kIndexInvalid, "c", json.find("null")),
                                                      std::tuple(Code::kIndexShardName, "b", json.find("\"../x")),
@@ -168,6 +169,7 @@ TEST(Index, Fault5_DuplicateTensorIsRefused) {
   const Errors errors = errors_of(R"({"weight_map":{"a":"a.safetensors","\u0061":"b.safetensors"}})");
   ASSERT_EQ(errors.size(), 1U);
   EXPECT_EQ(errors.front().code, Code::kJsonDuplicateKey);
+  EXPECT_EQ(errors.front().tensor, "a");
   EXPECT_EQ(errors.front().file, kFile);
   EXPECT_EQ(errors.front().bytes->begin, 35U);
 }

@@ -62,12 +62,15 @@ class HeaderReader {
   }
 
   void refuse_duplicate(const JsonDuplicate& duplicate) {
-    Error error = duplicate.error(kLengthBytes);
-    const std::string& outermost = duplicate.path.empty() ? duplicate.key : duplicate.path.front();
-    if (outermost != kMetadataKey) {
-      error.tensor = outermost;
-      ambiguous_.push_back(outermost);
+    const std::string& outermost = duplicate.path->empty() ? duplicate.key : duplicate.path->front();
+    const bool of_tensor = outermost != kMetadataKey;
+    if (of_tensor && (ambiguous_.empty() || ambiguous_.back() != outermost)) ambiguous_.push_back(outermost);
+    if (errors_.is_full()) {
+      errors_.count_not_listed(1);
+      return;
     }
+    Error error = duplicate.error(kLengthBytes);
+    if (of_tensor) error.tensor = outermost;
     errors_.add(std::move(error).in_file(context_.file).by_rule("R45"));
   }
 
@@ -131,6 +134,10 @@ class HeaderReader {
   }
 
   void refuse(const Draft& draft, std::uint64_t json_offset, Error error) {
+    if (errors_.is_full()) {
+      errors_.count_not_listed(1);
+      return;
+    }
     const std::string rule = error.rule.empty() ? "R45" : error.rule;
     errors_.add(error_at(json_offset, std::move(error).of_tensor(draft.tensor.name)).by_rule(rule));
   }

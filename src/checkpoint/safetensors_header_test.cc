@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "../../tests/support/safetensors_bytes.h"
+#include "support/safetensors_bytes.h"
 
 namespace lading::checkpoint {
 namespace {
@@ -129,6 +129,7 @@ TEST(Header, Fault14_ZeroSizeTensorsMayStandAnywhereOnASeam) {
 }
 
 TEST(Header, RootMustBeAnObject) {
+  EXPECT_THAT(refusals(" 1", 0), ElementsAre(Refusal{Code::kHeaderField, 9}));
   EXPECT_THAT(refusals("[]", 0), ElementsAre(Refusal{Code::kHeaderField, 8}));
   EXPECT_THAT(refusals("  [1]", 0), ElementsAre(Refusal{Code::kHeaderField, 10}));
 }
@@ -142,14 +143,35 @@ TEST(Header, JsonErrorsAreRelocatedIntoTheFile) {
 TEST(Header, Fault5_DuplicateTensorIsRefused) {
   const std::string one = entry("\"U8\"", "[1]", "[0,1]");
   EXPECT_THAT(refusals(R"({"a":)" + one + R"(,"a":)" + one + "}", 1),
-              ElementsAre(Refusal{Code::kJsonDuplicateKey, 8 + 5 + one.size() + 1, ""}));
+              ElementsAre(Refusal{Code::kJsonDuplicateKey, 8 + 5 + one.size() + 1}));
   const std::string escaped = R"({"a":)" + one + R"(,"\u0061":)" + one + "}";
-  EXPECT_THAT(refusals(escaped, 1), ElementsAre(Refusal{Code::kJsonDuplicateKey, at(escaped, R"("\u)"), ""}));
+  EXPECT_THAT(refusals(escaped, 1), ElementsAre(Refusal{Code::kJsonDuplicateKey, at(escaped, R"("\u)")}));
 }
 
 TEST(Header, Fault6_DuplicateFieldIsRefused) {
   const std::string json = R"({"t":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}})";
-  EXPECT_THAT(refusals(json, 1), ElementsAre(Refusal{Code::kJsonDuplicateKey, 8 + 19, ""}));
+  EXPECT_THAT(refusals(json, 1), ElementsAre(Refusal{Code::kJsonDuplicateKey, 8 + 19}));
+}
+
+TEST(Header, Fault6_DuplicatesNameTheTensorAndHideNoOtherFault) {
+  const std::string json = R"({"t":{"dtype":"U8","shape":[1],"shape":[1],"data_offsets":[0,1]},"u":7})";
+  const auto header = parse(json, 1);
+  ASSERT_FALSE(header.has_value());
+  ASSERT_EQ(header.error().size(), 2U);
+  EXPECT_EQ(header.error().list()[0].code, Code::kJsonDuplicateKey);
+  EXPECT_EQ(header.error().list()[0].tensor, "t");
+  EXPECT_EQ(header.error().list()[1].code, Code::kHeaderField);
+  EXPECT_EQ(header.error().list()[1].tensor, "u");
+  const auto metadata = parse(R"({"__metadata__":{"k":"1","k":"2"}})", 0);
+  ASSERT_FALSE(metadata.has_value());
+  EXPECT_EQ(metadata.error().front().tensor, std::nullopt) << "__metadata__ is no tensor";
+}
+
+TEST(Header, SyntaxErrorInAnEntryNamesItsTensor) {
+  const auto header = parse(R"({"a":{},"t":{"shape":[01]}})", 0);
+  ASSERT_FALSE(header.has_value());
+  EXPECT_EQ(header.error().front().code, Code::kJsonSyntax);
+  EXPECT_EQ(header.error().front().tensor, "t");
 }
 
 TEST(Header, Metadata) {
@@ -205,7 +227,7 @@ TEST(Header, Fault9_BytesOverflow) {
 }
 
 TEST(Header, Fault8_DimsMustBeWholeNumbers) {
-  for (const char* dim : {"-1", "1.0", "1e3", "true", "null", "\"1\"", "[1]", "-0"}) {
+  for (const char* dim : {"18446744073709551616", "1e400", "-1", "1.0", "1e3", "true", "null", "\"1\"", "[1]", "-0"}) {
     const std::string json = only("\"U8\"", "[1," + std::string(dim) + "]", "[0,1]");
     EXPECT_THAT(refusals(json, 1), ElementsAre(Refusal{Code::kHeaderShape, at(json, "[1,") + 3})) << dim;
   }
@@ -214,7 +236,7 @@ TEST(Header, Fault8_DimsMustBeWholeNumbers) {
 }
 
 TEST(Header, Fault8_OffsetsMustBeARangeOfWholeNumbers) {
-  for (const char* number : {"-1", "1.0", "1e0", "true", "null", "\"1\""}) {
+  for (const char* number : {"18446744073709551616", "-1", "1.0", "1e0", "true", "null", "\"1\""}) {
     const std::string json = only("\"U8\"", "[1]", "[0," + std::string(number) + "]");
     EXPECT_THAT(refusals(json, 1), ElementsAre(Refusal{Code::kHeaderOffsets, at(json, "[0,") + 3})) << number;
   }
@@ -252,6 +274,10 @@ TEST(Header, Fault12_UnknownDtypeIsAWarning) {
   EXPECT_EQ(header->warnings.front().tensor, "t");
   EXPECT_EQ(header->warnings.front().bytes->begin, at(json, "\"F7"));
   EXPECT_FALSE(parse(json, 4).has_value()) << "its place in the file is still checked";
+  EXPECT_FALSE(parse(only("\"F7_X\"", "[0]", "[0,1]"), 1).has_value()) << "bytes without elements";
+  EXPECT_FALSE(parse(only("\"F7_X\"", "[3]", "[0,0]"), 0).has_value()) << "elements without bytes";
+  EXPECT_FALSE(parse(only("\"F7_X\"", "[17]", "[0,1]"), 1).has_value()) << "less than a bit for each";
+  EXPECT_TRUE(parse(only("\"F7_X\"", "[8]", "[0,1]"), 1).has_value()) << "a bit for each";
   EXPECT_THAT(refusals(only("32", "[3]", "[0,3]"), 3), ElementsAre(Refusal{Code::kHeaderField, 8 + 14}));
 }
 

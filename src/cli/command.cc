@@ -25,6 +25,14 @@ struct DemoArguments {
   std::string directory = "lading-demo";
 };
 
+// What CLI11 says may hold the user's arguments, and a shell's "*" may have put anything there.
+std::string escape_lines(const std::string& text) {
+  std::istringstream lines(text);
+  std::string out;
+  for (std::string line; std::getline(lines, line);) out += escape(line) + "\n";
+  return out;
+}
+
 void tell(const Errors& errors, std::string_view label, Output& output) {
   for (const Error& error : errors) output.err += fmt::format("{} {}\n", label, error.text());
   if (errors.not_listed() > 0)
@@ -100,7 +108,7 @@ int run(const std::vector<std::string>& arguments, Output& output) {
     std::ostringstream err;
     const bool asked = app.exit(error, out, err) == 0;
     output.out += out.str();
-    output.err += err.str();
+    output.err += escape_lines(err.str());
     return asked ? 0 : exit_code(Code::kUsage);
   }
   return demo->parsed() ? run_demo(demo_arguments, output) : run_inspect(inspect_arguments, output);

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <string>
 
-#include "../../tests/support/safetensors_bytes.h"
-#include "../../tests/support/temp_dir.h"
 #include "base/json_reader.h"
 #include "lading/inspect.h"
+#include "support/safetensors_bytes.h"
+#include "support/temp_dir.h"
 
 namespace lading::cli {
 namespace {
@@ -117,6 +117,24 @@ TEST(Command, NotesGoToStandardErrorAndSucceed) {
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.err, HasSubstr("stray_shard"));
   EXPECT_THAT(ran.out, Not(HasSubstr("stray_shard")));
+}
+
+TEST(Command, EachStreamHasItsOwnColour) {
+  const test::TempDir dir;
+  dir.write("model.safetensors", one_tensor_file("t", "data"));
+  dir.write("old.safetensors", "");
+  for (const bool on_out : {false, true}) {
+    Output output;
+    output.out_colour = on_out ? Colour::kOn : Colour::kOff;
+    output.err_colour = on_out ? Colour::kOff : Colour::kOn;
+    EXPECT_EQ(run({"inspect", dir.path()}, output), 0);
+    EXPECT_EQ(output.out.find('\x1b') != std::string::npos, on_out);
+    EXPECT_EQ(output.err.find('\x1b') != std::string::npos, !on_out);
+  }
+  Output json;
+  json.out_colour = Colour::kOn;
+  EXPECT_EQ(run({"inspect", "--json", dir.path()}, json), 0);
+  EXPECT_EQ(json.out.find('\x1b'), std::string::npos);
 }
 
 TEST(Command, JsonIsJsonWhateverHappens) {

@@ -166,7 +166,7 @@ class Page {
 
   static std::string shortened(const std::string& label) {
     constexpr std::size_t kLongest = 100;
-    return label.size() <= kLongest ? label : label.substr(0, label.find_last_not_of("\x80\xff", kLongest)) + "…";
+    return label.size() <= kLongest ? label : std::string(cut_to(label, kLongest)) + "…";
   }
 
   const Inspection& inspection_;

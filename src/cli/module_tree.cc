@@ -24,7 +24,8 @@ struct Node {
   bool is_tensor = false;
   std::uint64_t tensors = 0;
   std::uint64_t bytes = 0;
-  std::uint32_t kind = 0;  // equal for equal subtrees
+  std::uint64_t own_bytes = 0;  // of the tensor itself: a name may be a tensor's and a prefix of others
+  std::uint32_t kind = 0;       // equal for equal subtrees
 };
 
 void insert(Node& root, const TensorInfo& tensor) {
@@ -44,6 +45,7 @@ void insert(Node& root, const TensorInfo& tensor) {
   node->tensors += 1;
   node->bytes += tensor.bytes.size_bytes();
   node->is_tensor = true;
+  node->own_bytes = tensor.bytes.size_bytes();
   node->leaf = fmt::format("{} {}", shorten(tensor.dtype_name), tensor.shape.text());
 }
 
@@ -129,7 +131,9 @@ void render(const Node& node, int depth, std::uint64_t copies, std::vector<TreeL
       group_copies *= std::max<std::size_t>(1, inner.front().numbers.size());
       end = inner.front().node;
     }
-    lines.push_back({depth, group.label, group_copies, end->tensors * group_copies, end->bytes * group_copies,
+    const std::uint64_t bytes = end->is_tensor ? end->own_bytes : end->bytes;
+    const std::uint64_t tensors = end->is_tensor ? 1 : end->tensors;
+    lines.push_back({depth, group.label, group_copies, tensors * group_copies, bytes * group_copies,
                      end->is_tensor ? end->leaf : std::string()});
     render(*end, depth + 1, group_copies, lines);
   }

@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "../../tests/support/temp_dir.h"
+#include "support/temp_dir.h"
 
 namespace lading::io {
 namespace {

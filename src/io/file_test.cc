@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../tests/support/temp_dir.h"
+#include "support/temp_dir.h"
 
 namespace lading::io {
 namespace {

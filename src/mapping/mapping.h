@@ -24,10 +24,10 @@ enum class RuleKind : std::uint8_t {
   kBuild,          ///< the model tensors that the template `to` names are made by the expression
 };
 
-/// A template is a name with variables: "layers.{layer}.experts.gate_up_proj". A variable stands for one
-/// dotted component of digits. In an expression's keys the same variables stand; a stack may run over a
-/// further one: {"stack": {"dim": 0, "over": "e", "of": …}}, 0 to the target's extent in that dim, all
-/// of which must be there (R47).
+/// A template is a name with variables: "layers.{layer}.experts.gate_up_proj". A variable stands for a run of
+/// digits, mostly one dotted component. In an expression's keys the same variables stand; a stack may run over
+/// a further one: {"stack": {"dim": 0, "over": "e", "of": …}}, 0 to the target's extent in that dim, all
+/// of which must be there (R47). See mapping/template.h.
 struct ExpressionTemplate;
 
 struct Rule {
@@ -37,6 +37,12 @@ struct Rule {
   std::string to;
   bool optional = false;  ///< may match nothing: a library's table, not a user's word
   std::shared_ptr<const ExpressionTemplate> expression;
+
+  static Rule rename(std::string id, std::string from, std::string to);
+  static Rule rename_pattern(std::string id, std::string from, std::string to);
+  static Rule ignore(std::string id, std::string from);
+  static Rule build(std::string id, std::string to, ExpressionTemplate expression);
+  [[nodiscard]] Rule make_optional() &&;
 };
 
 struct Mapping {
@@ -60,10 +66,19 @@ struct Resolved {
   std::map<std::string, std::string, std::less<>> decided_by;
   /// Keys that no tensor reads, by the id of the rule that ignores them; "" if none does.
   std::map<std::string, std::string, std::less<>> unread;
+  /// By unread key: why, where a rule had to do with it ("rule … renames it to …, which the model does not have").
+  std::map<std::string, std::string, std::less<>> key_notes;
+  /// By model tensor without a source: the rule that would have made it, and of what.
+  std::map<std::string, std::string, std::less<>> tensor_notes;
 };
 
-/// `targets` and `keys` sorted by name.
+/// `targets` and `keys` sorted by name, each once. Every key is read or in `unread`, never both. `shape_of` must
+/// know every key; it is asked only where an expression depends on a source's shape (chunk, transpose, …).
+///
+/// A rule that is not optional is a user's word: it must match, and its rename holds even if the model has no
+/// such tensor. An optional one renames only onto tensors that the model has. An ignored key is never renamed
+/// by a pattern and never taken for its name; a rule that names it outright contradicts the ignoring one.
 Result<Resolved, Errors> resolve(const Mapping& mapping, const std::vector<Target>& targets,
-                                 const std::vector<std::string_view>& keys);
+                                 const std::vector<std::string_view>& keys, const ShapeOf& shape_of);
 
 }  // namespace lading::mapping

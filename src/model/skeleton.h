@@ -2,7 +2,8 @@
 // decide where its value comes from. Pure; made from JSON (docs/schema/skeleton.md) or by a front.
 //
 // Names are global and unique; a tensor that is reachable under two names is listed under both, and a
-// tie class says that they are one storage (R9, R49).
+// tie class says that they are one storage (R9, R49). A Skeleton comes from make_skeleton() or
+// parse_skeleton(), which check it and sort it; it is not changed afterwards.
 #pragma once
 
 #include <cstdint>
@@ -49,21 +50,28 @@ struct Recipe {
   double high = 0;
   double mean = 0;
   double std = 1;
-  std::optional<std::uint64_t> zero_row;  ///< of dim 0: a padding_idx, zero on its owner (R20)
-  std::vector<std::string> inputs;        ///< of kCall (R66)
+  std::optional<std::uint64_t> zero_row = {};  ///< of dim 0: a padding_idx, zero on its owner (R20)
+  std::vector<std::string> inputs = {};        ///< of kCall (R66)
+
+  friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
 struct Tensor {
   std::string name;
   Kind kind = Kind::kParameter;
-  Shape shape;  ///< global
+  Shape shape;                ///< global
   DType dtype = DType::kF32;  ///< as constructed, or of the memory that is there
   bool requires_grad = false;
   bool adapter = false;  ///< a LoRA matrix or the like: not expected in the base checkpoint (R65)
   Presence presence = Presence::kMeta;
-  std::string device;  ///< where a real value is; "cpu", "cuda:0"; empty on meta
+  std::string device;                ///< where a real value is; "cpu", "cuda:0"; empty on meta
   std::optional<Recipe> derivation;  ///< what the value must be: a function of the config alone (RoPE)
-  std::optional<Recipe> init;        ///< what to start with if nothing else has it
+  /// Of a derivation whose memory is there in another dtype: zero.Init makes RoPE tables bf16 (R29).
+  std::optional<DType> declared_dtype;
+  std::optional<Recipe> init;              ///< what to start with if nothing else has it
+  std::optional<std::uint32_t> tie_class;  ///< into Skeleton::tie_classes; make_skeleton sets it
+
+  friend bool operator==(const Tensor&, const Tensor&) = default;
 };
 
 /// Which dtype requests a pin withstands (R25).
@@ -75,28 +83,44 @@ enum class PinStrength : std::uint8_t {
 struct Pin {
   std::string pattern;  ///< dotted components that must appear in the name, side by side (policy/pins.h)
   PinStrength strength = PinStrength::kFloat16AndBFloat16;
+
+  friend bool operator==(const Pin&, const Pin&) = default;
 };
 
 struct Skeleton {
-  std::vector<Tensor> tensors;                      ///< sorted by name
-  std::vector<std::vector<std::string>> tie_classes;  ///< each sorted, of two names or more
+  std::vector<Tensor> tensors;                        ///< sorted by name
+  std::vector<std::vector<std::string>> tie_classes;  ///< disjoint, each sorted, of two names or more
   std::vector<Pin> pins;
 
+  /// Null if there is none. Binary search.
   [[nodiscard]] const Tensor* find(std::string_view name) const;
-  /// The index of the tie class that a name is in.
+  /// The index of the tie class that a name is in; one find(), because the tensor knows.
   [[nodiscard]] std::optional<std::size_t> tie_class_of(std::string_view name) const;
 
   /// Dotted module names that own at least one parameter, below them or in them, and none that
-  /// requires a gradient; only the outermost of each. "" is the whole model.
+  /// requires a gradient; only the outermost of each. "" is the whole model. Sorted.
+  /// A tied parameter trains if it does under any of its names.
   [[nodiscard]] std::vector<std::string> frozen_subtrees() const;
+
+  friend bool operator==(const Skeleton&, const Skeleton&) = default;
 };
 
-/// Sorts, and refuses what cannot be: names twice, ties of unknown names, of unlike shapes, or of one name.
+/// Whether `name` is the module `module` or lies beneath it. Everything lies beneath "".
+[[nodiscard]] bool is_beneath(std::string_view name, std::string_view module);
+
+/// Sorts, joins tie classes that overlap, and refuses what cannot be: names twice, recipes without sense,
+/// ties of unknown names, of unlike shapes or dtypes, or of one name. Every problem is in the error.
 Result<Skeleton, Errors> make_skeleton(std::vector<Tensor> tensors, std::vector<std::vector<std::string>> tie_classes,
                                        std::vector<Pin> pins);
 
 /// `lading.skeleton/1`. Errors carry the JSON path; the caller adds the file.
 Result<Skeleton, Errors> parse_skeleton(const JsonDocument& document);
 std::string skeleton_json(const Skeleton& skeleton);
+
+/// Pins stand in policies too, in the same form.
+Pin read_pin(const JsonValue& value, const std::string& path, Errors& errors);
+[[nodiscard]] std::string_view word(PinStrength strength);
+/// Whether it has a first component and no empty one.
+[[nodiscard]] bool is_pin_pattern(std::string_view pattern);
 
 }  // namespace lading::model

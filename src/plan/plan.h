@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "layout/layout.h"
 #include "lading/dtype.h"
 #include "lading/result.h"
 #include "lading/shape.h"
+#include "layout/layout.h"
 #include "mapping/expression.h"
 #include "model/skeleton.h"
 
@@ -37,13 +37,13 @@ struct Source {
 };
 
 enum class Provenance : std::uint8_t {
-  kFile,   ///< checkpoint bytes, through `expression`
-  kHost,   ///< a value handed in: derived by the front, or external
-  kCall,   ///< computed from `recipe.inputs` when they are complete
-  kFill,   ///< a constant
-  kRandom, ///< sampled, by `recipe`, seed, name and element index
-  kAlias,  ///< shares the storage of `alias_of`
-  kKept,   ///< the value that is already there
+  kFile,    ///< checkpoint bytes, through `expression`
+  kHost,    ///< a value handed in: derived by the front, or external
+  kCall,    ///< computed from `recipe.inputs` when they are complete
+  kFill,    ///< a constant
+  kRandom,  ///< sampled, by `recipe`, seed, name and element index
+  kAlias,   ///< shares the storage of `alias_of`
+  kKept,    ///< the value that is already there
 };
 
 /// What a model tensor is, on all ranks.
@@ -52,11 +52,11 @@ struct Statement {
   model::Kind kind = model::Kind::kParameter;
   Shape shape;  ///< global
   Provenance provenance = Provenance::kFile;
-  mapping::Expression expression;            ///< kFile
+  mapping::Expression expression;               ///< kFile
   std::vector<mapping::Expression> must_equal;  ///< other keys of the tie class: compared while loading (R50)
-  std::string alias_of;                      ///< kAlias: the class's first member
-  model::Recipe recipe;                      ///< kHost, kCall, kFill, kRandom
-  std::optional<DType> checkpoint_dtype;     ///< as in the file, before any widening
+  std::string alias_of;                         ///< kAlias: the class's first member
+  model::Recipe recipe;                         ///< kHost, kCall, kFill, kRandom
+  std::optional<DType> checkpoint_dtype;        ///< as in the file, before any widening
   DType storage = DType::kF32;
   DType compute = DType::kF32;
   layout::Placement placement;
@@ -79,7 +79,7 @@ struct TransferLoop {
 /// Runs of elements from a file to a buffer, each cast once from the source's dtype to the statement's
 /// storage dtype. A fill writes a constant and reads nothing.
 struct Transfer {
-  std::uint32_t source = 0;  ///< into Plan::sources, or kFillSource
+  std::uint32_t source = 0;              ///< into Plan::sources, or kFillSource
   std::uint64_t source_begin_bytes = 0;  ///< in the file
   std::uint64_t target_begin_bytes = 0;  ///< in the buffer
   std::uint64_t run_elems = 0;           ///< contiguous on both sides
@@ -97,11 +97,11 @@ struct Transfer {
 struct Destination {
   std::uint32_t statement = 0;  ///< into Plan::statements; for a tie class, the first member this rank has
   std::string slot;
-  std::string device;              ///< "cpu", "cuda:1"
-  std::string unit;                ///< the shared buffer's name (FSDP1), or ""
-  std::uint64_t buffer_bytes = 0;  ///< padding included; of a unit, its whole part on this rank
-  std::uint64_t owned_elems = 0;   ///< without padding
-  std::vector<Transfer> transfers;  ///< sorted by target
+  std::string device;                  ///< "cpu", "cuda:1"
+  std::string unit;                    ///< the shared buffer's name (FSDP1), or ""
+  std::uint64_t buffer_bytes = 0;      ///< padding included; of a unit, its whole part on this rank
+  std::uint64_t owned_elems = 0;       ///< without padding
+  std::vector<Transfer> transfers;     ///< sorted by target
   std::vector<std::uint32_t> aliases;  ///< other members of the tie class that this rank has
 };
 
@@ -126,15 +126,15 @@ struct RankPlan {
 struct Plan {
   std::vector<File> files;
   std::vector<Source> sources;
-  std::vector<Statement> statements;  ///< sorted by name
+  std::vector<Statement> statements;      ///< sorted by name
   std::vector<std::uint32_t> call_order;  ///< statements with kCall, inputs first (R66)
   layout::Mesh mesh;
-  std::vector<layout::Device> devices;
+  layout::DeviceMap devices;  ///< by rank
   std::uint64_t seed = 0;
   std::uint64_t budget_bytes = 0;
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
-  std::vector<RankPlan> ranks;  ///< those that were asked for
+  std::vector<RankPlan> ranks;                                    ///< those that were asked for
   Errors warnings;
 
   [[nodiscard]] const Statement* find(std::string_view name) const;

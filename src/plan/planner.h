@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "checkpoint/catalog.h"
-#include "layout/layout.h"
 #include "lading/result.h"
+#include "layout/layout.h"
 #include "mapping/mapping.h"
 #include "model/skeleton.h"
 #include "plan/plan.h"
@@ -27,6 +27,6 @@ struct PlanInputs {
 Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::uint64_t>& ranks);
 
 /// The checkpoint itself as the model: every key a parameter of its own name, shape and dtype.
-model::Skeleton skeleton_of(const checkpoint::Catalog& catalog);
+Result<model::Skeleton, Errors> skeleton_of(const checkpoint::Catalog& catalog);
 
 }  // namespace lading::plan

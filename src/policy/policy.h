@@ -19,7 +19,7 @@ namespace lading::policy {
 enum class Cast : std::uint8_t {
   kPromote,      ///< storage = promote(checkpoint, requested): an explicit request never narrows (R23)
   kExact,        ///< everything floating becomes the requested dtype, pins excepted: transformers' meaning
-  kDestination,  ///< what is allocated decides
+  kDestination,  ///< memory that is there decides; what is on meta is as under kPromote
 };
 
 enum class Ties : std::uint8_t { kKeep, kUntie };
@@ -38,28 +38,53 @@ struct Policy {
   std::vector<std::string> allow_missing;
   std::vector<std::string> allow_unexpected;
   std::vector<std::string> allow_mismatch;
-  std::vector<std::string> keep;      ///< real values that win over the checkpoint
-  std::vector<std::string> external;  ///< values that the caller hands in
-  std::vector<model::Pin> pins;       ///< beside the skeleton's own
+  std::vector<std::string> keep;                              ///< real values that win over the checkpoint
+  std::vector<std::string> external;                          ///< values that the caller hands in
+  std::vector<model::Pin> pins;                               ///< beside the skeleton's own
   std::vector<std::pair<std::string, DType>> subtree_dtypes;  ///< requested dtype by module prefix (R32)
+
+  friend bool operator==(const Policy&, const Policy&) = default;
 };
 
-/// `lading.policy/1`.
+/// What no policy can ask for, such as an integer dtype. Messages begin with the field.
+Errors check_policy(const Policy& policy);
+
+/// `lading.policy/1`; check_policy() is part of it.
 Result<Policy, Errors> parse_policy(const JsonDocument& document);
 std::string policy_json(const Policy& policy);
+
+/// What was asked for a tensor: of the longest prefix in `subtree_dtypes`, else the policy's (R32).
+[[nodiscard]] std::optional<DType> requested_dtype(const Policy& policy, std::string_view name);
 
 /// torch.promote_types. Refuses float8 with anything else, and what torch refuses.
 Result<DType> promote_types(DType a, DType b);
 
-/// Whether a value of `from` can be stored as `to` in one correctly rounded step; no packed, complex or integer narrowing.
+/// Whether a value of `from` can be stored as `to` in one correctly rounded step. Floating dtypes to floating
+/// ones, integers to wider ones that hold all their values; no packed, complex or block-scale conversion.
 [[nodiscard]] bool cast_is_possible(DType from, DType to);
+/// Whether `to` also holds every value of `from`, and torch would promote to it.
+[[nodiscard]] bool is_wide_enough(DType from, DType to);
+/// Five of them, block scales (E8M0) included.
+[[nodiscard]] bool is_float8(DType dtype);
+/// F4 and F6: several elements in a byte; they can be copied and nothing else.
+[[nodiscard]] bool is_packed(DType dtype);
+
+/// A dotted pattern ("norm", "mlp.gate") is in a name if its components appear in it, whole and side by side.
+/// "*" in a component stands for any characters of one component.
+[[nodiscard]] bool pin_matches(std::string_view pattern, std::string_view name);
+
+/// Whether a pin makes fp32 of what would otherwise be `otherwise`. transformers asks this of the request;
+/// asking it of the outcome is the same there, and gives "auto" and compute dtypes their meaning.
+[[nodiscard]] bool pin_withstands(model::PinStrength strength, DType otherwise);
 
 /// Which pins a set of names is under, by one matcher for everything (R25).
 class Pins {
  public:
   Pins(const model::Skeleton& skeleton, const Policy& policy);
-  /// True if the tensor stays fp32 under this request.
-  [[nodiscard]] bool holds(std::string_view name, std::optional<DType> requested) const;
+  /// The strongest pin on a name; DTypeQuestion::pinned.
+  [[nodiscard]] std::optional<model::PinStrength> of(std::string_view name) const;
+  /// True if the tensor is fp32 where it would otherwise be stored, or computed, in this dtype.
+  [[nodiscard]] bool holds(std::string_view name, DType otherwise) const;
   /// Patterns that match no tensor of the skeleton: worth a note.
   [[nodiscard]] const std::vector<std::string>& unmatched() const { return unmatched_; }
 
@@ -68,19 +93,17 @@ class Pins {
   std::vector<std::string> unmatched_;
 };
 
-/// A dotted pattern ("norm", "mlp.gate") is in a name if its components appear in it, whole and side by side.
-[[nodiscard]] bool pin_matches(std::string_view pattern, std::string_view name);
-
 struct DTypeQuestion {
-  std::string_view name;
+  std::string_view name = {};
   model::Kind kind = model::Kind::kParameter;
-  DType constructed = DType::kF32;
+  DType constructed = DType::kF32;  ///< or of the memory that is there
   model::Presence presence = model::Presence::kMeta;
-  std::optional<DType> checkpoint;  ///< nothing: no file holds it
-  bool pinned = false;
-  bool derived = false;  ///< its value is computed, in its declared dtype (R29)
-  bool sharded = false;  ///< a DTensor: never cast in place, so decided at allocation (R28)
-  bool frozen = false;   ///< in a fully frozen subtree
+  std::optional<DType> checkpoint = {};           ///< of the file, or the value handed in, that it comes from
+  std::optional<model::PinStrength> pinned = {};  ///< Pins::of
+  bool derived = false;                ///< its value is computed, in its declared dtype (R29); then no file counts
+  std::optional<DType> declared = {};  ///< of a derivation; nothing: as constructed
+  bool sharded = false;                ///< a DTensor: never cast in place, so decided at allocation (R28)
+  bool frozen = false;                 ///< in a fully frozen subtree
   bool requires_grad = false;
 };
 
@@ -95,24 +118,38 @@ struct DTypeDecision {
 /// One table for everything: docs/dtypes.md.
 Result<DTypeDecision> decide_dtype(const Policy& policy, const DTypeQuestion& question);
 
+/// A member of a tie class with what was decided for it.
+struct TieMember {
+  std::string_view name;
+  DType storage = DType::kF32;
+  DType compute = DType::kF32;
+};
+/// One storage has one dtype: a problem that names every member, if they differ (R31).
+Errors check_tie_dtypes(const std::vector<TieMember>& members);
+
 /// A trainable parameter as FSDP2 sees it when it groups (R27).
 struct GroupMember {
   std::string_view name;
-  std::string_view group;  ///< the FSDP2 unit
+  std::string_view group;  ///< the FSDP2 unit; "" if it is in none yet
   DType storage = DType::kF32;
   DType compute = DType::kF32;
   bool requires_grad = false;
 };
-/// Problems of FSDP2 units whose trainable parameters are not of one storage dtype; names the inseparable ones.
+/// Problems of FSDP2 units whose trainable parameters are not of one storage and one compute dtype; a unit has
+/// one param_dtype, and its reduce dtype follows from it. Parameters that are in no unit are nobody's problem.
 Errors check_groups(const std::vector<GroupMember>& members);
 
 struct GroupProposal {
-  DType storage;
-  DType compute;
+  DType storage = DType::kF32;
+  DType compute = DType::kF32;
   std::vector<std::string> modules;     ///< to be sharded as units of this dtype
-  std::vector<std::string> parameters;
+  std::vector<std::string> parameters;  ///< trainable, that come to lie in these units
+
+  friend bool operator==(const GroupProposal&, const GroupProposal&) = default;
 };
-/// How to shard so that every unit is uniform: by (storage, compute); parameters of one module that differ are inseparable, an error.
+/// How to cut the units that there are, so that each is uniform in (storage, compute). Parameters that one
+/// module owns and that differ are inseparable: an error that names them all. Frozen ones go with any unit.
+/// Over all proposals, shard deeper modules first: an outer unit takes what is left.
 Result<std::vector<GroupProposal>, Errors> propose_groups(const std::vector<GroupMember>& members);
 
 }  // namespace lading::policy

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "../../tests/support/temp_dir.h"
 #include "io/anchor.h"
+#include "support/temp_dir.h"
 
 namespace lading::source {
 namespace {

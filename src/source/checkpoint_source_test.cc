@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "../../tests/support/safetensors_bytes.h"
-#include "../../tests/support/temp_dir.h"
+#include "support/safetensors_bytes.h"
+#include "support/temp_dir.h"
 
 namespace lading::source {
 namespace {
@@ -147,6 +147,15 @@ TEST_F(CheckpointSourceTest, FaultsOfAllShardsAreListedTogether) {
   for (const Error& error : errors_of()) found.emplace(error.file, error.code);
   EXPECT_EQ(found, (std::set<std::pair<std::string, Code>>{{dir_.path("model-1.safetensors"), Code::kHeaderTruncated},
                                                            {dir_.path("model-2.safetensors"), Code::kTrailingBytes}}));
+}
+
+TEST_F(CheckpointSourceTest, S5_ABrokenShardDoesNotHideTheFaultsOfTheOthers) {
+  write_sharded();
+  dir_.write("model-1.safetensors", "short");
+  dir_.write("model-2.safetensors", one_tensor_file("other", "BB"));
+  std::set<Code> found;
+  for (const Error& error : errors_of()) found.insert(error.code);
+  EXPECT_EQ(found, (std::set<Code>{Code::kHeaderTruncated, Code::kIndexMissingTensor, Code::kIndexUnlistedTensor}));
 }
 
 TEST_F(CheckpointSourceTest, Fault13_TrailingBytesCanBeAllowed) {

@@ -143,6 +143,13 @@ Result<Location> locate_repo(const fs::path& repo_directory, LocateOptions optio
   return Location{std::move(repo.anchor), LocationKind::kDirectory, std::move(snapshot), true};
 }
 
+Error no_revisions(const std::string& path) {
+  return Error(Code::kUsage, "a revision was asked for, but the path is no cached repository")
+      .in_file(path)
+      .wanted("org/name, or a folder models--org--name")
+      .try_this("Leave --revision out");
+}
+
 Result<Location> locate_in_cache(const std::string& id, const LocateOptions& options) {
   const fs::path cache = hub_cache(options.environment);
   std::string folder = std::string(kRepoPrefix) + id;
@@ -186,10 +193,12 @@ Result<Location> locate(const std::string& path, const LocateOptions& options) {
     const bool is_repo =
         canonical.filename().string().starts_with(kRepoPrefix) && fs::is_directory(canonical / "snapshots", error);
     if (is_repo) return locate_repo(canonical, options);
+    if (options.revision) return fail(no_revisions(path));
     LADING_ASSIGN_OR_RETURN(Place place, anchor_for(path, options));
     const bool cached = repo_root_of(canonical).has_value();
     return Location{std::move(place.anchor), LocationKind::kDirectory, std::move(place.directory), cached};
   }
+  if (options.revision) return fail(no_revisions(path));
   // A file: its directory is the user's word, the file itself is opened beneath the anchor.
   const fs::path as_path(path);
   const fs::path parent = as_path.has_parent_path() ? as_path.parent_path() : fs::path(".");

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "../../tests/support/temp_dir.h"
+#include "support/temp_dir.h"
 
 namespace lading::source {
 namespace {

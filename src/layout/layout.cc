@@ -1,0 +1,187 @@
+#include "layout/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "base/text.h"
+
+namespace lading::layout {
+namespace {
+
+const Placement& replicated() {
+  static const Placement placement;
+  return placement;
+}
+
+/// The members of one shared buffer.
+class Unit {
+ public:
+  void add(const std::string& tensor, const Shape& shape, const Cut& cut, Errors& errors) {
+    if (!first_) first_ = cut;
+    if (cut.axes != first_->axes || cut.group_elems != first_->group_elems) {
+      errors.add(
+          Error(Code::kLayout,
+                fmt::format("the members of the shared buffer {} do not agree on its size and axes", quote(cut.unit)))
+              .of_tensor(tensor)
+              .by_rule("R56")
+              .wanted(std::to_string(first_->group_elems))
+              .got(std::to_string(cut.group_elems)));
+    }
+    const std::uint64_t elems = shape.num_elems().value_or(0);
+    if (elems > 0) members_.emplace(cut.group_offset_elems, Member{cut.group_offset_elems + elems, tensor});
+  }
+
+  void check_overlaps(Errors& errors) const {
+    std::uint64_t end = 0;
+    const Member* before = nullptr;
+    for (const auto& [begin, member] : members_) {
+      if (before != nullptr && begin < end) {
+        errors.add(Error(Code::kLayout,
+                         fmt::format("overlaps {} in the shared buffer {}", quote(before->tensor), quote(first_->unit)))
+                       .of_tensor(member.tensor)
+                       .by_rule("R11")
+                       .wanted(fmt::format("a begin at {} or behind", end))
+                       .got(std::to_string(begin)));
+      }
+      if (member.end >= end) {
+        end = member.end;
+        before = &member;
+      }
+    }
+  }
+
+ private:
+  struct Member {
+    std::uint64_t end;
+    std::string tensor;
+  };
+  std::optional<Cut> first_;
+  std::multimap<std::uint64_t, Member> members_;  // by where they begin
+};
+
+void check_devices(const Layout& layout, Errors& errors) {
+  const DeviceMap& devices = layout.devices;
+  if (!devices.list.empty() && devices.list.size() != layout.mesh.ranks()) {
+    errors.add(Error(Code::kLayout, "there is not one device for each rank")
+                   .by_rule("R34")
+                   .wanted(std::to_string(layout.mesh.ranks()))
+                   .got(std::to_string(devices.list.size())));
+  }
+  const auto check = [&](const Device& device) {
+    if (const auto parsed = parse_device(device.text()); !parsed) errors.add(parsed.error());
+  };
+  for (const Device& device : devices.list) check(device);
+  if (!devices.list.empty()) return;
+  if (devices.per_node == 0) {
+    errors.add(Error(Code::kLayout, "a node without devices").by_rule("R34").wanted("1 or more").got("0"));
+  } else {
+    check(Device{devices.type, devices.per_node - 1});
+  }
+}
+
+void check_slot_names(const PlacementRule& rule, Errors& errors) {
+  std::set<std::string_view> names;
+  const auto& slots = rule.placement.slots;
+  bool good = !slots.empty() && slots.front().name.empty();
+  for (const Slot& slot : slots) good = names.insert(slot.name).second && good;
+  if (good) return;
+  errors.add(Error(Code::kLayout, fmt::format("the rule {}: its slots are not one without a name, first, and others "
+                                              "with names of their own",
+                                              quote(rule.pattern))));
+}
+
+}  // namespace
+
+bool matches(std::string_view pattern, std::string_view name) {
+  const std::size_t first = pattern.find('*');
+  if (first == std::string_view::npos) return pattern == name;
+  const std::size_t last = pattern.rfind('*');
+  const std::string_view head = pattern.substr(0, first);
+  const std::string_view tail = pattern.substr(last + 1);
+  if (name.size() < head.size() + tail.size()) return false;
+  if (name.substr(0, head.size()) != head || name.substr(name.size() - tail.size()) != tail) return false;
+
+  // What stands between stars is taken where it comes first: a later place would only leave less for the rest.
+  std::string_view rest = name.substr(head.size(), name.size() - head.size() - tail.size());
+  for (std::size_t star = first; star != last;) {
+    const std::size_t next = pattern.find('*', star + 1);
+    const std::string_view piece = pattern.substr(star + 1, next - star - 1);
+    star = next;
+    if (piece.empty()) continue;
+    if (rest.size() < piece.size()) return false;
+    // memmem is linear at its worst; string_view::find is not.
+    const void* const found = memmem(rest.data(), rest.size(), piece.data(), piece.size());
+    if (found == nullptr) return false;
+    rest.remove_prefix(static_cast<std::size_t>(static_cast<const char*>(found) - rest.data()) + piece.size());
+  }
+  return true;
+}
+
+const Placement& Layout::placement_of(std::string_view name) const {
+  for (const PlacementRule& rule : rules) {
+    if (matches(rule.pattern, name)) return rule.placement;
+  }
+  return replicated();
+}
+
+PlacementIndex::PlacementIndex(const Layout& layout) : layout_(&layout) {
+  for (std::size_t i = 0; i < layout.rules.size(); ++i) {
+    const std::string& pattern = layout.rules[i].pattern;
+    if (pattern.find('*') == std::string::npos) {
+      exact_.emplace(pattern, i);
+    } else {
+      wild_.push_back(i);
+    }
+  }
+}
+
+const Placement& PlacementIndex::of(std::string_view name) const {
+  const auto& rules = layout_->rules;
+  const auto exact = exact_.find(name);
+  const std::size_t found = exact == exact_.end() ? rules.size() : exact->second;
+  for (const std::size_t i : wild_) {
+    if (i >= found) break;
+    if (matches(rules[i].pattern, name)) return rules[i].placement;
+  }
+  return found == rules.size() ? replicated() : rules[found].placement;
+}
+
+Errors check_layout(const Layout& layout, const std::vector<TensorInfo>& tensors) {
+  Errors errors = check_mesh(layout.mesh);
+  if (!errors.empty()) return errors;
+  check_devices(layout, errors);
+  for (const PlacementRule& rule : layout.rules) check_slot_names(rule, errors);
+
+  const PlacementIndex index(layout);
+  std::set<std::string_view> names;
+  std::map<std::string_view, Unit> units;
+  for (const TensorInfo& tensor : tensors) {
+    names.insert(tensor.name);
+    for (const Slot& slot : index.of(tensor.name).slots) {
+      const Errors problems = check_cuts(tensor.shape, slot.cuts, layout.mesh);
+      for (Error problem : problems) errors.add(std::move(problem).of_tensor(tensor.name));
+      if (!problems.empty()) continue;
+      for (const Cut& cut : slot.cuts) {
+        if (cut.kind == CutKind::kFlatGroup) units[cut.unit].add(tensor.name, tensor.shape, cut, errors);
+      }
+    }
+  }
+  for (const auto& [name, unit] : units) unit.check_overlaps(errors);
+
+  for (const PlacementRule& rule : layout.rules) {
+    const bool used = names.count(rule.pattern) > 0 ||
+                      (rule.pattern.find('*') != std::string::npos &&
+                       std::any_of(names.begin(), names.end(), [&](auto name) { return matches(rule.pattern, name); }));
+    if (used) continue;
+    errors.add(Error(Code::kLayout, fmt::format("the rule {} matches no tensor", quote(rule.pattern)))
+                   .by_rule("R43")
+                   .try_this("correct the pattern, or remove the rule"));
+  }
+  return errors;
+}
+
+}  // namespace lading::layout

@@ -1,0 +1,335 @@
+// The JSON form of expression templates: a key, or an object with one member that names the operation.
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "base/json_fields.h"
+#include "base/text.h"
+#include "mapping/template.h"
+
+namespace lading::mapping {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, Form>, 12> kForms = {{
+    {"concat", Form::kConcat},
+    {"stack", Form::kStack},
+    {"slice", Form::kSlice},
+    {"permute", Form::kPermute},
+    {"rearrange", Form::kRearrange},
+    {"reshape", Form::kReshape},
+    {"pad", Form::kPad},
+    {"chunk", Form::kChunk},
+    {"transpose", Form::kTranspose},
+    {"interleave", Form::kInterleave},
+    {"rope", Form::kRope},
+    {"stack", Form::kStackOver},  // for the writer; read as kStack first
+}};
+
+// Operations on values that people ask for. They change numbers, so no movement can stand for them.
+constexpr std::string_view kQuantized =
+    "load the payload and its scales as ordinary tensors, or convert the checkpoint before";
+constexpr std::string_view kArithmetic = "convert the checkpoint before, or compute it after loading";
+constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kNotMovements = {{
+    {"dequantize", kQuantized},
+    {"quantize", kQuantized},
+    {"unpack", kQuantized},
+    {"pack", kQuantized},
+    {"cast", "the dtype is the policy's to choose: leave the operation out"},
+    {"to_dtype", "the dtype is the policy's to choose: leave the operation out"},
+    {"subtract_one", kArithmetic},
+    {"add_one", kArithmetic},
+    {"log_negate", kArithmetic},
+    {"negate", kArithmetic},
+    {"scale", kArithmetic},
+    {"add", kArithmetic},
+    {"subtract", kArithmetic},
+    {"multiply", kArithmetic},
+    {"divide", kArithmetic},
+    {"mean", kArithmetic},
+    {"sum", kArithmetic},
+    {"repeat", "copies never broadcast: concatenate the key with itself"},
+    {"broadcast", "copies never broadcast: concatenate the key with itself"},
+}};
+
+template <std::size_t N, class Value>
+const Value* find_word(const std::array<std::pair<std::string_view, Value>, N>& words, std::string_view word) {
+  for (const auto& [name, value] : words) {
+    if (name == word) return &value;
+  }
+  return nullptr;
+}
+
+std::string_view name_of(Form form) {
+  for (const auto& [name, value] : kForms) {
+    if (value == form) return name;
+  }
+  return "";
+}
+
+Error at_value(Error error, const JsonValue& value, std::string_view path) {
+  error.message = fmt::format("{}: {}", path, error.message);
+  return std::move(error).at({value.offset(), value.offset() + 1});
+}
+
+class Reader {
+ public:
+  explicit Reader(Errors& errors) : errors_(errors) {}
+
+  ExpressionTemplate run(const JsonValue& value, const std::string& path) {
+    ExpressionTemplate node;
+    if (value.is_string()) {
+      auto key = NameTemplate::parse(value.text());
+      if (key) {
+        node.key = *std::move(key);
+      } else {
+        errors_.add(at_value(std::move(key).error(), value, path));
+      }
+      return node;
+    }
+    if (!value.is_object() || value.size() != 1) {
+      errors_.add(at_value(Error(Code::kSchema, "not an expression"), value, path)
+                      .wanted("a key, or an object with one member that names the operation")
+                      .got(value.is_object() ? fmt::format("an object with {} members", value.size()) : value.found()));
+      return node;
+    }
+    const JsonMember member = *value.begin();
+    const std::string inner = fmt::format("{}.{}", path, escape(member.key));
+    if (const std::string_view* remedy = find_word(kNotMovements, member.key)) {
+      errors_.add(at_value(Error(Code::kMapping, fmt::format("{} changes values; only movements of elements are done",
+                                                             quote(member.key))),
+                           value, path)
+                      .by_rule(*remedy == kQuantized ? "R48" : "")
+                      .try_this(std::string(*remedy)));
+      return node;
+    }
+    const Form* form = find_word(kForms, member.key);
+    if (form == nullptr) {
+      errors_.add(
+          at_value(Error(Code::kMapping, fmt::format("no operation is called {}", quote(member.key))), value, path)
+              .wanted("concat, stack, slice, permute, rearrange, reshape, pad, chunk, transpose, interleave, rope"));
+      return node;
+    }
+    node.form = *form;
+    JsonFields fields(member.value, inner, errors_);
+    read_fields(fields, node);
+    fields.finish();
+    return node;
+  }
+
+ private:
+  void read_fields(JsonFields& fields, ExpressionTemplate& node) {
+    switch (node.form) {
+      case Form::kSource: break;
+      case Form::kConcat:
+        read_dim(fields, node);
+        read_parts(fields, node);
+        return;
+      case Form::kStack:
+      case Form::kStackOver:
+        read_dim(fields, node);
+        if (!read_over(fields, node)) return read_parts(fields, node);
+        break;
+      case Form::kSlice:
+        read_dim(fields, node);
+        fields.uint64("begin", node.begin);
+        fields.uint64("end", node.end);
+        break;
+      case Form::kPermute: node.order = numbers<std::size_t>(fields, "order"); break;
+      case Form::kRearrange:
+        read_dim(fields, node);
+        node.factors = numbers<std::uint64_t>(fields, "factors");
+        node.order = numbers<std::size_t>(fields, "order");
+        break;
+      case Form::kReshape: fields.shape("shape", node.shape); break;
+      case Form::kPad:
+        read_dim(fields, node);
+        fields.uint64("end", node.end);
+        read_fill(fields, node);
+        break;
+      case Form::kChunk:
+        read_dim(fields, node);
+        fields.uint64("index", node.begin);
+        read_count(fields, "count", node);
+        if (node.begin >= *node.count) {
+          if (const auto index = fields.find("index"))
+            fields.problem(*index, "index", "not one of the chunks", "less than \"count\"");
+        }
+        break;
+      case Form::kTranspose:
+        node.order = numbers<std::size_t>(fields, "dims");
+        if (node.order.size() != 2) {
+          if (const auto dims = fields.find("dims"))
+            fields.problem(*dims, "dims", "not two dims", "[0, 1], for example");
+          node.order = {0, 0};
+        }
+        break;
+      case Form::kInterleave:
+        read_dim(fields, node);
+        fields.optional_boolean("inverse", node.inverse);
+        break;
+      case Form::kRope:
+        node.dim = 0;
+        read_optional_dim(fields, node);
+        read_count(fields, "heads", node);
+        fields.optional_boolean("inverse", node.inverse);
+        break;
+    }
+    if (const auto part = fields.require("of")) node.parts.push_back(run(*part, fields.path_of("of")));
+  }
+
+  static void read_dim(JsonFields& fields, ExpressionTemplate& node) {
+    std::uint64_t dim = 0;
+    fields.uint64("dim", dim);
+    node.dim = dim;
+  }
+  static void read_optional_dim(JsonFields& fields, ExpressionTemplate& node) {
+    std::uint64_t dim = 0;
+    fields.optional_uint64("dim", dim);
+    node.dim = dim;
+  }
+
+  static void read_count(JsonFields& fields, std::string_view key, ExpressionTemplate& node) {
+    std::uint64_t count = 1;
+    fields.uint64(key, count);
+    if (count == 0) {
+      if (const auto value = fields.find(key))
+        fields.problem(*value, key, "there is no such thing as none", "1 or more");
+      count = 1;
+    }
+    node.count = count;
+  }
+
+  // {"over": "e", "of": …}: returns false if the stack lists its parts instead.
+  static bool read_over(JsonFields& fields, ExpressionTemplate& node) {
+    if (!fields.find("over")) return false;
+    node.form = Form::kStackOver;
+    fields.string("over", node.over);
+    fields.optional_uint64("first", node.begin);
+    if (fields.find("count")) read_count(fields, "count", node);
+    return true;
+  }
+
+  void read_parts(JsonFields& fields, ExpressionTemplate& node) {
+    const auto parts = fields.require("parts");
+    if (!parts) return;
+    fields.each("parts",
+                [&](const JsonValue& part, const std::string& path) { node.parts.push_back(run(part, path)); });
+    if (parts->is_array() && node.parts.empty()) fields.problem(*parts, "parts", "there are none", "one or more parts");
+  }
+
+  template <class Number>
+  static std::vector<Number> numbers(JsonFields& fields, std::string_view key) {
+    std::vector<Number> out;
+    fields.each(key, [&](const JsonValue& element, const std::string&) {
+      if (const auto number = element.as_uint64()) {
+        out.push_back(*number);
+      } else {
+        fields.problem(element, key, "not a whole number", "a whole number");
+      }
+    });
+    return out;
+  }
+
+  // Infinity and NaN are no JSON numbers, so a string may say the value.
+  static void read_fill(JsonFields& fields, ExpressionTemplate& node) {
+    const auto value = fields.find("fill");
+    if (!value) return;
+    const std::string_view text = value->text();
+    double fill = 0;
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), fill);
+    const bool is_number = value->is_string() || value->kind() == JsonKind::kNumber;
+    if (!is_number || text.empty() || problem != std::errc{} || end != text.data() + text.size()) {
+      fields.problem(*value, "fill", "not a number", "a number, or one as a string, such as \"-inf\"");
+      return;
+    }
+    node.fill = fill;
+  }
+
+  Errors& errors_;
+};
+
+class Writer {
+ public:
+  explicit Writer(JsonWriter& writer) : writer_(writer) {}
+
+  void run(const ExpressionTemplate& node) {
+    if (node.form == Form::kSource) {
+      writer_.string(node.key.text());
+      return;
+    }
+    writer_.begin_object().key(name_of(node.form)).begin_object();
+    write_fields(node);
+    if (node.form == Form::kConcat || node.form == Form::kStack) {
+      writer_.key("parts").begin_array();
+      for (const ExpressionTemplate& part : node.parts) run(part);
+      writer_.end_array();
+    } else {
+      writer_.key("of");
+      run(node.parts.front());
+    }
+    writer_.end_object().end_object();
+  }
+
+ private:
+  void write_fields(const ExpressionTemplate& node) {
+    switch (node.form) {
+      case Form::kSource: return;
+      case Form::kPermute: return numbers("order", node.order);
+      case Form::kReshape: return numbers("shape", node.shape.dims());
+      case Form::kTranspose: return numbers("dims", node.order);
+      default: break;
+    }
+    number("dim", node.dim);
+    switch (node.form) {
+      case Form::kStackOver:
+        writer_.key("over").string(node.over);
+        if (node.begin != 0) number("first", node.begin);
+        if (node.count) number("count", *node.count);
+        break;
+      case Form::kSlice:
+        number("begin", node.begin);
+        number("end", node.end);
+        break;
+      case Form::kRearrange:
+        numbers("factors", node.factors);
+        numbers("order", node.order);
+        break;
+      case Form::kPad:
+        number("end", node.end);
+        if (node.fill != 0 || std::signbit(node.fill)) writer_.key("fill").string(fmt::format("{}", node.fill));
+        break;
+      case Form::kChunk:
+        number("index", node.begin);
+        number("count", *node.count);
+        break;
+      case Form::kRope: number("heads", *node.count); [[fallthrough]];
+      case Form::kInterleave:
+        if (node.inverse) writer_.key("inverse").boolean(true);
+        break;
+      default: break;
+    }
+  }
+
+  void number(std::string_view key, std::uint64_t value) { writer_.key(key).number(value); }
+
+  template <class Number>
+  void numbers(std::string_view key, const std::vector<Number>& values) {
+    writer_.key(key).begin_array();
+    for (const Number value : values) writer_.number(value);
+    writer_.end_array();
+  }
+
+  JsonWriter& writer_;
+};
+
+}  // namespace
+
+ExpressionTemplate read_expression(const JsonValue& value, const std::string& path, Errors& errors) {
+  return Reader(errors).run(value, path);
+}
+
+void write_expression(const ExpressionTemplate& expression, JsonWriter& writer) { Writer(writer).run(expression); }
+
+}  // namespace lading::mapping

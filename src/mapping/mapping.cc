@@ -1,0 +1,83 @@
+#include "mapping/mapping.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "mapping/rule_check.h"
+
+namespace lading::mapping {
+namespace {
+
+Error in_field(Error error, const std::string& where, std::string_view field) {
+  error.message = fmt::format("{}.{}: {}", where, field, error.message);
+  return error;
+}
+
+}  // namespace
+
+Rule Rule::rename(std::string id, std::string from, std::string to) {
+  return {std::move(id), RuleKind::kRename, std::move(from), std::move(to), false, nullptr};
+}
+
+Rule Rule::rename_pattern(std::string id, std::string from, std::string to) {
+  return {std::move(id), RuleKind::kRenamePattern, std::move(from), std::move(to), false, nullptr};
+}
+
+Rule Rule::ignore(std::string id, std::string from) {
+  return {std::move(id), RuleKind::kIgnore, std::move(from), "", false, nullptr};
+}
+
+Rule Rule::build(std::string id, std::string to, ExpressionTemplate expression) {
+  return {std::move(id),
+          RuleKind::kBuild,
+          "",
+          std::move(to),
+          false,
+          std::make_shared<const ExpressionTemplate>(std::move(expression))};
+}
+
+Rule Rule::make_optional() && {
+  optional = true;
+  return std::move(*this);
+}
+
+Result<ReadyRule, Errors> make_ready(const Rule& rule, const std::string& where) {
+  ReadyRule ready;
+  ready.rule = &rule;
+  Errors errors;
+  const auto problem = [&](std::string_view field, std::string message) {
+    errors.add(in_field(Error(Code::kMapping, std::move(message)), where, field));
+  };
+  if (rule.id.empty()) problem("id", "a rule needs a name, so that the ledger can show it");
+  const bool has_pattern = rule.kind == RuleKind::kRenamePattern || rule.kind == RuleKind::kIgnore;
+  if (rule.from.empty() && rule.kind != RuleKind::kBuild) problem("from", "it is empty");
+  if (rule.to.empty() && rule.kind != RuleKind::kIgnore) problem("to", "it is empty");
+  if (has_pattern) {
+    auto pattern = Pattern::compile(rule.from);
+    if (!pattern) {
+      errors.add(in_field(std::move(pattern).error(), where, "from"));
+    } else {
+      ready.pattern = *std::move(pattern);
+      const bool rewrites = rule.kind == RuleKind::kRenamePattern;
+      if (const auto bad = rewrites ? ready.pattern->problem_with(rule.to) : std::nullopt) problem("to", *bad);
+    }
+  }
+  if (rule.kind == RuleKind::kBuild) {
+    auto to = NameTemplate::parse(rule.to);
+    if (!to) {
+      errors.add(in_field(std::move(to).error(), where, "to"));
+    } else {
+      ready.to = *std::move(to);
+      if (rule.expression == nullptr) {
+        problem("expression", "there is none");
+      } else if (const auto bad = find_bad_variable(*rule.expression, ready.to->variables())) {
+        problem("expression", *bad);
+      }
+    }
+  }
+  if (!errors.empty()) return fail(std::move(errors));
+  return ready;
+}
+
+}  // namespace lading::mapping

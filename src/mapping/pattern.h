@@ -1,0 +1,35 @@
+// A user's regular expression over names. RE2: linear in the name, whatever the pattern. Internal to the room.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lading/result.h"
+
+namespace re2 {
+class RE2;
+}
+
+namespace lading::mapping {
+
+class Pattern {
+ public:
+  static constexpr std::size_t kMaxBytes = 4096;
+
+  static Result<Pattern> compile(std::string_view text);
+
+  /// What is wrong with a replacement, as a sentence: a group that the pattern does not have, a stray backslash.
+  [[nodiscard]] std::optional<std::string> problem_with(std::string_view replacement) const;
+  /// The whole name must match.
+  [[nodiscard]] bool matches(std::string_view name) const;
+  /// The replacement with \1 … \9 filled in, if the whole name matches.
+  [[nodiscard]] std::optional<std::string> rewrite(std::string_view name, std::string_view replacement) const;
+
+ private:
+  explicit Pattern(std::shared_ptr<const re2::RE2> pattern) : pattern_(std::move(pattern)) {}
+  std::shared_ptr<const re2::RE2> pattern_;
+};
+
+}  // namespace lading::mapping

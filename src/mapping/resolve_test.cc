@@ -1,0 +1,280 @@
+// Rules against small models and checkpoints, by number of the contract's rule.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <ctime>
+#include <functional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "mapping/resolve_test_support.h"
+
+namespace lading::mapping {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::Pair;
+using testing::UnorderedElementsAre;
+
+const Shape kSmall = {2, 3};
+
+TEST(Resolve, R38_EqualNamesNeedNoRule) {
+  const World world{{{"a", kSmall}, {"b", kSmall}}, {{"a", kSmall}, {"c", kSmall}}};
+  const auto resolved = world.resolve({});
+  ASSERT_TRUE(resolved);
+  EXPECT_THAT(resolved->decided_by, ElementsAre(Pair("a", "")));
+  EXPECT_EQ(resolved->expressions.at("a"), Expression::source("a"));
+  EXPECT_THAT(resolved->unread, ElementsAre(Pair("c", "")));
+}
+
+TEST(Resolve, R38_EveryKeyIsReadOrUnreadAndNeverBoth) {
+  World world;
+  for (int i = 0; i < 4; ++i) {
+    world.model.emplace(fmt::format("layers.{}.fused", i), Shape{4, 3});
+    world.checkpoint.emplace(fmt::format("layers.{}.a", i), kSmall);
+    world.checkpoint.emplace(fmt::format("layers.{}.b", i), kSmall);
+    world.checkpoint.emplace(fmt::format("layers.{}.inv_freq", i), Shape{2});
+    world.checkpoint.emplace(fmt::format("old.{}", i), kSmall);
+    if (i != 3) world.model.emplace(fmt::format("new.{}", i), kSmall);
+  }
+  const auto resolved = world.resolve(
+      {Rule::ignore("freq", ".*inv_freq"), Rule::rename_pattern("old", "old\\.(\\d+)", "new.\\1"),
+       Rule::build("fuse", "layers.{l}.fused",
+                   expression_of(R"({"concat": {"dim": 0, "parts": ["layers.{l}.a", "layers.{l}.b"]}})"))});
+  ASSERT_TRUE(resolved);
+  std::set<std::string> read;
+  for (const auto& [target, expression] : resolved->expressions) {
+    for (const std::string& key : expression.keys()) EXPECT_TRUE(read.insert(key).second) << key;
+  }
+  for (const auto& [key, shape] : world.checkpoint) EXPECT_NE(read.count(key), resolved->unread.count(key)) << key;
+  EXPECT_EQ(resolved->expressions.size(), world.model.size());
+}
+
+TEST(Resolve, R38_ARenameOutOfTheModelLeavesTheKeyUnreadAndSaysWhy) {
+  const World world{{{"b", kSmall}}, {{"a", kSmall}}};
+  const auto resolved = world.resolve({Rule::rename("mine", "a", "elsewhere")});
+  ASSERT_TRUE(resolved);
+  EXPECT_THAT(resolved->unread, ElementsAre(Pair("a", "")));
+  EXPECT_THAT(resolved->key_notes.at("a"), AllOf(HasSubstr("mine"), HasSubstr("elsewhere")));
+}
+
+TEST(Resolve, R43_TwoKeysRenamedOntoOneTensorIsAnError) {
+  const World world{{{"t", kSmall}}, {{"a", kSmall}, {"b", kSmall}}};
+  const auto resolved = world.resolve({Rule::rename("first", "a", "t"), Rule::rename("second", "b", "t")});
+  ASSERT_FALSE(resolved);
+  ASSERT_EQ(resolved.error().size(), 1U);
+  const Error& error = resolved.error().front();
+  EXPECT_EQ(error.code, Code::kMapping);
+  EXPECT_EQ(error.rule, "R43");
+  EXPECT_EQ(error.tensor, "t");
+  EXPECT_THAT(error.message, AllOf(HasSubstr("\"a\""), HasSubstr("\"b\""), HasSubstr("first"), HasSubstr("second")));
+}
+
+TEST(Resolve, R43_OnePatternThatFoldsTwoKeysIntoOneIsAnError) {
+  const World world{{{"x.weight", kSmall}}, {{"a.x.weight", kSmall}, {"b.x.weight", kSmall}}};
+  const auto resolved = world.resolve({Rule::rename_pattern("strip", "[a-z]\\.(.*)", "\\1")});
+  ASSERT_FALSE(resolved);
+  EXPECT_THAT(all_text(resolved.error()), AllOf(HasSubstr("a.x.weight"), HasSubstr("b.x.weight")));
+}
+
+TEST(Resolve, R43_AKeyOfTheTensorsOwnNameBesideARenameIsASecondSource) {
+  const World world{{{"t", kSmall}}, {{"t", kSmall}, {"a", kSmall}}};
+  const auto resolved = world.resolve({Rule::rename("mine", "a", "t")});
+  ASSERT_FALSE(resolved);
+  EXPECT_THAT(all_text(resolved.error()), AllOf(HasSubstr("\"a\""), HasSubstr("\"t\""), HasSubstr("mine")));
+  EXPECT_TRUE(world.resolve({Rule::rename("mine", "a", "t"), Rule::ignore("drop", "t")}));
+}
+
+TEST(Resolve, R43_ASwapIsNoConflict) {
+  const World world{{{"a", kSmall}, {"b", kSmall}}, {{"a", kSmall}, {"b", kSmall}}};
+  const auto resolved = world.resolve({Rule::rename("ab", "a", "b"), Rule::rename("ba", "b", "a")});
+  ASSERT_TRUE(resolved);
+  EXPECT_EQ(resolved->expressions.at("a"), Expression::source("b"));
+  EXPECT_EQ(resolved->expressions.at("b"), Expression::source("a"));
+}
+
+TEST(Resolve, R43_TwoRulesForOneKeyIsAnErrorUnlessTheyAgree) {
+  const World world{{{"s", kSmall}, {"t", kSmall}}, {{"a", kSmall}}};
+  const auto resolved = world.resolve({Rule::rename("one", "a", "s"), Rule::rename_pattern("two", "a", "t")});
+  ASSERT_FALSE(resolved);
+  EXPECT_THAT(all_text(resolved.error()), AllOf(HasSubstr("one"), HasSubstr("two"), HasSubstr("\"a\"")));
+  const auto agreed = world.resolve({Rule::rename("one", "a", "s"), Rule::rename_pattern("two", "a", "s")});
+  ASSERT_TRUE(agreed);
+  EXPECT_EQ(agreed->decided_by.at("s"), "one");
+}
+
+TEST(Resolve, R43_AUsersRuleThatMatchesNothingIsAnError) {
+  const World world{{{"t", kSmall}}, {{"t", kSmall}}};
+  const std::vector<Rule> rules = {
+      Rule::rename("exact", "missing", "t"), Rule::rename_pattern("pattern", "missing.*", "t"),
+      Rule::ignore("ignore", "missing.*"), Rule::build("target", "none.{i}", expression_of(R"("t")")),
+      Rule::build("source", "t", expression_of(R"("missing")"))};
+  for (const Rule& rule : rules) {
+    const auto resolved = world.resolve({rule});
+    ASSERT_FALSE(resolved) << rule.id;
+    EXPECT_EQ(resolved.error().front().rule, "R43");
+    EXPECT_THAT(all_text(resolved.error()), AllOf(HasSubstr(rule.id), HasSubstr("matches nothing")));
+    EXPECT_TRUE(world.resolve({Rule(rule).make_optional()})) << rule.id;
+  }
+}
+
+TEST(Resolve, R43_LayersIsNotModelLayers) {
+  const World world{{{"model.layers.0.w", kSmall}}, {{"model.layers.0.w", kSmall}}};
+  const auto resolved = world.resolve({Rule::rename_pattern("prefix", "layers\\.(.*)", "model.layers.\\1")});
+  ASSERT_FALSE(resolved);
+  EXPECT_THAT(all_text(resolved.error()), AllOf(HasSubstr("matches nothing"), HasSubstr("model.layers.0.w")));
+}
+
+TEST(Resolve, R43_AKeyCannotBeBothBuiltFromAndRenamedOrTaken) {
+  const World world{{{"a", kSmall}, {"t", kSmall}}, {{"a", kSmall}}};
+  const Rule build = Rule::build("make", "t", expression_of(R"("a")"));
+  const auto taken = world.resolve({build});
+  ASSERT_FALSE(taken);
+  EXPECT_THAT(all_text(taken.error()), AllOf(HasSubstr("make"), HasSubstr("\"a\"")));
+  const auto renamed = world.resolve({build, Rule::rename("name", "a", "a")});
+  ASSERT_FALSE(renamed);
+  EXPECT_THAT(all_text(renamed.error()), AllOf(HasSubstr("make"), HasSubstr("name")));
+  EXPECT_TRUE(world.resolve({build, Rule::build("make too", "a", expression_of(R"("a")"))}));
+}
+
+TEST(Resolve, R43_TwoBuildsOfOneTensorIsAnError) {
+  const World world{{{"t", kSmall}}, {{"a", kSmall}, {"b", kSmall}}};
+  const auto resolved = world.resolve(
+      {Rule::build("one", "t", expression_of(R"("a")")), Rule::build("two", "t", expression_of(R"("b")"))});
+  ASSERT_FALSE(resolved);
+  EXPECT_THAT(all_text(resolved.error()), AllOf(HasSubstr("one"), HasSubstr("two")));
+}
+
+TEST(Resolve, R46_LegacyBuffersAreIgnoredByANamedRule) {
+  const World world{{{"layers.0.w", kSmall}},
+                    {{"layers.0.w", kSmall},
+                     {"layers.0.rotary_emb.inv_freq", {4}},
+                     {"embeddings.position_ids", {1, 8}},
+                     {"surprise", kSmall}}};
+  const auto resolved = world.resolve({Rule::ignore("legacy.inv_freq", ".*\\.rotary_emb\\.inv_freq").make_optional(),
+                                       Rule::ignore("legacy.position_ids", "(.*\\.)?position_ids").make_optional()});
+  ASSERT_TRUE(resolved);
+  EXPECT_THAT(resolved->unread,
+              UnorderedElementsAre(Pair("layers.0.rotary_emb.inv_freq", "legacy.inv_freq"),
+                                   Pair("embeddings.position_ids", "legacy.position_ids"), Pair("surprise", "")));
+}
+
+TEST(Resolve, R46_AnIgnoredKeyIsNeverLoaded) {
+  const World world{{{"r.inv_freq", {4}}, {"w", kSmall}},
+                    {{"r.inv_freq", {4}}, {"m.r.inv_freq", {4}}, {"m.w", kSmall}}};
+  const Rule ignore = Rule::ignore("legacy", ".*inv_freq");
+  const auto resolved = world.resolve({ignore, Rule::rename_pattern("strip", "m\\.(.*)", "\\1")});
+  ASSERT_TRUE(resolved);
+  EXPECT_THAT(resolved->decided_by, ElementsAre(Pair("w", "strip")));
+  EXPECT_THAT(resolved->unread, ElementsAre(Pair("m.r.inv_freq", "legacy"), Pair("r.inv_freq", "legacy")));
+  const auto renamed = world.resolve({ignore, Rule::rename("name", "m.r.inv_freq", "r.inv_freq")});
+  ASSERT_FALSE(renamed);
+  EXPECT_THAT(all_text(renamed.error()), AllOf(HasSubstr("name"), HasSubstr("legacy")));
+  const auto built = world.resolve({ignore, Rule::build("make", "r.inv_freq", expression_of(R"("m.r.inv_freq")"))});
+  ASSERT_FALSE(built);
+  EXPECT_THAT(all_text(built.error()), AllOf(HasSubstr("make"), HasSubstr("legacy")));
+}
+
+TEST(Resolve, R65_BaseKeysFindTheirPlaceUnderPeftNames) {
+  const World world{{{"base_model.model.q_proj.base_layer.weight", kSmall},
+                     {"base_model.model.q_proj.lora_A.default.weight", kSmall},
+                     {"base_model.model.norm.weight", {3}}},
+                    {{"q_proj.weight", kSmall}, {"norm.weight", {3}}}};
+  // A library's two renames: for each key, the model has one of the two names.
+  const auto resolved =
+      world.resolve({Rule::rename_pattern("peft.plain", "(.*)", "base_model.model.\\1").make_optional(),
+                     Rule::rename_pattern("peft.wrapped", "(.*)\\.(weight|bias)", "base_model.model.\\1.base_layer.\\2")
+                         .make_optional()});
+  ASSERT_TRUE(resolved) << all_text(resolved.error());
+  EXPECT_THAT(resolved->decided_by,
+              UnorderedElementsAre(Pair("base_model.model.norm.weight", "peft.plain"),
+                                   Pair("base_model.model.q_proj.base_layer.weight", "peft.wrapped")));
+  EXPECT_THAT(resolved->unread, IsEmpty());
+}
+
+TEST(Resolve, AnOptionalRenameOutOfTheModelLeavesTheKeyItsName) {
+  const World world{{{"a", kSmall}}, {{"a", kSmall}}};
+  const auto resolved = world.resolve({Rule::rename("library", "a", "converted.a").make_optional()});
+  ASSERT_TRUE(resolved);
+  EXPECT_THAT(resolved->decided_by, ElementsAre(Pair("a", "")));
+  EXPECT_THAT(resolved->key_notes, IsEmpty());
+}
+
+// Fault 28: patterns that backtrack for ever elsewhere.
+TEST(Resolve, CatastrophicPatternsFinishAtOnce) {
+  World world{{{"t", kSmall}}, {{"t", kSmall}}};
+  world.checkpoint.emplace(std::string(100'000, 'a'), kSmall);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const char* pattern : {"(a+)+b", "(a|aa)+$b", "(a*)*c", "(.*)(.*)(.*)(.*)(.*)x", "((a{0,30}){0,30})b"}) {
+    EXPECT_TRUE(world.resolve({Rule::rename_pattern("evil", pattern, "t").make_optional()})) << pattern;
+    EXPECT_TRUE(world.resolve({Rule::ignore("evil", pattern).make_optional()})) << pattern;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+}
+
+TEST(Resolve, BadPatternsAreErrorsAndStayOffTheTerminal) {
+  const World world{{{"t", kSmall}}, {{"a", kSmall}}};
+  testing::internal::CaptureStderr();
+  for (const char* pattern : {"(", "(?=a)", "a{100000}", "((a{100}){100}){100}"}) {
+    const auto resolved = world.resolve({Rule::ignore("bad", pattern)});
+    ASSERT_FALSE(resolved) << pattern;
+    EXPECT_THAT(all_text(resolved.error()), HasSubstr("bad"));
+  }
+  EXPECT_FALSE(world.resolve({Rule::ignore("bad", std::string(5000, 'a'))}));
+  EXPECT_FALSE(world.resolve({Rule::rename_pattern("bad", "(a)", "\\2")}));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(Resolve, APatternMatchesTheWholeNameOrNot) {
+  const World world{{{"x", kSmall}}, {{"ab", kSmall}, {"abc", kSmall}}};
+  const auto resolved = world.resolve({Rule::rename_pattern("whole", "ab", "x")});
+  ASSERT_TRUE(resolved);
+  EXPECT_THAT(resolved->unread, ElementsAre(Pair("abc", "")));
+}
+
+// Of the processor, so that a busy machine does not count.
+double seconds_of(const std::function<void()>& work) {
+  const std::clock_t begin = std::clock();
+  work();
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+}
+
+TEST(Resolve, AHundredThousandKeysResolveInWellUnderASecond) {
+  World world;
+  std::vector<Rule> explicit_rules;
+  for (int i = 0; i < 100'000; ++i) {
+    const std::string name = fmt::format("layers.{}.experts.{}.w", i / 256, i % 256);
+    world.model.emplace("model." + name, kSmall);
+    world.checkpoint.emplace("language_model." + name, kSmall);
+    explicit_rules.push_back(Rule::build(
+        fmt::format("front.{}", i), "model." + name,
+        ExpressionTemplate::literal(Expression::slice(Expression::source("language_model." + name), 0, 0, 2))));
+  }
+  const auto resolves = [&](const std::vector<Rule>& rules) {
+    const auto resolved = world.resolve(rules);
+    ASSERT_TRUE(resolved);
+    EXPECT_EQ(resolved->expressions.size(), 100'000U);
+  };
+  const double by_pattern = seconds_of([&] {
+    resolves({Rule::rename_pattern("p", "language_model\\.(.*)", "model.\\1"),
+              Rule::ignore("q", ".*\\.inv_freq").make_optional()});
+  });
+  const double by_rule = seconds_of([&] { resolves(explicit_rules); });
+  RecordProperty("by_pattern_ms", static_cast<int>(by_pattern * 1000));
+  RecordProperty("by_rule_ms", static_cast<int>(by_rule * 1000));
+  fmt::print("100,000 keys: {:.3f} s by pattern, {:.3f} s by as many rules\n", by_pattern, by_rule);
+  // Sanitizers take their share; what must not happen is a square of the number.
+  EXPECT_LT(by_pattern, 10);
+  EXPECT_LT(by_rule, 10);
+  for (Rule& rule : explicit_rules) rule.to += ".not";
+  EXPECT_LT(seconds_of([&] { EXPECT_FALSE(world.resolve(explicit_rules)); }), 10);
+}
+
+}  // namespace
+}  // namespace lading::mapping

@@ -1,0 +1,50 @@
+// Fully frozen subtrees, as R28 needs them.
+#include <algorithm>
+#include <unordered_map>
+
+#include "model/skeleton.h"
+
+namespace lading::model {
+namespace {
+
+std::string_view parent_of(std::string_view name) {
+  const auto dot = name.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+}
+
+}  // namespace
+
+bool is_beneath(std::string_view name, std::string_view module) {
+  return module.empty() || name == module ||
+         (name.size() > module.size() && name[module.size()] == '.' && name.substr(0, module.size()) == module);
+}
+
+std::vector<std::string> Skeleton::frozen_subtrees() const {
+  // One storage is updated whichever of its names the optimizer sees.
+  std::vector<bool> class_trains(tie_classes.size(), false);
+  for (const Tensor& tensor : tensors) {
+    if (tensor.tie_class && tensor.requires_grad) class_trains[*tensor.tie_class] = true;
+  }
+
+  // Modules that own a parameter, and whether one of theirs trains.
+  std::unordered_map<std::string_view, bool> trains;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.kind != Kind::kParameter) continue;
+    const bool parameter_trains = tensor.requires_grad || (tensor.tie_class && class_trains[*tensor.tie_class]);
+    for (std::string_view module = tensor.name; !module.empty();) {
+      module = parent_of(module);
+      bool& module_trains = trains[module];
+      module_trains = module_trains || parameter_trains;
+    }
+  }
+
+  std::vector<std::string> outermost;
+  for (const auto& [module, module_trains] : trains) {
+    // Whatever is beneath a frozen module is frozen, so looking one step up is enough.
+    if (!module_trains && (module.empty() || trains.at(parent_of(module)))) outermost.emplace_back(module);
+  }
+  std::sort(outermost.begin(), outermost.end());
+  return outermost;
+}
+
+}  // namespace lading::model

@@ -1,0 +1,133 @@
+// What cannot be true of one tensor, whatever the rest of the model is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/text.h"
+#include "model/skeleton_parts.h"
+
+namespace lading::model {
+namespace {
+
+Error problem(const Tensor& tensor, std::string message) {
+  return Error(Code::kSkeleton, std::move(message)).of_tensor(tensor.name);
+}
+
+bool is_random(RecipeKind kind) {
+  return kind == RecipeKind::kUniform || kind == RecipeKind::kNormal || kind == RecipeKind::kTruncatedNormal;
+}
+
+std::string_view why_numbers_make_no_sense(const Recipe& recipe) {
+  if (!is_random(recipe.kind)) return "";  // a fill may be anything: +-inf and NaN are legal data (R33)
+  if (recipe.kind != RecipeKind::kUniform) {
+    if (!std::isfinite(recipe.mean)) return "its mean is not finite";
+    if (!std::isfinite(recipe.std) || recipe.std < 0) return "its deviation is not a finite number of 0 or more";
+  }
+  if (recipe.kind == RecipeKind::kUniform) {
+    if (!std::isfinite(recipe.low) || !std::isfinite(recipe.high)) return "its bounds are not finite";
+    if (recipe.low > recipe.high) return "its lower bound is above the upper";
+  }
+  // Written so that a NaN is refused too. One bound may be infinite, but something must lie between them.
+  if (recipe.kind == RecipeKind::kTruncatedNormal && !(recipe.low < recipe.high))
+    return "nothing lies between its bounds";
+  return "";
+}
+
+void check_recipe(const Tensor& tensor, const Recipe& recipe, std::string_view role, std::vector<Error>& errors) {
+  if (const auto why = why_numbers_make_no_sense(recipe); !why.empty()) {
+    errors.push_back(problem(tensor, fmt::format("the {} makes no sense: {}", role, why)).by_rule("R13"));
+  }
+  if (is_random(recipe.kind) && class_of(tensor.dtype) != DTypeClass::kFloat) {
+    errors.push_back(
+        problem(tensor, fmt::format("the {} is random, but {} is not a floating dtype", role, name(tensor.dtype)))
+            .by_rule("R13"));
+  }
+  if (recipe.zero_row) {
+    if (recipe.kind == RecipeKind::kHost || recipe.kind == RecipeKind::kCall) {
+      errors.push_back(
+          problem(tensor, fmt::format("the {} has a zero row, but its value is handed in whole", role)).by_rule("R20"));
+    } else if (tensor.shape.rank() == 0 || *recipe.zero_row >= tensor.shape[0]) {
+      errors.push_back(problem(tensor, fmt::format("the {}'s zero row lies outside the tensor", role))
+                           .by_rule("R20")
+                           .wanted(fmt::format("a row of {}", tensor.shape.text()))
+                           .got(std::to_string(*recipe.zero_row)));
+    }
+  }
+  if (recipe.kind == RecipeKind::kCall && recipe.inputs.empty()) {
+    errors.push_back(problem(tensor, fmt::format("the {} is a call without inputs", role))
+                         .by_rule("R66")
+                         .try_this("a value that depends on no other tensor is of kind \"host\""));
+  }
+  if (std::find(recipe.inputs.begin(), recipe.inputs.end(), tensor.name) != recipe.inputs.end()) {
+    errors.push_back(problem(tensor, fmt::format("the {} is computed from itself", role)).by_rule("R66"));
+  }
+}
+
+// "cpu", or a type and an index.
+bool is_device(std::string_view text) {
+  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto colon = text.find(':');
+  const auto type = text.substr(0, colon);
+  if (type.empty() || type == "meta" || !std::all_of(type.begin(), type.end(), is_lower)) return false;
+  if (colon == std::string_view::npos) return type == "cpu";
+  const auto index = text.substr(colon + 1);
+  return !index.empty() && index.size() <= 9 && std::all_of(index.begin(), index.end(), is_digit);
+}
+
+void check_presence(const Tensor& tensor, std::vector<Error>& errors) {
+  if (tensor.presence == Presence::kMeta) {
+    if (!tensor.device.empty())
+      errors.push_back(problem(tensor, "on meta, and yet it has a device").got(quote(tensor.device)));
+    if (tensor.declared_dtype) {
+      errors.push_back(problem(tensor, "a declared dtype beside the constructed one, but no memory is there")
+                           .by_rule("R29")
+                           .try_this("state the declared dtype as the tensor's dtype"));
+    }
+  } else if (!is_device(tensor.device)) {
+    errors.push_back(problem(tensor, "memory is there, but not on a device that is stated with its index")
+                         .by_rule("R34")
+                         .wanted("\"cpu\" or such as \"cuda:0\"")
+                         .got(quote(tensor.device)));
+  }
+  if (tensor.declared_dtype && !tensor.derivation) {
+    errors.push_back(problem(tensor, "a declared dtype without a derivation").by_rule("R29"));
+  }
+}
+
+}  // namespace
+
+bool has_empty_component(std::string_view name) {
+  return name.empty() || name.front() == '.' || name.back() == '.' || name.find("..") != std::string_view::npos;
+}
+
+std::vector<Error> check_tensor(const Tensor& tensor) {
+  std::vector<Error> errors;
+  if (has_empty_component(tensor.name)) {
+    errors.push_back(problem(tensor, "a name with an empty component").got(quote(tensor.name)));
+  }
+  if (!tensor.shape.num_elems() || !tensor.shape.size_bytes(tensor.dtype)) {
+    errors.push_back(problem(tensor, fmt::format("no memory can hold {} of this shape", name(tensor.dtype)))
+                         .got(tensor.shape.text()));
+  }
+  const DTypeClass dtype_class = class_of(tensor.dtype);
+  if (tensor.requires_grad && dtype_class != DTypeClass::kFloat && dtype_class != DTypeClass::kComplex) {
+    errors.push_back(problem(tensor, "requires a gradient, which only floating and complex dtypes have")
+                         .by_rule("R61")
+                         .got(std::string(name(tensor.dtype))));
+  }
+  check_presence(tensor, errors);
+  if (tensor.derivation) {
+    check_recipe(tensor, *tensor.derivation, "derivation", errors);
+    if (is_random(tensor.derivation->kind)) {
+      errors.push_back(problem(tensor, "a derivation is a function of the config, so it cannot be random")
+                           .by_rule("R29")
+                           .try_this("say init instead"));
+    }
+  }
+  if (tensor.init) check_recipe(tensor, *tensor.init, "init", errors);
+  return errors;
+}
+
+}  // namespace lading::model

@@ -1,0 +1,25 @@
+// One destination: that its transfers write what the statement demands, each byte once, and nothing else.
+#pragma once
+
+#include <cstdint>
+
+#include "lading/result.h"
+#include "plan/check_geometry.h"
+#include "plan/check_offers.h"
+#include "plan/plan.h"
+#include "plan/trace.h"
+
+namespace lading::plan::check {
+
+struct DestinationQuestion {
+  const Plan& plan;
+  const Destination& destination;
+  const Share& share;
+  const Statement& root;  ///< the statement that has the source: of a tie class, the first member
+  const Trace& trace;     ///< of the root, if it is kFile or kFill
+};
+
+/// How many bytes were proved to come from the right place. `scratch` is only kept to save allocations.
+Result<std::uint64_t> check_transfers(const DestinationQuestion& question, Offers& scratch);
+
+}  // namespace lading::plan::check

@@ -1,0 +1,331 @@
+#include "plan/check_statements.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "plan/check_geometry.h"
+
+namespace lading::plan::check {
+namespace {
+
+Error problem(std::string message, std::string_view rule) {
+  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
+}
+
+// Between these, and no others, a cast is one rounding: torch refuses float8 with anything else (R23).
+bool is_plain_float(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
+}
+
+bool is_random(model::RecipeKind kind) {
+  return kind == model::RecipeKind::kUniform || kind == model::RecipeKind::kNormal ||
+         kind == model::RecipeKind::kTruncatedNormal;
+}
+
+// Owners may differ within a tie class: each pipeline stage has its own member (R51). Nothing else may.
+bool same_placement(const layout::Placement& a, const layout::Placement& b) {
+  if (a.device != b.device || a.fsdp_group != b.fsdp_group || a.slots.size() != b.slots.size()) return false;
+  const auto cuts_without_owners = [](const layout::Slot& slot) {
+    std::vector<layout::Cut> cuts = slot.cuts;
+    std::erase_if(cuts, [](const layout::Cut& cut) { return cut.kind == layout::CutKind::kOwner; });
+    return cuts;
+  };
+  for (std::size_t i = 0; i < a.slots.size(); ++i) {
+    if (a.slots[i].name != b.slots[i].name) return false;
+    if (cuts_without_owners(a.slots[i]) != cuts_without_owners(b.slots[i])) return false;
+  }
+  return true;
+}
+
+class StatementCheck {
+ public:
+  StatementCheck(const Plan& plan, Errors& errors) : plan_(plan), errors_(errors) {}
+
+  Facts run() {
+    check_files();
+    check_sources();
+    check_names();
+    facts_.tensors.resize(plan_.statements.size());
+    facts_.traces.resize(plan_.statements.size());
+    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) facts_.tensors[s].sound = is_sound(s);
+    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) find_root(s);
+    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+      Facts::Tensor& tensor = facts_.tensors[s];
+      tensor.sound = tensor.sound && facts_.tensors[tensor.root].sound;
+    }
+    check_calls();
+    return std::move(facts_);
+  }
+
+ private:
+  void check_files() {
+    std::unordered_map<std::string_view, std::size_t> names;
+    for (std::size_t f = 0; f < plan_.files.size(); ++f) {
+      if (!names.emplace(plan_.files[f].name, f).second) {
+        errors_.add(problem("the plan has a file twice", "R45").in_file(plan_.files[f].name));
+      }
+    }
+  }
+
+  void check_sources() {
+    index_.reserve(plan_.sources.size());
+    std::vector<std::uint32_t> by_place;
+    usable_.assign(plan_.sources.size(), false);
+    for (std::uint32_t i = 0; i < plan_.sources.size(); ++i) {
+      const Source& source = plan_.sources[i];
+      if (!index_.emplace(source.key, i).second) {
+        errors_.add(problem("the plan has a source twice", "R45").of_tensor(source.key));
+      }
+      if (source.file >= plan_.files.size()) {
+        errors_.add(problem("a source is in a file that the plan has not", "R45").of_tensor(source.key));
+        continue;
+      }
+      const File& file = plan_.files[source.file];
+      const bool ordered = source.bytes.satisfies_invariants();
+      if (!ordered || source.bytes.end > file.size_bytes) {
+        errors_.add(problem("a source lies outside its file", "R45")
+                        .of_tensor(source.key)
+                        .in_file(file.name)
+                        .at(source.bytes)
+                        .wanted(fmt::format("within {} bytes", file.size_bytes)));
+        continue;
+      }
+      const auto size = source.shape.size_bytes(source.dtype);
+      if (size != source.bytes.size_bytes()) {
+        errors_.add(problem("a source's shape and dtype do not fill its bytes", "R45")
+                        .of_tensor(source.key)
+                        .in_file(file.name)
+                        .at(source.bytes)
+                        .wanted(size ? std::to_string(*size) : "a whole number of bytes")
+                        .got(std::to_string(source.bytes.size_bytes())));
+        continue;
+      }
+      usable_[i] = true;
+      if (source.bytes.size_bytes() > 0) by_place.push_back(i);
+    }
+    check_overlaps(std::move(by_place));
+  }
+
+  // Tensors of a file do not share bytes; one that was moved would be found out here.
+  void check_overlaps(std::vector<std::uint32_t> by_place) {
+    const auto& all = plan_.sources;
+    const auto before_in_file = [&](std::uint32_t a, std::uint32_t b) {
+      return std::pair(all[a].file, all[a].bytes.begin) < std::pair(all[b].file, all[b].bytes.begin);
+    };
+    if (!std::is_sorted(by_place.begin(), by_place.end(), before_in_file)) {
+      std::sort(by_place.begin(), by_place.end(), before_in_file);
+    }
+    for (std::size_t i = 1; i < by_place.size(); ++i) {
+      const Source& before = all[by_place[i - 1]];
+      const Source& source = all[by_place[i]];
+      if (before.file != source.file || before.bytes.end <= source.bytes.begin) continue;
+      errors_.add(problem(fmt::format("two sources share bytes, {} too", quote(before.key)), "R45")
+                      .of_tensor(source.key)
+                      .in_file(plan_.files[source.file].name)
+                      .at(source.bytes));
+    }
+  }
+
+  void check_names() {
+    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+      const std::string& name = plan_.statements[s].name;
+      if (s == 0 || plan_.statements[s - 1].name < name) continue;
+      sorted_ = false;
+      errors_.add(problem(plan_.statements[s - 1].name == name ? "the plan states a tensor twice"
+                                                               : "the statements are not sorted by name",
+                          "R1")
+                      .of_tensor(name));
+    }
+  }
+
+  // Statements are sorted, or else refused: then any way of finding them will do.
+  [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const {
+    const auto& all = plan_.statements;
+    const auto found =
+        sorted_ ? std::lower_bound(all.begin(), all.end(), name,
+                                   [](const Statement& s, std::string_view wanted) { return s.name < wanted; })
+                : std::find_if(all.begin(), all.end(), [&](const Statement& s) { return s.name == name; });
+    if (found == all.end() || found->name != name) return std::nullopt;
+    return static_cast<std::uint32_t>(found - all.begin());
+  }
+
+  void add(Error error, const Statement& statement) { errors_.add(std::move(error).of_tensor(statement.name)); }
+
+  bool is_sound(std::uint32_t s) {
+    const Statement& statement = plan_.statements[s];
+    const std::size_t before = errors_.size() + errors_.not_listed();
+    if (statement.placement.slots.empty()) add(problem("the tensor has no memory", "R1"), statement);
+    for (std::size_t i = 0; i < statement.placement.slots.size(); ++i) {
+      const layout::Slot& slot = statement.placement.slots[i];
+      if (auto checked = check_slot(statement.shape, slot, plan_.mesh); !checked) add(checked.error(), statement);
+      for (std::size_t j = 0; j < i; ++j) {
+        if (statement.placement.slots[j].name == slot.name)
+          add(problem("the tensor has a slot twice", "R1"), statement);
+      }
+    }
+    switch (statement.provenance) {
+      case Provenance::kFile: check_file_source(s); break;
+      case Provenance::kFill: check_fill(s); break;
+      case Provenance::kRandom:
+        if (!is_random(statement.recipe.kind)) add(problem("the recipe is not one for random values", "R1"), statement);
+        break;
+      case Provenance::kCall:
+        if (statement.recipe.kind != model::RecipeKind::kCall) add(problem("the recipe is no call", "R1"), statement);
+        break;
+      case Provenance::kHost:
+      case Provenance::kAlias:
+      case Provenance::kKept: break;
+    }
+    check_must_equal(statement);
+    // Sources that were refused are not refused again, but nothing can be worked out from them either.
+    for (const std::uint32_t i : facts_.traces[s].sources()) {
+      if (!usable_[i]) return false;
+    }
+    return errors_.size() + errors_.not_listed() == before;
+  }
+
+  void check_file_source(std::uint32_t s) {
+    const Statement& statement = plan_.statements[s];
+    auto trace = Trace::of(statement.expression, index_, plan_.sources);
+    if (!trace) return add(trace.error(), statement);
+    if (trace->shape() != statement.shape) {
+      return add(problem("the expression makes another shape than the tensor's", "R41")
+                     .wanted(statement.shape.text())
+                     .got(trace->shape().text()),
+                 statement);
+    }
+    bool alike = true;
+    for (const std::uint32_t i : trace->sources()) {
+      const Source& source = plan_.sources[i];
+      alike = alike && source.dtype == plan_.sources[trace->sources().front()].dtype;
+      if (cast_is_sound(source.dtype, statement.storage)) continue;
+      add(problem(fmt::format("the source {} cannot be cast to the tensor's dtype", quote(source.key)), "R23")
+              .wanted(std::string(name(statement.storage)))
+              .got(std::string(name(source.dtype))),
+          statement);
+    }
+    // Compute dtypes were decided by it (R26), so it must be what the file has.
+    if (alike && statement.checkpoint_dtype != plan_.sources[trace->sources().front()].dtype) {
+      add(problem("the recorded dtype is not the checkpoint's", "R26")
+              .wanted(std::string(name(plan_.sources[trace->sources().front()].dtype)))
+              .got(statement.checkpoint_dtype ? std::string(name(*statement.checkpoint_dtype)) : "none"),
+          statement);
+    }
+    facts_.traces[s] = *std::move(trace);
+  }
+
+  void check_fill(std::uint32_t s) {
+    const Statement& statement = plan_.statements[s];
+    const auto& row = statement.recipe.zero_row;
+    if (statement.recipe.kind != model::RecipeKind::kFill) {
+      return add(problem("the recipe is not one for a constant", "R1"), statement);
+    }
+    if (!statement.shape.num_elems()) return add(problem("the tensor is too large", "R41"), statement);
+    if (row && (statement.shape.rank() == 0 || *row >= statement.shape[0])) {
+      return add(problem("the row that is to be zero lies outside", "R20"), statement);
+    }
+    facts_.traces[s] = Trace::constant(statement.shape, statement.recipe);
+  }
+
+  void check_must_equal(const Statement& statement) {
+    for (const mapping::Expression& other : statement.must_equal) {
+      const auto trace = Trace::of(other, index_, plan_.sources);
+      if (!trace) {
+        add(trace.error(), statement);
+      } else if (trace->shape() != statement.shape) {
+        add(problem("a key that must be equal has another shape", "R50")
+                .wanted(statement.shape.text())
+                .got(trace->shape().text()),
+            statement);
+      }
+    }
+  }
+
+  void find_root(std::uint32_t s) {
+    const Statement& statement = plan_.statements[s];
+    facts_.tensors[s].root = s;
+    if (statement.provenance != Provenance::kAlias) return;
+    facts_.tensors[s].sound = false;
+    const auto found = find(statement.alias_of);
+    if (!found) {
+      return add(problem("tied to a tensor that the plan has not", "R49").got(quote(statement.alias_of)), statement);
+    }
+    const Statement& root = plan_.statements[*found];
+    if (root.provenance == Provenance::kAlias) {
+      return add(problem("tied to a tensor that is tied itself", "R49").got(quote(root.name)), statement);
+    }
+    if (*found >= s) {
+      return add(problem("tied to a tensor that is not the first of its class", "R49").got(quote(root.name)),
+                 statement);
+    }
+    if (root.shape != statement.shape) {
+      return add(problem("tied tensors differ in shape", "R49").wanted(root.shape.text()).got(statement.shape.text()),
+                 statement);
+    }
+    if (root.storage != statement.storage || root.compute != statement.compute) {
+      return add(problem(fmt::format("{} and the tensor tied to it differ in dtype", quote(root.name)), "R31"),
+                 statement);
+    }
+    if (!same_placement(root.placement, statement.placement)) {
+      return add(problem(fmt::format("{} and the tensor tied to it differ in placement", quote(root.name)), "R52"),
+                 statement);
+    }
+    facts_.tensors[s].sound = true;
+    facts_.tensors[s].root = *found;
+    facts_.tensors[*found].aliases.push_back(s);
+  }
+
+  // Inputs first, every call once, and nothing that is no call (R66).
+  void check_calls() {
+    constexpr std::size_t kNever = ~std::size_t{0};
+    std::vector<std::size_t> turn(plan_.statements.size(), kNever);
+    for (std::size_t i = 0; i < plan_.call_order.size(); ++i) {
+      const std::uint32_t s = plan_.call_order[i];
+      if (s >= plan_.statements.size()) {
+        errors_.add(problem("the order of calls names a statement that the plan has not", "R66"));
+      } else if (plan_.statements[s].provenance != Provenance::kCall) {
+        add(problem("the order of calls names a tensor that is not computed", "R66"), plan_.statements[s]);
+      } else if (std::exchange(turn[s], i) != kNever) {
+        add(problem("the tensor is computed twice", "R66"), plan_.statements[s]);
+      }
+    }
+    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+      const Statement& statement = plan_.statements[s];
+      if (statement.provenance != Provenance::kCall) continue;
+      if (turn[s] == kNever) add(problem("the tensor is never computed", "R66"), statement);
+      for (const std::string& input : statement.recipe.inputs) {
+        const auto found = find(input);
+        if (!found) {
+          add(problem("computed from a tensor that the plan has not", "R66").got(quote(input)), statement);
+          continue;
+        }
+        const std::uint32_t root = facts_.tensors[*found].root;
+        if (plan_.statements[root].provenance == Provenance::kCall && (root == s || turn[root] >= turn[s])) {
+          add(problem("computed before one of its inputs", "R66").got(quote(input)), statement);
+        }
+      }
+    }
+  }
+
+  const Plan& plan_;
+  Errors& errors_;
+  SourceIndex index_;
+  std::vector<bool> usable_;  // by source
+  bool sorted_ = true;        // the statements
+  Facts facts_;
+};
+
+}  // namespace
+
+bool cast_is_sound(DType from, DType to) { return from == to || (is_plain_float(from) && is_plain_float(to)); }
+
+Facts check_statements(const Plan& plan, Errors& errors) { return StatementCheck(plan, errors).run(); }
+
+}  // namespace lading::plan::check

@@ -1,0 +1,606 @@
+#include "plan/decide.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/text.h"
+#include "plan/call_order.h"
+#include "plan/name_list.h"
+
+namespace lading::plan {
+namespace {
+
+using checkpoint::CatalogTensor;
+using mapping::Expression;
+using model::Kind;
+using model::Presence;
+using model::RecipeKind;
+using model::Tensor;
+
+std::string_view describe(Kind kind) {
+  switch (kind) {
+    case Kind::kParameter: return "parameter";
+    case Kind::kBuffer: return "buffer";
+    case Kind::kNonPersistentBuffer: return "non-persistent buffer";
+    case Kind::kAttribute: return "plain attribute";
+    case Kind::kExtraState: return "extra state";
+  }
+  return "tensor";
+}
+
+// Only these are ever in a state dict (R46).
+bool can_be_in_a_file(Kind kind) {
+  return kind == Kind::kParameter || kind == Kind::kBuffer || kind == Kind::kExtraState;
+}
+
+Provenance provenance_of(RecipeKind kind) {
+  switch (kind) {
+    case RecipeKind::kFill: return Provenance::kFill;
+    case RecipeKind::kHost: return Provenance::kHost;
+    case RecipeKind::kCall: return Provenance::kCall;
+    default: return Provenance::kRandom;
+  }
+}
+
+class Decider {
+ public:
+  explicit Decider(const PlanInputs& inputs)
+      : inputs_(inputs),
+        policy_(inputs.policy),
+        skeleton_(inputs.skeleton),
+        pins_(inputs.skeleton, inputs.policy),
+        allow_missing_(inputs.policy.allow_missing),
+        allow_unexpected_(inputs.policy.allow_unexpected),
+        allow_mismatch_(inputs.policy.allow_mismatch),
+        keep_(inputs.policy.keep),
+        external_(inputs.policy.external) {}
+
+  Result<Decisions, Errors> run() {
+    errors_.add(policy::check_policy(policy_));
+    check_the_layout();
+    if (!errors_.empty()) return fail(std::move(errors_));
+    if (!resolve_names()) return fail(std::move(errors_));
+    const layout::PlacementIndex placements(inputs_.layout);
+    for (const Tensor& tensor : skeleton_.tensors) begin_statement(tensor, placements.of(tensor.name));
+    decide_sources();
+    decide_dtypes();
+    check_keys();
+    check_ties();
+    check_groups();
+    order_calls();
+    report_unmatched();
+    if (!errors_.empty()) return fail(std::move(errors_));
+    Plan& plan = out_.plan;
+    plan.mesh = inputs_.layout.mesh;
+    plan.devices = inputs_.layout.devices;
+    plan.seed = policy_.seed;
+    plan.budget_bytes = policy_.budget_bytes;
+    return std::move(out_);
+  }
+
+ private:
+  Statement& statement(std::size_t i) { return out_.plan.statements[i]; }
+  const Tensor& tensor(std::size_t i) const { return skeleton_.tensors[i]; }
+
+  void refuse(const std::string& name, std::string_view rule, Error error) {
+    errors_.add(std::move(error).of_tensor(name).by_rule(rule));
+  }
+
+  void check_the_layout() {
+    std::vector<layout::TensorInfo> infos;
+    for (const Tensor& t : skeleton_.tensors) {
+      const bool first_of_class = !t.tie_class || skeleton_.tie_classes[*t.tie_class].front() == t.name;
+      if (first_of_class) infos.push_back({t.name, t.shape, t.kind == Kind::kParameter});
+    }
+    // A rule may name only an alias; that is no mistake, so all names are known to it.
+    errors_.add(layout::check_layout(inputs_.layout, infos));
+  }
+
+  const Shape* shape_of(std::string_view key) const {
+    const CatalogTensor* found = inputs_.catalog.find(key);
+    return found == nullptr ? nullptr : &found->shape;
+  }
+
+  bool resolve_names() {
+    std::vector<mapping::Target> targets;
+    for (const Tensor& t : skeleton_.tensors) {
+      if (can_be_in_a_file(t.kind)) targets.push_back({t.name, &t.shape});
+    }
+    std::vector<std::string_view> keys;
+    for (const CatalogTensor& t : inputs_.catalog.tensors) keys.push_back(t.name);
+    auto resolved =
+        mapping::resolve(inputs_.mapping, targets, keys, [&](std::string_view key) { return shape_of(key); });
+    if (!resolved) {
+      errors_.add(std::move(resolved).error());
+      return false;
+    }
+    resolved_ = *std::move(resolved);
+    return true;
+  }
+
+  void begin_statement(const Tensor& t, const layout::Placement& placement) {
+    Statement s;
+    s.name = t.name;
+    s.kind = t.kind;
+    s.shape = t.shape;
+    s.placement = placement;
+    out_.class_of.push_back(static_cast<std::uint32_t>(out_.plan.statements.size()));
+    out_.plan.statements.push_back(std::move(s));
+    out_.pieces.emplace_back();
+  }
+
+  [[nodiscard]] std::size_t index_of(std::string_view name) const {
+    const Tensor* found = skeleton_.find(name);
+    return static_cast<std::size_t>(found - skeleton_.tensors.data());
+  }
+
+  // A tie class is decided once, over all its members; anything else is a class of one.
+  void decide_sources() {
+    std::set<std::uint32_t> done;
+    for (std::size_t i = 0; i < skeleton_.tensors.size(); ++i) {
+      const auto& tie = tensor(i).tie_class;
+      if (!tie || policy_.ties == policy::Ties::kUntie) {
+        decide_source({i});
+      } else if (done.insert(*tie).second) {
+        std::vector<std::size_t> members;
+        for (const std::string& name : skeleton_.tie_classes[*tie]) members.push_back(index_of(name));
+        decide_source(members);
+      }
+    }
+  }
+
+  void decide_source(const std::vector<std::size_t>& members) {
+    const std::size_t head = members.front();
+    for (std::size_t m = 1; m < members.size(); ++m) {
+      Statement& alias = statement(members[m]);
+      alias.provenance = Provenance::kAlias;
+      alias.alias_of = statement(head).name;
+      alias.rule = "R49";
+      alias.reason = fmt::format("it shares the storage of {}", quote(alias.alias_of));
+      out_.class_of[members[m]] = static_cast<std::uint32_t>(head);
+    }
+    if (by_users_word(members) || by_file(members)) return;
+    by_value(members);
+  }
+
+  bool by_users_word(const std::vector<std::size_t>& members) {
+    Statement& s = statement(members.front());
+    for (const std::size_t i : members) {
+      const Tensor& t = tensor(i);
+      if (external_.matches(t.name)) {
+        s.provenance = Provenance::kHost;
+        s.recipe.kind = RecipeKind::kHost;
+        s.rule = "R14";
+        s.reason = "the caller hands the value in (external)";
+        return true;
+      }
+      if (!keep_.matches(t.name)) continue;
+      if (t.presence != Presence::kReal) {
+        refuse(t.name, "R14",
+               Error(Code::kPlan, "it is to be kept, but has no value yet")
+                   .wanted("a real value")
+                   .got(t.presence == Presence::kMeta ? "a tensor on meta" : "memory without a value"));
+      }
+      s.provenance = Provenance::kKept;
+      s.kept_device = t.device;
+      s.rule = "R14";
+      s.reason = "the value that is there is kept (keep)";
+      return true;
+    }
+    return false;
+  }
+
+  bool by_file(const std::vector<std::size_t>& members) {
+    Statement& s = statement(members.front());
+    bool found = false;
+    for (const std::size_t i : members) {
+      const auto expression = resolved_.expressions.find(tensor(i).name);
+      if (expression == resolved_.expressions.end()) continue;
+      if (found) {
+        if (expression->second != s.expression) s.must_equal.push_back(expression->second);
+        continue;
+      }
+      if (!take_pieces(members.front(), tensor(i), expression->second)) return allowed_mismatch_ ? false : true;
+      found = true;
+      s.provenance = Provenance::kFile;
+      s.expression = expression->second;
+      s.mapping_rule = resolved_.decided_by[tensor(i).name];
+      s.rule = members.size() > 1 ? "R50" : "R38";
+      s.reason = s.mapping_rule.empty()
+                     ? "the checkpoint has it"
+                     : fmt::format("the checkpoint has it, by mapping rule {}", quote(s.mapping_rule));
+    }
+    return found;
+  }
+
+  // Works the expression out, and compares the *global* shape (R41). False if that failed; the problem is told,
+  // unless the mismatch is one that the user allows.
+  bool take_pieces(std::size_t head, const Tensor& t, const Expression& expression) {
+    allowed_mismatch_ = false;
+    auto pieces = mapping::expand(expression, [&](std::string_view key) { return shape_of(key); });
+    if (!pieces) {
+      for (Error error : pieces.error()) errors_.add(std::move(error).of_tensor(t.name));
+      return false;
+    }
+    if (pieces->shape != t.shape) {
+      if (allow_mismatch_.matches(t.name)) {
+        allowed_mismatch_ = true;
+        return false;
+      }
+      refuse(t.name, "R41",
+             Error(Code::kPlan, fmt::format("the {} has another shape in the checkpoint", describe(t.kind)))
+                 .wanted(t.shape.text())
+                 .got(fmt::format("{} from {}", pieces->shape.text(), shorten(expression.text())))
+                 .try_this("Load the checkpoint that belongs to this model, or allow the mismatch (allow_mismatch)"));
+      return false;
+    }
+    out_.pieces[head].source_numbers = number_sources(t, pieces->sources);
+    out_.pieces[head].pieces = *std::move(pieces);
+    return true;
+  }
+
+  std::vector<std::uint32_t> number_sources(const Tensor& t, const std::vector<std::string>& keys) {
+    std::vector<std::uint32_t> numbers;
+    for (const std::string& key : keys) {
+      const auto [place, is_new] =
+          source_number_.try_emplace(key, static_cast<std::uint32_t>(out_.plan.sources.size()));
+      if (is_new) add_source(t, *inputs_.catalog.find(key));
+      numbers.push_back(place->second);
+    }
+    return numbers;
+  }
+
+  void add_source(const Tensor& t, const CatalogTensor& found) {
+    if (!found.dtype) {
+      refuse(t.name, "R45",
+             Error(Code::kUnknownDType, fmt::format("it needs {}, whose dtype {} is unknown", quote(found.name),
+                                                    quote(found.unknown_dtype))));
+    }
+    const auto [file, is_new] =
+        file_number_.try_emplace(found.file, static_cast<std::uint32_t>(out_.plan.files.size()));
+    if (is_new) {
+      const checkpoint::CatalogFile& f = inputs_.catalog.files[found.file];
+      out_.plan.files.push_back({f.name, f.size_bytes});
+    }
+    out_.plan.sources.push_back({found.name, file->second, found.bytes, found.dtype.value_or(DType::kU8), found.shape});
+  }
+
+  // No file has it: a derivation, the value that is there, or an initial value.
+  void by_value(const std::vector<std::size_t>& members) {
+    Statement& s = statement(members.front());
+    if (take_recipe(members, s, &Tensor::derivation, "R6", "its value follows from the model's configuration")) return;
+    const bool missing =
+        std::all_of(members.begin(), members.end(), [&](std::size_t i) { return is_missing(tensor(i)); });
+    if (missing) {
+      report_missing(members);
+      return;
+    }
+    for (const std::size_t i : members) {
+      if (tensor(i).presence != Presence::kReal) continue;
+      s.provenance = Provenance::kKept;
+      s.kept_device = tensor(i).device;
+      s.rule = "R7";
+      s.reason = "no file has it, and the value that is there is kept";
+      return;
+    }
+    if (take_recipe(members, s, &Tensor::init, allowed_mismatch_ ? "R21" : "R12", "no file has it; it is initialised"))
+      return;
+    const Tensor& t = tensor(members.front());
+    const bool never_in_file = !can_be_in_a_file(t.kind);
+    refuse(t.name, never_in_file ? "R6" : "R13",
+           Error(Code::kPlan, fmt::format("nothing says what the value of this {} is", describe(t.kind)))
+               .wanted("a derivation, a real value or a recipe")
+               .got("none of them")
+               .try_this("Build the model under lading.skeleton(), or give a recipe for it"));
+  }
+
+  // A key that the checkpoint should have had, and that nobody said may be missing (R39).
+  [[nodiscard]] bool is_missing(const Tensor& t) const {
+    return can_be_in_a_file(t.kind) && !t.adapter && !allow_missing_.matches(t.name) &&
+           !allow_mismatch_.matches(t.name);
+  }
+
+  bool take_recipe(const std::vector<std::size_t>& members, Statement& s, std::optional<model::Recipe> Tensor::*which,
+                   std::string_view rule, std::string_view reason) {
+    for (const std::size_t i : members) {
+      const auto& recipe = tensor(i).*which;
+      if (!recipe) continue;
+      s.recipe = *recipe;
+      s.provenance = provenance_of(recipe->kind);
+      s.rule = rule;
+      s.reason = reason;
+      return true;
+    }
+    return false;
+  }
+
+  void report_missing(const std::vector<std::size_t>& members) {
+    const Tensor& t = tensor(members.front());
+    std::string found = "no such key";
+    if (const auto note = resolved_.tensor_notes.find(t.name); note != resolved_.tensor_notes.end())
+      found = note->second;
+    if (members.size() > 1) found += fmt::format(", nor any of the {} tensors tied to it", members.size() - 1);
+    refuse(t.name, members.size() > 1 ? "R50" : "R39",
+           Error(Code::kPlan, fmt::format("the checkpoint does not have this {}", describe(t.kind)))
+               .wanted(fmt::format("a key for {}", t.shape.text()))
+               .got(std::move(found))
+               .try_this("Map its key, or say that it may be missing (allow_missing)"));
+  }
+
+  void decide_dtypes() {
+    const std::vector<std::string> frozen = skeleton_.frozen_subtrees();
+    const std::set<std::string, std::less<>> frozen_modules(frozen.begin(), frozen.end());
+    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) decide_dtype(i, frozen_modules);
+    for (Statement& s : out_.plan.statements) {
+      if (s.provenance != Provenance::kAlias) continue;
+      // What differs is refused by check_ties; what is stored is the class's.
+      const Statement& head = out_.plan.statements[index_of(s.alias_of)];
+      s.checkpoint_dtype = head.checkpoint_dtype;
+    }
+  }
+
+  static bool in_frozen(std::string_view name, const std::set<std::string, std::less<>>& modules) {
+    if (modules.empty()) return false;
+    if (modules.contains("")) return true;
+    for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
+      if (modules.contains(name.substr(0, dot))) return true;
+    }
+    return false;
+  }
+
+  static bool is_sharded(const layout::Placement& placement) {
+    const auto& cuts = placement.slots.front().cuts;
+    return std::any_of(cuts.begin(), cuts.end(), [](const layout::Cut& cut) {
+      return cut.kind == layout::CutKind::kShard || cut.kind == layout::CutKind::kStridedShard;
+    });
+  }
+
+  void decide_dtype(std::size_t i, const std::set<std::string, std::less<>>& frozen_modules) {
+    const Tensor& t = tensor(i);
+    Statement& s = statement(i);
+    const std::size_t head = out_.class_of[i];
+    const Statement& source = out_.plan.statements[head];
+    s.checkpoint_dtype = checkpoint_dtype(t.name, head);
+    policy::DTypeQuestion question;
+    question.name = t.name;
+    question.kind = t.kind;
+    question.constructed = t.dtype;
+    question.presence = t.presence;
+    question.checkpoint = s.checkpoint_dtype;
+    question.pinned = pins_.of(t.name);
+    question.derived = t.derivation.has_value() && source.provenance != Provenance::kFile;
+    question.declared = t.declared_dtype;
+    question.sharded = is_sharded(s.placement);
+    question.frozen = in_frozen(t.name, frozen_modules);
+    question.requires_grad = t.requires_grad;
+    // A value that is kept is not touched.
+    if (source.provenance == Provenance::kKept) question.checkpoint = t.dtype;
+    auto decision = policy::decide_dtype(policy_, question);
+    if (!decision) {
+      errors_.add(std::move(decision).error().of_tensor(t.name));
+      return;
+    }
+    s.storage = decision->storage;
+    s.compute = decision->compute;
+    s.dtype_reason =
+        fmt::format("{} ({}; compute {})", decision->reason, decision->storage_rule, decision->compute_rule);
+    if (!s.shape.size_bytes(s.storage)) {
+      refuse(t.name, "S3",
+             Error(Code::kPlan, "the tensor is too large, or ends inside a byte")
+                 .got(fmt::format("{} {}", name(s.storage), s.shape.text())));
+    }
+  }
+
+  // Of all its sources together.
+  std::optional<DType> checkpoint_dtype(const std::string& name, std::size_t head) {
+    std::optional<DType> dtype;
+    for (const std::uint32_t number : out_.pieces[head].source_numbers) {
+      const DType next = out_.plan.sources[number].dtype;
+      if (!dtype) dtype = next;
+      if (*dtype == next) continue;
+      const auto both = policy::promote_types(*dtype, next);
+      if (!both) {
+        refuse(name, "R23",
+               Error(Code::kDType, "its parts have dtypes that do not go together")
+                   .got(fmt::format("{} and {}", lading::name(*dtype), lading::name(next))));
+        return dtype;
+      }
+      dtype = *both;
+    }
+    return dtype;
+  }
+
+  void check_keys() {
+    for (const auto& [key, rule] : resolved_.unread) {
+      if (!rule.empty()) {
+        out_.plan.ignored_keys.emplace_back(key, rule);
+        continue;
+      }
+      const Tensor* t = skeleton_.find(key);
+      if (t != nullptr && !can_be_in_a_file(t->kind)) {
+        out_.plan.ignored_keys.emplace_back(key, "non-persistent");
+        continue;
+      }
+      Error error = Error(Code::kPlan, "the checkpoint has a tensor that the model does not have")
+                        .of_tensor(key)
+                        .by_rule("R39")
+                        .in_file(inputs_.catalog.files[inputs_.catalog.find(key)->file].name)
+                        .try_this("Map it, ignore it by a rule, or allow it (allow_unexpected)");
+      if (const auto note = resolved_.key_notes.find(key); note != resolved_.key_notes.end())
+        error.found = note->second;
+      out_.plan.unexpected_keys.push_back(key);
+      if (allow_unexpected_.matches(key)) continue;
+      if (policy_.unexpected == policy::Strictness::kStrict) {
+        errors_.add(std::move(error));
+      } else {
+        out_.plan.warnings.add(std::move(error));
+      }
+    }
+    const bool any_file = !out_.plan.sources.empty();
+    if (!any_file && !inputs_.catalog.tensors.empty() && !skeleton_.tensors.empty()) {
+      errors_.add(Error(Code::kPlan, "the checkpoint and the model have no tensor in common")
+                      .by_rule("R39")
+                      .wanted(fmt::format("names like {}", quote(skeleton_.tensors.front().name)))
+                      .got(fmt::format("names like {}", quote(inputs_.catalog.tensors.front().name)))
+                      .try_this("It is probably another model's checkpoint, or its names need a mapping"));
+    }
+  }
+
+  void check_ties() {
+    if (policy_.ties == policy::Ties::kUntie) return;
+    for (const auto& names : skeleton_.tie_classes) {
+      std::vector<policy::TieMember> members;
+      for (const std::string& name : names) {
+        const Statement& s = statement(index_of(name));
+        members.push_back({s.name, s.storage, s.compute});
+      }
+      errors_.add(policy::check_tie_dtypes(members));
+      check_tie_placement(names);
+      check_tie_sources(names);
+    }
+  }
+
+  // Keys that are to be equal must at least be of one dtype; their bytes are compared while loading (R50).
+  void check_tie_sources(const std::vector<std::string>& names) {
+    const Statement& head = statement(index_of(names.front()));
+    if (head.provenance != Provenance::kFile) return;
+    for (const Expression& other : head.must_equal) {
+      auto pieces = mapping::expand(other, [&](std::string_view key) { return shape_of(key); });
+      if (!pieces) {
+        for (Error error : pieces.error()) errors_.add(std::move(error).of_tensor(head.name));
+        continue;
+      }
+      const auto mine = inputs_.catalog.find(head.expression.keys().front());
+      const auto theirs = inputs_.catalog.find(other.keys().front());
+      if (pieces->shape == head.shape && mine->dtype == theirs->dtype) {
+        number_sources(tensor(index_of(head.name)), pieces->sources);
+        continue;
+      }
+      refuse(head.name, "R50",
+             Error(Code::kPlan, "the checkpoint has the tied tensors in different forms")
+                 .wanted(fmt::format("{} as {}", other.text(), head.shape.text()))
+                 .got(pieces->shape.text())
+                 .try_this("Untie them before sharding (ties = untie), or map one key only"));
+    }
+  }
+
+  // One storage has one placement, and one FSDP2 unit (R52); stages that have one copy each are apart.
+  void check_tie_placement(const std::vector<std::string>& names) {
+    for (std::size_t a = 0; a + 1 < names.size(); ++a) {
+      for (std::size_t b = a + 1; b < names.size(); ++b) {
+        const layout::Placement& one = statement(index_of(names[a])).placement;
+        const layout::Placement& two = statement(index_of(names[b])).placement;
+        if (never_together(one, two) || one == two || without_owners(one) == without_owners(two)) continue;
+        refuse(names[a], "R52",
+               Error(Code::kPlan, fmt::format("it is tied to {}, but they are placed differently", quote(names[b])))
+                   .wanted("one placement and one FSDP2 unit for a tie class")
+                   .got(one.fsdp_group == two.fsdp_group
+                            ? "different cuts"
+                            : fmt::format("units {} and {}", quote(one.fsdp_group), quote(two.fsdp_group)))
+                   .try_this("Put both into one fully_shard call"));
+      }
+    }
+  }
+
+  static layout::Placement without_owners(layout::Placement placement) {
+    for (layout::Slot& slot : placement.slots) {
+      std::erase_if(slot.cuts, [](const layout::Cut& cut) { return cut.kind == layout::CutKind::kOwner; });
+    }
+    return placement;
+  }
+
+  static bool never_together(const layout::Placement& one, const layout::Placement& two) {
+    for (const layout::Cut& a : one.slots.front().cuts) {
+      for (const layout::Cut& b : two.slots.front().cuts) {
+        const bool owners = a.kind == layout::CutKind::kOwner && b.kind == layout::CutKind::kOwner && a.axes == b.axes;
+        if (owners && std::none_of(a.owners.begin(), a.owners.end(), [&](std::uint64_t owner) {
+              return std::find(b.owners.begin(), b.owners.end(), owner) != b.owners.end();
+            })) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  void check_groups() {
+    std::vector<policy::GroupMember> members;
+    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
+      const Statement& s = statement(i);
+      if (s.kind != Kind::kParameter || s.placement.fsdp_group.empty()) continue;
+      members.push_back({s.name, s.placement.fsdp_group, s.storage, s.compute, tensor(i).requires_grad});
+    }
+    errors_.add(policy::check_groups(members));
+  }
+
+  void order_calls() {
+    auto order = call_order(out_.plan.statements);
+    if (order) {
+      out_.plan.call_order = *std::move(order);
+    } else {
+      errors_.add(std::move(order).error());
+    }
+  }
+
+  // Pins come from libraries' tables and may match nothing; the user's own lists may not (R43).
+  void report_unmatched() {
+    for (const std::string& pattern : pins_.unmatched()) {
+      out_.plan.warnings.add(
+          Error(Code::kPolicy, fmt::format("the pin {} matches no tensor", quote(pattern))).by_rule("R25"));
+    }
+    const std::pair<const NameList*, std::string_view> lists[] = {{&allow_missing_, "allow_missing"},
+                                                                  {&allow_unexpected_, "allow_unexpected"},
+                                                                  {&allow_mismatch_, "allow_mismatch"},
+                                                                  {&keep_, "keep"},
+                                                                  {&external_, "external"}};
+    for (const auto& [list, field] : lists) {
+      for (const std::string& pattern : unmatched(*list)) {
+        Error error = Error(Code::kPolicy, fmt::format("{}: {} matches nothing", field, quote(pattern))).by_rule("R43");
+        if (list == &keep_ || list == &external_) {
+          errors_.add(std::move(error));
+        } else {
+          out_.plan.warnings.add(std::move(error));
+        }
+      }
+    }
+  }
+
+  std::vector<std::string> unmatched(const NameList& list) const {
+    std::vector<std::string> patterns;
+    for (const std::string& pattern : list.patterns()) {
+      const auto is_match = [&](std::string_view name) { return layout::matches(pattern, name); };
+      const bool used = std::any_of(skeleton_.tensors.begin(), skeleton_.tensors.end(),
+                                    [&](const Tensor& t) { return is_match(t.name); }) ||
+                        std::any_of(resolved_.unread.begin(), resolved_.unread.end(),
+                                    [&](const auto& entry) { return is_match(entry.first); });
+      if (!used) patterns.push_back(pattern);
+    }
+    return patterns;
+  }
+
+  const PlanInputs& inputs_;
+  const policy::Policy& policy_;
+  const model::Skeleton& skeleton_;
+  policy::Pins pins_;
+  NameList allow_missing_;
+  NameList allow_unexpected_;
+  NameList allow_mismatch_;
+  NameList keep_;
+  NameList external_;
+  mapping::Resolved resolved_;
+  std::map<std::string, std::uint32_t, std::less<>> source_number_;
+  std::map<std::uint32_t, std::uint32_t> file_number_;
+  bool allowed_mismatch_ = false;
+  Decisions out_;
+  Errors errors_;
+};
+
+}  // namespace
+
+Result<Decisions, Errors> decide(const PlanInputs& inputs) { return Decider(inputs).run(); }
+
+}  // namespace lading::plan

@@ -1,0 +1,183 @@
+// What all ranks must agree on, as 128 bits: XXH3 over a sequence in which every text and list says its length.
+//
+// In it: lading's version, mesh, devices, seed, every statement, and the catalog's part in them. Not in it: the
+// rank plans, the order in which files and sources were met, sentences for people, and what may differ from
+// rank to rank or from node to node (where a kept value is now, the budget).
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <memory>
+
+#include "base/version.h"
+#include "plan/plan.h"
+
+namespace lading::plan {
+namespace {
+
+using mapping::Expression;
+
+class Hasher {
+ public:
+  Hasher() : state_(XXH3_createState(), &XXH3_freeState) {
+    LADING_CHECK(state_ != nullptr && XXH3_128bits_reset(state_.get()) == XXH_OK);
+  }
+
+  void number(std::uint64_t number) {
+    std::array<unsigned char, 8> bytes{};
+    for (unsigned i = 0; i < 8; ++i) bytes[i] = static_cast<unsigned char>(number >> (8 * i));
+    add(bytes.data(), bytes.size());
+  }
+  // -0 and 0 are different values; all NaNs are one.
+  void fraction(double value) {
+    number(std::bit_cast<std::uint64_t>(value == value ? value : std::numeric_limits<double>::quiet_NaN()));
+  }
+  void text(std::string_view text) {
+    number(text.size());
+    add(text.data(), text.size());
+  }
+  template <class Enum>
+  void word(Enum value) {
+    number(static_cast<std::uint64_t>(value));
+  }
+  template <class List, class Add>
+  void list(const List& list, const Add& add) {
+    number(list.size());
+    for (const auto& element : list) add(element);
+  }
+  template <class Numbers>
+  void numbers(const Numbers& values) {
+    list(values, [this](std::uint64_t value) { number(value); });
+  }
+  void texts(const std::vector<std::string>& values) {
+    list(values, [this](const std::string& value) { text(value); });
+  }
+
+  std::string hex() {
+    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  }
+
+ private:
+  void add(const void* bytes, std::size_t size) {
+    LADING_CHECK(XXH3_128bits_update(state_.get(), bytes, size) == XXH_OK);
+  }
+
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+};
+
+void add_expression(Hasher& hash, const Expression& e) {
+  hash.word(e.op);
+  hash.text(e.key);
+  hash.number(e.dim);
+  hash.number(e.begin);
+  hash.number(e.end);
+  hash.numbers(e.factors);
+  hash.numbers(e.order);
+  hash.numbers(e.shape.dims());
+  hash.fraction(e.fill);
+  hash.list(e.parts, [&](const Expression& part) { add_expression(hash, part); });
+}
+
+void add_recipe(Hasher& hash, const model::Recipe& recipe) {
+  hash.word(recipe.kind);
+  for (const double value : {recipe.value, recipe.low, recipe.high, recipe.mean, recipe.std}) hash.fraction(value);
+  hash.number(recipe.zero_row ? 1 : 0);
+  hash.number(recipe.zero_row.value_or(0));
+  hash.texts(recipe.inputs);
+}
+
+void add_cut(Hasher& hash, const layout::Cut& cut) {
+  hash.word(cut.kind);
+  hash.numbers(cut.axes);
+  hash.number(cut.dim);
+  hash.number(cut.split_factor);
+  hash.number(cut.even ? 1 : 0);
+  hash.number(cut.pad_multiple);
+  hash.text(cut.unit);
+  hash.number(cut.group_offset_elems);
+  hash.number(cut.group_elems);
+  hash.numbers(cut.owners);
+}
+
+void add_placement(Hasher& hash, const layout::Placement& placement) {
+  hash.list(placement.slots, [&](const layout::Slot& slot) {
+    hash.text(slot.name);
+    hash.list(slot.cuts, [&](const layout::Cut& cut) { add_cut(hash, cut); });
+  });
+  hash.word(placement.device);
+  hash.text(placement.fsdp_group);
+}
+
+void add_statement(Hasher& hash, const Statement& s) {
+  hash.text(s.name);
+  hash.word(s.kind);
+  hash.numbers(s.shape.dims());
+  hash.word(s.provenance);
+  add_expression(hash, s.expression);
+  hash.list(s.must_equal, [&](const Expression& other) { add_expression(hash, other); });
+  hash.text(s.alias_of);
+  add_recipe(hash, s.recipe);
+  hash.number(s.checkpoint_dtype ? 1 : 0);
+  hash.text(s.checkpoint_dtype ? name(*s.checkpoint_dtype) : std::string_view());
+  hash.text(name(s.storage));
+  hash.text(name(s.compute));
+  add_placement(hash, s.placement);
+  hash.text(s.rule);
+  hash.text(s.mapping_rule);
+}
+
+void add_devices(Hasher& hash, const layout::DeviceMap& devices) {
+  hash.list(devices.list, [&](const layout::Device& device) { hash.text(device.text()); });
+  hash.text(devices.type);
+  hash.number(devices.per_node);
+}
+
+void add_sources(Hasher& hash, const Plan& plan) {
+  std::vector<const File*> files;
+  for (const File& file : plan.files) files.push_back(&file);
+  std::sort(files.begin(), files.end(), [](const File* a, const File* b) { return a->name < b->name; });
+  hash.list(files, [&](const File* file) {
+    hash.text(file->name);
+    hash.number(file->size_bytes);
+  });
+  std::vector<const Source*> sources;
+  for (const Source& source : plan.sources) sources.push_back(&source);
+  std::sort(sources.begin(), sources.end(), [](const Source* a, const Source* b) { return a->key < b->key; });
+  hash.list(sources, [&](const Source* source) {
+    hash.text(source->key);
+    hash.text(plan.files[source->file].name);
+    hash.number(source->bytes.begin);
+    hash.number(source->bytes.end);
+    hash.text(name(source->dtype));
+    hash.numbers(source->shape.dims());
+  });
+}
+
+}  // namespace
+
+std::string digest(const Plan& plan) {
+  Hasher hash;
+  hash.text("lading.plan/1");
+  hash.text(kVersion);
+  hash.list(plan.mesh.axes(), [&](const layout::Axis& axis) {
+    hash.text(axis.name);
+    hash.number(axis.size);
+  });
+  add_devices(hash, plan.devices);
+  hash.number(plan.seed);
+  add_sources(hash, plan);
+  hash.list(plan.statements, [&](const Statement& s) { add_statement(hash, s); });
+  hash.numbers(plan.call_order);
+  hash.list(plan.ignored_keys, [&](const auto& ignored) {
+    hash.text(ignored.first);
+    hash.text(ignored.second);
+  });
+  hash.texts(plan.unexpected_keys);
+  return hash.hex();
+}
+
+}  // namespace lading::plan

@@ -1,0 +1,19 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+
+namespace lading::plan {
+
+std::uint64_t Transfer::elems() const {
+  std::uint64_t product = run_elems;
+  for (const TransferLoop& loop : loops) product *= loop.count;
+  return product;
+}
+
+const Statement* Plan::find(std::string_view name) const {
+  const auto found = std::lower_bound(statements.begin(), statements.end(), name,
+                                      [](const Statement& s, std::string_view n) { return s.name < n; });
+  return found != statements.end() && found->name == name ? &*found : nullptr;
+}
+
+}  // namespace lading::plan

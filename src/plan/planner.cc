@@ -1,0 +1,162 @@
+#include "plan/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "plan/decide.h"
+#include "plan/work_out.h"
+
+namespace lading::plan {
+namespace {
+
+constexpr std::uint64_t kLeastStagingBytes = 32ULL << 20;
+
+// The planner's second half: the decisions, worked out for one rank.
+class RankPlanner {
+ public:
+  RankPlanner(const Decisions& decisions, const layout::Layout& layout, std::uint64_t rank)
+      : decisions_(decisions), layout_(layout), rank_(rank) {
+    plan_.rank = rank;
+  }
+
+  Result<RankPlan, Errors> run() {
+    const auto& statements = decisions_.plan.statements;
+    std::map<std::uint32_t, std::size_t> holder;  // by tie class: where this rank's first destination is
+    for (std::uint32_t i = 0; i < statements.size(); ++i) {
+      const std::uint32_t head = decisions_.class_of[i];
+      const auto held = holder.find(head);
+      if (held == holder.end()) {
+        const std::size_t first = plan_.destinations.size();
+        add_destinations(i, head);
+        if (plan_.destinations.size() > first) holder.emplace(head, first);
+      } else if (is_present(statements[i])) {
+        // The other names of a storage that this rank has already (R49).
+        for (std::size_t d = held->second;
+             d < plan_.destinations.size() && decisions_.class_of[plan_.destinations[d].statement] == head; ++d) {
+          plan_.destinations[d].aliases.push_back(i);
+        }
+      }
+    }
+    if (!errors_.empty()) return fail(std::move(errors_));
+    add_up();
+    return std::move(plan_);
+  }
+
+ private:
+  [[nodiscard]] bool is_present(const Statement& s) const {
+    return layout::region_of(s.shape, s.placement.slots.front().cuts, layout_.mesh, rank_).present;
+  }
+
+  void add_destinations(std::uint32_t i, std::uint32_t head) {
+    const Statement& s = decisions_.plan.statements[i];
+    for (const layout::Slot& slot : s.placement.slots) {
+      const layout::Region region = layout::region_of(s.shape, slot.cuts, layout_.mesh, rank_);
+      if (!region.present) continue;
+      Destination destination;
+      destination.statement = i;
+      destination.slot = slot.name;
+      destination.device = layout_.device_of(s.placement, rank_).text();
+      destination.unit = region.unit;
+      destination.owned_elems = region.owned_elems();
+      const auto buffer_bytes = Shape{region.buffer_elems}.size_bytes(s.storage);
+      if (!buffer_bytes) {
+        refuse(s, Error(Code::kPlan, "this rank's part does not end at a whole byte").by_rule("R48"));
+        continue;
+      }
+      destination.buffer_bytes = *buffer_bytes;
+      const Statement& source = decisions_.plan.statements[head];
+      if (source.provenance == Provenance::kFile) work_out_files(s, decisions_.pieces[head], region, destination);
+      if (source.provenance != Provenance::kKept) {
+        for (Transfer& fill : padding_fills(region, s.storage)) destination.transfers.push_back(std::move(fill));
+      }
+      plan_.destinations.push_back(std::move(destination));
+    }
+  }
+
+  void work_out_files(const Statement& s, const FilePieces& file, const layout::Region& region,
+                      Destination& destination) {
+    const WorkInputs inputs{file.pieces, file.source_numbers, decisions_.plan.sources, s.storage};
+    auto transfers = work_out(inputs, region);
+    if (transfers) {
+      destination.transfers = *std::move(transfers);
+    } else {
+      refuse(s, std::move(transfers).error());
+    }
+  }
+
+  void refuse(const Statement& s, Error error) {
+    errors_.add(std::move(error).of_tensor(s.name).on_rank(static_cast<int>(rank_)));
+  }
+
+  void add_up() {
+    std::vector<const Transfer*> transfers;
+    std::map<std::pair<std::string, std::string>, std::uint64_t> units;  // a shared buffer counts once
+    for (const Destination& destination : plan_.destinations) {
+      for (const Transfer& transfer : destination.transfers) transfers.push_back(&transfer);
+      if (destination.unit.empty()) {
+        plan_.owned_bytes += destination.buffer_bytes;
+      } else {
+        auto& bytes = units[{destination.unit, destination.slot}];
+        bytes = std::max(bytes, destination.buffer_bytes);
+      }
+    }
+    for (const auto& [unit, bytes] : units) plan_.owned_bytes += bytes;
+    plan_.reads = reads_of(transfers, decisions_.plan.sources);
+    for (const Read& read : plan_.reads) plan_.read_bytes += read.size_bytes * read.count;
+    if (plan_.read_bytes > 0) plan_.staging_bytes = staging_bytes();
+  }
+
+  // The node's budget, divided among its ranks.
+  [[nodiscard]] std::uint64_t staging_bytes() const {
+    const std::uint64_t budget = decisions_.plan.budget_bytes;
+    const std::uint64_t on_node = std::max<std::uint64_t>(1, std::min(layout_.devices.per_node, layout_.mesh.ranks()));
+    return std::min(budget, std::max(budget / on_node, kLeastStagingBytes));
+  }
+
+  const Decisions& decisions_;
+  const layout::Layout& layout_;
+  std::uint64_t rank_;
+  RankPlan plan_;
+  Errors errors_;
+};
+
+}  // namespace
+
+Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::uint64_t>& ranks) {
+  LADING_ASSIGN_OR_RETURN(Decisions decisions, decide(inputs));
+  Errors errors;
+  std::vector<RankPlan> rank_plans;
+  for (const std::uint64_t rank : ranks) {
+    if (rank >= inputs.layout.mesh.ranks()) {
+      errors.add(Error(Code::kPlan, fmt::format("there is no rank {}", rank))
+                     .wanted(fmt::format("a rank below {}", inputs.layout.mesh.ranks())));
+      continue;
+    }
+    auto rank_plan = RankPlanner(decisions, inputs.layout, rank).run();
+    if (rank_plan) {
+      rank_plans.push_back(*std::move(rank_plan));
+    } else {
+      errors.add(std::move(rank_plan).error());
+    }
+  }
+  if (!errors.empty()) return fail(std::move(errors));
+  decisions.plan.ranks = std::move(rank_plans);
+  return std::move(decisions.plan);
+}
+
+Result<model::Skeleton, Errors> skeleton_of(const checkpoint::Catalog& catalog) {
+  std::vector<model::Tensor> tensors;
+  for (const checkpoint::CatalogTensor& found : catalog.tensors) {
+    model::Tensor tensor;
+    tensor.name = found.name;
+    tensor.shape = found.shape;
+    tensor.dtype = found.dtype.value_or(DType::kU8);
+    tensors.push_back(std::move(tensor));
+  }
+  return model::make_skeleton(std::move(tensors), {}, {});
+}
+
+}  // namespace lading::plan

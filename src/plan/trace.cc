@@ -1,0 +1,75 @@
+#include "plan/trace.h"
+
+#include <algorithm>
+
+namespace lading::plan::check {
+
+bool Trace::follow(std::uint64_t begin, std::uint64_t end, OriginSink& sink) const {
+  if (begin == end) return true;
+  return walk(root_, {begin, 1, end - begin}, sink);
+}
+
+bool Trace::walk(std::uint32_t node_index, Progression elems, OriginSink& sink) const {
+  const Node& node = nodes_[node_index];
+  if (elems.count == 1) elems.stride = 1;  // a stride that is never taken may be larger than this tensor
+  switch (node.kind) {
+    case NodeKind::kSource: return sink.take({node.source, elems.begin, elems.stride, elems.count, 0});
+    case NodeKind::kConstant: return sink.take({Transfer::kFillSource, 0, 1, elems.count, node.fill});
+    case NodeKind::kSegments: return walk_segments(node, elems, sink);
+    case NodeKind::kDims: return walk_dims(node, elems, sink);
+  }
+  return false;
+}
+
+bool Trace::walk_segments(const Node& node, Progression elems, OriginSink& sink) const {
+  const auto& segments = node.segments;
+  while (elems.count > 0) {
+    const std::uint64_t outer = elems.begin / node.period;
+    const std::uint64_t within = elems.begin % node.period;
+    const auto segment = std::upper_bound(segments.begin(), segments.end(), within,
+                                          [](std::uint64_t at, const Segment& s) { return at < s.end; });
+    Progression part{outer * segment->part_period + segment->part_offset + (within - segment->begin), elems.stride, 0};
+    if (elems.stride % node.period == 0) {
+      // Whole periods at a time: all of them meet the same segment.
+      part.stride = elems.stride / node.period * segment->part_period;
+      part.count = elems.count;
+    } else {
+      part.count = std::min(elems.count, (segment->end - within - 1) / elems.stride + 1);
+    }
+    if (!walk(segment->part, part, sink)) return false;
+    elems.begin += part.count * elems.stride;
+    elems.count -= part.count;
+  }
+  return true;
+}
+
+bool Trace::walk_dims(const Node& node, Progression elems, OriginSink& sink) const {
+  const auto& dims = node.dims;
+  // The outermost dim that a step moves in. Where a step is not a whole number of its strides, elements are
+  // followed one by one.
+  std::size_t moving = 0;
+  while (moving + 1 < dims.size() && dims[moving].stride > elems.stride) ++moving;
+  const bool steps = elems.stride % dims[moving].stride == 0;
+  const std::uint64_t step = elems.stride / dims[moving].stride;
+  while (elems.count > 0) {
+    Progression part{0, 1, 1};
+    std::uint64_t rest = elems.begin;
+    std::uint64_t moving_index = 0;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      const std::uint64_t index = rest / dims[d].stride;
+      rest -= index * dims[d].stride;
+      part.begin += index * dims[d].part_stride;
+      if (d == moving) moving_index = index;
+    }
+    if (steps) {
+      part.count = std::min(elems.count, (dims[moving].size - 1 - moving_index) / step + 1);
+      part.stride = step * dims[moving].part_stride;
+    }
+    if (!walk(node.part, part, sink)) return false;
+    elems.begin += part.count * elems.stride;
+    elems.count -= part.count;
+  }
+  return true;
+}
+
+}  // namespace lading::plan::check

@@ -1,0 +1,181 @@
+// The dtype contract, R22 to R29 and R31, R32. docs/dtypes.md has the same as one table, and
+// dtype_table_test.cc holds the two together: change both.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "policy/policy.h"
+
+namespace lading::policy {
+namespace {
+
+using model::Kind;
+using model::Presence;
+
+struct Asked {
+  DType dtype;
+  std::string_view rule;
+  std::string reason;
+};
+
+bool is_floating(DType dtype) { return class_of(dtype) == DTypeClass::kFloat; }
+bool is_ordinary_float(DType dtype) { return is_floating(dtype) && !is_float8(dtype) && !is_packed(dtype); }
+
+// The dtype that the value has before anything is decided.
+DType source_dtype(const DTypeQuestion& question) {
+  if (question.derived) return question.declared.value_or(question.constructed);
+  return question.checkpoint.value_or(question.constructed);
+}
+
+bool is_kept(const DTypeQuestion& question) {
+  return !question.derived && !question.checkpoint && question.presence == Presence::kReal;
+}
+
+bool is_buffer(Kind kind) { return kind == Kind::kBuffer || kind == Kind::kNonPersistentBuffer; }
+
+// Payloads of quantized weights are left alone; so are sharded parameters, which FSDP2 casts when it gathers.
+bool is_cast_when_frozen(const Policy& policy, const DTypeQuestion& question) {
+  if (!policy.compute_dtype || !question.frozen || question.requires_grad) return false;
+  if (!is_ordinary_float(source_dtype(question))) return false;
+  if (question.pinned && pin_withstands(*question.pinned, *policy.compute_dtype)) return false;
+  return is_buffer(question.kind) || (question.kind == Kind::kParameter && !question.sharded);
+}
+
+Result<Asked> ask_by_request(const Policy& policy, const DTypeQuestion& question) {
+  const DType source = source_dtype(question);
+  const std::string_view where = question.checkpoint ? "the checkpoint" : "its constructor";
+  const auto requested = requested_dtype(policy, question.name);
+  if (!requested) return Asked{source, "R22", fmt::format("{} as in {}", name(source), where)};
+  if (policy.cast == Cast::kExact) {
+    return Asked{*requested, "R23", fmt::format("{} is requested exactly", name(*requested))};
+  }
+  auto promoted = promote_types(source, *requested);
+  if (!promoted) {
+    return fail(std::move(promoted)
+                    .error()
+                    .of_tensor(question.name)
+                    .wanted(fmt::format("{}, as in {}", name(source), where))
+                    .got(fmt::format("a request for {}", name(*requested)))
+                    .try_this("ask for dtype \"auto\", for another dtype in this subtree, or for cast \"exact\""));
+  }
+  return Asked{
+      *promoted, "R23",
+      fmt::format("{} in {} and {} requested make {}", name(source), where, name(*requested), name(*promoted))};
+}
+
+Result<Asked> ask(const Policy& policy, const DTypeQuestion& question) {
+  const DType source = source_dtype(question);
+  if (question.derived) return Asked{source, "R29", fmt::format("computed in its declared dtype {}", name(source))};
+  if (question.kind == Kind::kExtraState) return Asked{source, "R10", "extra state is restored as it is"};
+  if (!is_floating(source)) return Asked{source, "R23", fmt::format("{} is not floating and stays", name(source))};
+  if (is_kept(question)) return Asked{source, "R14", fmt::format("the {} value that is there is kept", name(source))};
+  if (is_cast_when_frozen(policy, question)) {
+    return Asked{*policy.compute_dtype, "R28",
+                 fmt::format("{}: in a frozen subtree, so in the compute dtype", name(*policy.compute_dtype))};
+  }
+  // A request is about weights. What a constructor makes beside them is as the constructor says.
+  if (!question.checkpoint && question.kind != Kind::kParameter) {
+    return Asked{source, "R28", fmt::format("{} as constructed: no file holds it", name(source))};
+  }
+  LADING_ASSIGN_OR_RETURN(Asked asked, ask_by_request(policy, question));
+  const bool payload_as_in_file = is_float8(source) && asked.dtype == source;
+  if (question.pinned && !payload_as_in_file && pin_withstands(*question.pinned, asked.dtype)) {
+    return Asked{DType::kF32, "R25", fmt::format("pinned to F32, where it would be {}", name(asked.dtype))};
+  }
+  return asked;
+}
+
+Error too_narrow(const DTypeQuestion& question, const Asked& asked) {
+  return Error(Code::kDType, fmt::format("the memory that is there cannot hold what it should: {}", asked.reason))
+      .of_tensor(question.name)
+      .by_rule(asked.rule)
+      .wanted(fmt::format("{}, or wider", name(asked.dtype)))
+      .got(std::string(name(question.constructed)))
+      .try_this("allocate it wider, or say cast \"destination\" if what is there shall decide");
+}
+
+Result<Asked> settle(const Policy& policy, const DTypeQuestion& question, Asked asked) {
+  if (question.presence == Presence::kMeta) return asked;
+  // zero.Init rounds RoPE tables when they are constructed; they are made anew, whatever is there.
+  if (question.derived && question.presence == Presence::kReal) return asked;
+  if (policy.cast == Cast::kDestination) {
+    return Asked{question.constructed, "R61", fmt::format("{} is there, and decides", name(question.constructed))};
+  }
+  if (!is_wide_enough(asked.dtype, question.constructed)) return fail(too_narrow(question, asked));
+  if (asked.dtype != question.constructed) {
+    asked.reason += fmt::format("; {} is there, which holds it", name(question.constructed));
+    asked.dtype = question.constructed;
+  }
+  return asked;
+}
+
+struct Computed {
+  DType dtype;
+  std::string_view rule;
+};
+
+Computed compute(const Policy& policy, const DTypeQuestion& question, DType storage) {
+  if (!is_floating(storage) || is_packed(storage)) return {storage, "R26"};
+  if (question.kind != Kind::kParameter) return {storage, "R28"};  // FSDP2 casts parameters only
+  if (!policy.compute_dtype) return {storage, "R26"};              // then nobody casts
+  DType otherwise = storage;
+  // The record says what the authors computed in; it is void where the bits are gone.
+  if (!question.derived && question.checkpoint && is_wide_enough(*question.checkpoint, storage)) {
+    otherwise = *question.checkpoint;
+  } else if (storage == DType::kF32 && bits(*policy.compute_dtype) < bits(DType::kF32)) {
+    otherwise = *policy.compute_dtype;
+  }
+  const bool payload = is_float8(otherwise) && otherwise == storage;
+  if (question.pinned && !payload && pin_withstands(*question.pinned, otherwise)) return {DType::kF32, "R26"};
+  return {otherwise, "R26"};
+}
+
+}  // namespace
+
+std::optional<DType> requested_dtype(const Policy& policy, std::string_view name) {
+  std::optional<DType> requested = policy.dtype;
+  std::size_t longest = 0;
+  for (const auto& [module, dtype] : policy.subtree_dtypes) {
+    if (module.size() < longest || !model::is_beneath(name, module)) continue;
+    longest = module.size();
+    requested = dtype;
+  }
+  return requested;
+}
+
+Result<DTypeDecision> decide_dtype(const Policy& policy, const DTypeQuestion& question) {
+  LADING_ASSIGN_OR_RETURN(Asked asked, ask(policy, question));
+  LADING_ASSIGN_OR_RETURN(Asked settled, settle(policy, question, std::move(asked)));
+  if (!question.derived && question.checkpoint && !cast_is_possible(*question.checkpoint, settled.dtype)) {
+    return fail(Error(Code::kDType, fmt::format("{} cannot be converted to {} in one rounding",
+                                                name(*question.checkpoint), name(settled.dtype)))
+                    .of_tensor(question.name)
+                    .by_rule(is_packed(*question.checkpoint) || is_float8(*question.checkpoint) ? "R48" : "R24")
+                    .wanted(std::string(name(*question.checkpoint)))
+                    .got(std::string(name(settled.dtype)))
+                    .try_this("load it in the checkpoint's dtype"));
+  }
+  const Computed computed = compute(policy, question, settled.dtype);
+  return DTypeDecision{settled.dtype, computed.dtype, settled.rule, computed.rule, std::move(settled.reason)};
+}
+
+Errors check_tie_dtypes(const std::vector<TieMember>& members) {
+  const auto like_first = [&](const TieMember& member) {
+    return member.storage == members.front().storage && member.compute == members.front().compute;
+  };
+  if (std::all_of(members.begin(), members.end(), like_first)) return {};
+  std::string found;
+  for (const TieMember& member : members) {
+    found += fmt::format("{}{} {}/{}", found.empty() ? "" : ", ", quote(member.name), name(member.storage),
+                         name(member.compute));
+  }
+  return Error(Code::kDType, "tensors that share one storage would have several dtypes")
+      .of_tensor(members.front().name)
+      .by_rule("R31")
+      .wanted("one storage and one compute dtype")
+      .got(std::move(found))
+      .try_this("request one dtype for all of them, or untie them");
+}
+
+}  // namespace lading::policy

@@ -1,0 +1,194 @@
+// `lading.policy/1`, both ways. docs/schema/policy.md is the reference.
+#include <fmt/format.h>
+
+#include <array>
+#include <set>
+
+#include "base/json_fields.h"
+#include "base/json_writer.h"
+#include "base/text.h"
+#include "policy/policy.h"
+
+namespace lading::policy {
+namespace {
+
+constexpr std::string_view kSchemaName = "lading.policy/1";
+
+constexpr std::array kCasts = {
+    std::pair<std::string_view, Cast>{"promote", Cast::kPromote},
+    std::pair<std::string_view, Cast>{"exact", Cast::kExact},
+    std::pair<std::string_view, Cast>{"destination", Cast::kDestination},
+};
+constexpr std::array kTies = {
+    std::pair<std::string_view, Ties>{"keep", Ties::kKeep},
+    std::pair<std::string_view, Ties>{"untie", Ties::kUntie},
+};
+constexpr std::array kStrictnesses = {
+    std::pair<std::string_view, Strictness>{"strict", Strictness::kStrict},
+    std::pair<std::string_view, Strictness>{"report", Strictness::kReport},
+};
+
+// The lists of name patterns, in the order of the document.
+constexpr std::array kPatternLists = {
+    std::pair<std::string_view, std::vector<std::string> Policy::*>{"allow_missing", &Policy::allow_missing},
+    std::pair<std::string_view, std::vector<std::string> Policy::*>{"allow_unexpected", &Policy::allow_unexpected},
+    std::pair<std::string_view, std::vector<std::string> Policy::*>{"allow_mismatch", &Policy::allow_mismatch},
+    std::pair<std::string_view, std::vector<std::string> Policy::*>{"keep", &Policy::keep},
+    std::pair<std::string_view, std::vector<std::string> Policy::*>{"external", &Policy::external},
+};
+
+template <class Enum, std::size_t N>
+std::string_view word_of(const std::array<std::pair<std::string_view, Enum>, N>& words, Enum meaning) {
+  for (const auto& [text, m] : words) {
+    if (m == meaning) return text;
+  }
+  LADING_CHECK(false);
+  return "";
+}
+
+bool can_be_requested(DType dtype) {
+  return class_of(dtype) == DTypeClass::kFloat && !is_packed(dtype) && dtype != DType::kF8E8M0;
+}
+
+bool can_be_computed_in(DType dtype) { return can_be_requested(dtype) && !is_float8(dtype); }
+
+Error problem(std::string message, std::string_view rule) {
+  return Error(Code::kPolicy, std::move(message)).by_rule(rule);
+}
+
+void check_compute(std::string_view field, std::optional<DType> dtype, Errors& errors) {
+  if (!dtype || can_be_computed_in(*dtype)) return;
+  errors.add(problem(fmt::format("{}: not a dtype to compute in", field), "R26")
+                 .wanted("F16, BF16, F32 or F64")
+                 .got(std::string(name(*dtype))));
+}
+
+void check_subtrees(const Policy& policy, Errors& errors) {
+  std::set<std::string_view> seen;
+  for (const auto& [module, dtype] : policy.subtree_dtypes) {
+    const std::string field = fmt::format("subtree_dtypes.{}", escape(module));
+    if (!model::is_pin_pattern(module)) {
+      errors.add(problem(field + ": not the dotted name of a module", "R32")
+                     .got(quote(module))
+                     .try_this("for the whole model, say dtype"));
+    }
+    if (!seen.insert(module).second) errors.add(problem(field + ": listed twice", "R32"));
+    if (!can_be_requested(dtype)) {
+      errors.add(problem(field + ": not a dtype that can be requested", "R23")
+                     .wanted("a floating dtype of 8 bits or more")
+                     .got(std::string(name(dtype))));
+    }
+  }
+}
+
+void read_dtype_or_auto(JsonFields& fields, std::optional<DType>& out) {
+  const auto value = fields.find("dtype");
+  if (!value || (value->is_string() && value->text() == "auto")) return;
+  out = value->is_string() ? dtype_from_name(value->text()) : std::nullopt;
+  if (!out) fields.problem(*value, "dtype", "not a dtype", "\"auto\", or a name as in safetensors, such as \"BF16\"");
+}
+
+void read_subtrees(JsonFields& fields, Policy& policy, Errors& errors) {
+  const auto value = fields.find("subtree_dtypes");
+  if (!value) return;
+  JsonFields subtrees(*value, fields.path_of("subtree_dtypes"), errors);
+  if (!value->is_object()) return;
+  for (const JsonMember member : *value) {
+    DType dtype = DType::kF32;
+    subtrees.dtype(member.key, dtype);
+    policy.subtree_dtypes.emplace_back(member.key, dtype);
+  }
+}
+
+void write_strings(JsonWriter& json, std::string_view key, const std::vector<std::string>& strings) {
+  json.key(key).begin_array();
+  for (const std::string& text : strings) json.string(text);
+  json.end_array();
+}
+
+}  // namespace
+
+Errors check_policy(const Policy& policy) {
+  Errors errors;
+  if (policy.dtype && !can_be_requested(*policy.dtype)) {
+    errors.add(problem("dtype: not a dtype that can be requested", "R23")
+                   .wanted("a floating dtype of 8 bits or more")
+                   .got(std::string(name(*policy.dtype))));
+  }
+  check_compute("compute_dtype", policy.compute_dtype, errors);
+  check_compute("reduce_dtype", policy.reduce_dtype, errors);
+  if (policy.budget_bytes == 0) errors.add(problem("budget_bytes: nothing can be loaded through no memory", "R64"));
+  for (const auto& [field, list] : kPatternLists) {
+    const auto& patterns = policy.*list;
+    for (std::size_t i = 0; i < patterns.size(); ++i) {
+      if (patterns[i].empty()) errors.add(problem(fmt::format("{}[{}]: an empty pattern", field, i), "R39"));
+    }
+  }
+  for (std::size_t i = 0; i < policy.pins.size(); ++i) {
+    if (model::is_pin_pattern(policy.pins[i].pattern)) continue;
+    errors.add(
+        problem(fmt::format("pins[{}].pattern: has an empty component", i), "R25").got(quote(policy.pins[i].pattern)));
+  }
+  check_subtrees(policy, errors);
+  return errors;
+}
+
+Result<Policy, Errors> parse_policy(const JsonDocument& document) {
+  Errors errors;
+  Policy policy;
+  auto fields = begin_document(document, kSchemaName, errors);
+  read_dtype_or_auto(fields, policy.dtype);
+  fields.optional_word("cast", kCasts, policy.cast);
+  fields.optional_dtype("compute_dtype", policy.compute_dtype);
+  fields.optional_dtype("reduce_dtype", policy.reduce_dtype);
+  fields.optional_word("unexpected", kStrictnesses, policy.unexpected);
+  fields.optional_word("ties", kTies, policy.ties);
+  fields.optional_uint64("seed", policy.seed);
+  fields.optional_uint64("budget_bytes", policy.budget_bytes);
+  for (const auto& [field, list] : kPatternLists) fields.optional_strings(field, policy.*list);
+  fields.optional_each("pins", [&](const JsonValue& value, const std::string& path) {
+    policy.pins.push_back(model::read_pin(value, path, errors));
+  });
+  read_subtrees(fields, policy, errors);
+  fields.finish();
+  if (!errors.empty()) return fail(std::move(errors));
+
+  for (Error error : check_policy(policy)) {
+    error.message = "$." + error.message;
+    errors.add(std::move(error));
+  }
+  if (!errors.empty()) return fail(std::move(errors));
+  return policy;
+}
+
+std::string policy_json(const Policy& policy) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("schema").string(kSchemaName);
+  json.key("dtype").string(policy.dtype ? name(*policy.dtype) : "auto");
+  json.key("cast").string(word_of(kCasts, policy.cast));
+  if (policy.compute_dtype) json.key("compute_dtype").string(name(*policy.compute_dtype));
+  if (policy.reduce_dtype) json.key("reduce_dtype").string(name(*policy.reduce_dtype));
+  json.key("unexpected").string(word_of(kStrictnesses, policy.unexpected));
+  json.key("ties").string(word_of(kTies, policy.ties));
+  json.key("seed").number(policy.seed);
+  json.key("budget_bytes").number(policy.budget_bytes);
+  for (const auto& [field, list] : kPatternLists) write_strings(json, field, policy.*list);
+  json.key("pins").begin_array();
+  for (const model::Pin& pin : policy.pins) {
+    json.begin_object()
+        .key("pattern")
+        .string(pin.pattern)
+        .key("strength")
+        .string(model::word(pin.strength))
+        .end_object();
+  }
+  json.end_array();
+  json.key("subtree_dtypes").begin_object();
+  for (const auto& [module, dtype] : policy.subtree_dtypes) json.key(module).string(name(dtype));
+  json.end_object();
+  json.end_object();
+  return json.take();
+}
+
+}  // namespace lading::policy

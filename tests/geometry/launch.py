@@ -1,0 +1,120 @@
+"""Runs a worker in a process of its own, and that worker's ranks in forked ones. Nothing outlives its deadline.
+
+pytest itself never imports a framework: what they do to threads, signals and logging stays over there.
+"""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+VERSIONS = {"torch": "2.13.0", "deepspeed": "0.19.8"}
+
+
+def require(*packages):
+    """Skips, with the reason, where a framework is missing or of another version."""
+    from importlib.metadata import version
+
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed; these tests want {package}=={VERSIONS[package]}", allow_module_level=True)
+        if version(package).split("+")[0] != VERSIONS[package]:
+            pytest.skip(f"{package} is {version(package)}; these tests want {VERSIONS[package]}", allow_module_level=True)
+
+
+def run_worker(module, deadline_s, **arguments):
+    """What `main(**arguments)` of geometry.<module> returns, as JSON."""
+    with tempfile.TemporaryDirectory(prefix="lading_geometry_") as scratch:
+        result = Path(scratch) / "result.json"
+        environment = os.environ | {
+            "PYTHONPATH": str(TESTS),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "DS_ACCELERATOR": "cpu",
+            "LADING_SCRATCH": scratch,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "geometry.launch", module, json.dumps(arguments), str(result), str(deadline_s)],
+            env=environment,
+            cwd=scratch,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=deadline_s + 5)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the session is ours: the worker and its ranks
+            output, _ = process.communicate()
+            pytest.fail(f"{module} was not done in {deadline_s} s\n{output[-4000:]}")
+        if process.returncode != 0 or not result.exists():
+            pytest.fail(f"{module} ended with {process.returncode}\n{output[-4000:]}")
+        return json.loads(result.read_text())
+
+
+def run_ranks(world, function, deadline_s, *arguments):
+    """In a worker: forks `world` gloo ranks, and returns what function(rank, *arguments) gives on each."""
+    import torch.distributed as dist
+
+    scratch = Path(tempfile.mkdtemp(dir=os.environ["LADING_SCRATCH"]))
+    children = {}
+    for rank in range(world):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                signal.alarm(deadline_s)
+                os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+                dist.init_process_group("gloo", init_method=f"file://{scratch}/store", rank=rank, world_size=world)
+                result = function(rank, *arguments)
+                dist.barrier()
+                (scratch / f"{rank}.json").write_text(json.dumps(result))
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        children[pid] = rank
+    failed = []
+    end = time.monotonic() + deadline_s + 2
+    while children and time.monotonic() < end and not failed:
+        for pid in list(children):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done and status != 0:
+                failed.append(children[pid])
+            if done:
+                del children[pid]
+        time.sleep(0.01)
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    if failed or children:
+        raise RuntimeError(f"ranks failed: {failed}; stopped: {sorted(children.values())}")
+    return [json.loads((scratch / f"{rank}.json").read_text()) for rank in range(world)]
+
+
+def worker_main():
+    module, arguments, result, deadline_s = sys.argv[1:]
+    signal.alarm(int(deadline_s))
+    import torch
+
+    torch.set_num_threads(1)
+    value = importlib.import_module(f"geometry.{module}").main(**json.loads(arguments))
+    Path(result).write_text(json.dumps(value))
+
+
+if __name__ == "__main__":
+    worker_main()
