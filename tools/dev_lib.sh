@@ -59,12 +59,14 @@ setup_system() {
 # .venv is rebuilt only when what it should hold changes.
 setup_python() {
   local wanted
-  wanted=$(sha256sum requirements-dev.txt | cut -d' ' -f1)
+  wanted=$(cat requirements-*.txt | sha256sum | cut -d' ' -f1)
   [ "$(cat .venv/.wanted 2>/dev/null)" = "$wanted" ] && return 0
   say "setting up .venv"
   python3 -m venv --clear .venv
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt \
-    || die "Python packages could not be installed; see above which"
+  local pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check)
+  "${pip[@]}" -r requirements-dev.txt || die "Python packages could not be installed; see above which"
+  DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "${pip[@]}" --no-build-isolation -r requirements-deepspeed.txt \
+    || die "DeepSpeed could not be installed; see above why"
   echo "$wanted" >.venv/.wanted
 }
 

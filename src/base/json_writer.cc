@@ -77,6 +77,12 @@ JsonWriter& JsonWriter::fraction(double number) {
   return *this;
 }
 
+JsonWriter& JsonWriter::literal(std::string_view number) {
+  before_value();
+  out_ += number;
+  return *this;
+}
+
 JsonWriter& JsonWriter::boolean(bool value) {
   before_value();
   out_ += value ? "true" : "false";

@@ -27,6 +27,8 @@ class JsonWriter {
   JsonWriter& number(Number number) {
     return fraction(number);
   }
+  /// A number in somebody else's JSON text, as it stands there.
+  JsonWriter& literal(std::string_view number);
   JsonWriter& boolean(bool value);
   JsonWriter& null();
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "cli/columns.h"
 #include "cli/inspect_output.h"
 #include "cli/module_tree.h"
 #include "cli/style.h"
@@ -15,21 +16,6 @@ namespace {
 constexpr std::size_t kLargestShown = 5;
 constexpr std::size_t kTreeLinesShown = 60;
 constexpr std::size_t kMetadataShown = 10;
-
-std::string plural(std::uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", with_commas(count), noun, count == 1 ? "" : "s");
-}
-
-// Columns count characters, not bytes; a name in another script must not push them apart.
-std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
-std::string pad(std::string_view text, std::size_t width) {
-  const std::size_t have = width_of(text);
-  return std::string(text) + std::string(have < width ? width - have : 0, ' ');
-}
 
 class Page {
  public:
@@ -132,12 +118,6 @@ class Page {
       line(fmt::format("  {:>9}  {} {}  {}", human_bytes(tensor->bytes.size_bytes()),
                        pad(shorten(tensor->dtype_name), 8), pad(tensor->shape.text(), 20), shown_name(tensor->name)));
     }
-  }
-
-  // Quotes only where they are needed: ordinary names can be copied as they are.
-  static std::string shown_name(const std::string& name) {
-    const std::string quoted = quote(name);
-    return quoted == "\"" + name + "\"" && !name.empty() ? name : quoted;
   }
 
   void tree() {

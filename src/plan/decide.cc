@@ -9,6 +9,8 @@
 
 #include "base/text.h"
 #include "plan/call_order.h"
+#include "plan/decide_dtypes.h"
+#include "plan/input_checks.h"
 #include "plan/name_list.h"
 
 namespace lading::plan {
@@ -32,11 +34,6 @@ std::string_view describe(Kind kind) {
   return "tensor";
 }
 
-// Only these are ever in a state dict (R46).
-bool can_be_in_a_file(Kind kind) {
-  return kind == Kind::kParameter || kind == Kind::kBuffer || kind == Kind::kExtraState;
-}
-
 Provenance provenance_of(RecipeKind kind) {
   switch (kind) {
     case RecipeKind::kFill: return Provenance::kFill;
@@ -54,7 +51,6 @@ class Decider {
         skeleton_(inputs.skeleton),
         pins_(inputs.skeleton, inputs.policy),
         allow_missing_(inputs.policy.allow_missing),
-        allow_unexpected_(inputs.policy.allow_unexpected),
         allow_mismatch_(inputs.policy.allow_mismatch),
         keep_(inputs.policy.keep),
         external_(inputs.policy.external) {}
@@ -67,12 +63,13 @@ class Decider {
     const layout::PlacementIndex placements(inputs_.layout);
     for (const Tensor& tensor : skeleton_.tensors) begin_statement(tensor, placements.of(tensor.name));
     decide_sources();
-    decide_dtypes();
-    check_keys();
+    errors_.add(decide_dtypes(inputs_, pins_, out_));
+    errors_.add(check_keys(inputs_, resolved_, out_.plan));
     check_ties();
     check_groups();
     order_calls();
-    report_unmatched();
+    report_unmatched_pins();
+    errors_.add(check_name_lists(inputs_, out_.plan));
     if (!errors_.empty()) return fail(std::move(errors_));
     Plan& plan = out_.plan;
     plan.mesh = inputs_.layout.mesh;
@@ -331,135 +328,18 @@ class Decider {
                .try_this("Map its key, or say that it may be missing (allow_missing)"));
   }
 
-  void decide_dtypes() {
-    const std::vector<std::string> frozen = skeleton_.frozen_subtrees();
-    const std::set<std::string, std::less<>> frozen_modules(frozen.begin(), frozen.end());
-    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) decide_dtype(i, frozen_modules);
-    for (Statement& s : out_.plan.statements) {
-      if (s.provenance != Provenance::kAlias) continue;
-      // What differs is refused by check_ties; what is stored is the class's.
-      const Statement& head = out_.plan.statements[index_of(s.alias_of)];
-      s.checkpoint_dtype = head.checkpoint_dtype;
-    }
-  }
-
-  static bool in_frozen(std::string_view name, const std::set<std::string, std::less<>>& modules) {
-    if (modules.empty()) return false;
-    if (modules.contains("")) return true;
-    for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
-      if (modules.contains(name.substr(0, dot))) return true;
-    }
-    return false;
-  }
-
-  static bool is_sharded(const layout::Placement& placement) {
-    const auto& cuts = placement.slots.front().cuts;
-    return std::any_of(cuts.begin(), cuts.end(), [](const layout::Cut& cut) {
-      return cut.kind == layout::CutKind::kShard || cut.kind == layout::CutKind::kStridedShard;
-    });
-  }
-
-  void decide_dtype(std::size_t i, const std::set<std::string, std::less<>>& frozen_modules) {
-    const Tensor& t = tensor(i);
-    Statement& s = statement(i);
-    const std::size_t head = out_.class_of[i];
-    const Statement& source = out_.plan.statements[head];
-    s.checkpoint_dtype = checkpoint_dtype(t.name, head);
-    policy::DTypeQuestion question;
-    question.name = t.name;
-    question.kind = t.kind;
-    question.constructed = t.dtype;
-    question.presence = t.presence;
-    question.checkpoint = s.checkpoint_dtype;
-    question.pinned = pins_.of(t.name);
-    question.derived = t.derivation.has_value() && source.provenance != Provenance::kFile;
-    question.declared = t.declared_dtype;
-    question.sharded = is_sharded(s.placement);
-    question.frozen = in_frozen(t.name, frozen_modules);
-    question.requires_grad = t.requires_grad;
-    // A value that is kept is not touched.
-    if (source.provenance == Provenance::kKept) question.checkpoint = t.dtype;
-    auto decision = policy::decide_dtype(policy_, question);
-    if (!decision) {
-      errors_.add(std::move(decision).error().of_tensor(t.name));
-      return;
-    }
-    s.storage = decision->storage;
-    s.compute = decision->compute;
-    s.dtype_reason =
-        fmt::format("{} ({}; compute {})", decision->reason, decision->storage_rule, decision->compute_rule);
-    if (!s.shape.size_bytes(s.storage)) {
-      refuse(t.name, "S3",
-             Error(Code::kPlan, "the tensor is too large, or ends inside a byte")
-                 .got(fmt::format("{} {}", name(s.storage), s.shape.text())));
-    }
-  }
-
-  // Of all its sources together.
-  std::optional<DType> checkpoint_dtype(const std::string& name, std::size_t head) {
-    std::optional<DType> dtype;
-    for (const std::uint32_t number : out_.pieces[head].source_numbers) {
-      const DType next = out_.plan.sources[number].dtype;
-      if (!dtype) dtype = next;
-      if (*dtype == next) continue;
-      const auto both = policy::promote_types(*dtype, next);
-      if (!both) {
-        refuse(name, "R23",
-               Error(Code::kDType, "its parts have dtypes that do not go together")
-                   .got(fmt::format("{} and {}", lading::name(*dtype), lading::name(next))));
-        return dtype;
-      }
-      dtype = *both;
-    }
-    return dtype;
-  }
-
-  void check_keys() {
-    for (const auto& [key, rule] : resolved_.unread) {
-      if (!rule.empty()) {
-        out_.plan.ignored_keys.emplace_back(key, rule);
-        continue;
-      }
-      const Tensor* t = skeleton_.find(key);
-      if (t != nullptr && !can_be_in_a_file(t->kind)) {
-        out_.plan.ignored_keys.emplace_back(key, "non-persistent");
-        continue;
-      }
-      Error error = Error(Code::kPlan, "the checkpoint has a tensor that the model does not have")
-                        .of_tensor(key)
-                        .by_rule("R39")
-                        .in_file(inputs_.catalog.files[inputs_.catalog.find(key)->file].name)
-                        .try_this("Map it, ignore it by a rule, or allow it (allow_unexpected)");
-      if (const auto note = resolved_.key_notes.find(key); note != resolved_.key_notes.end())
-        error.found = note->second;
-      out_.plan.unexpected_keys.push_back(key);
-      if (allow_unexpected_.matches(key)) continue;
-      if (policy_.unexpected == policy::Strictness::kStrict) {
-        errors_.add(std::move(error));
-      } else {
-        out_.plan.warnings.add(std::move(error));
-      }
-    }
-    const bool any_file = !out_.plan.sources.empty();
-    if (!any_file && !inputs_.catalog.tensors.empty() && !skeleton_.tensors.empty()) {
-      errors_.add(Error(Code::kPlan, "the checkpoint and the model have no tensor in common")
-                      .by_rule("R39")
-                      .wanted(fmt::format("names like {}", quote(skeleton_.tensors.front().name)))
-                      .got(fmt::format("names like {}", quote(inputs_.catalog.tensors.front().name)))
-                      .try_this("It is probably another model's checkpoint, or its names need a mapping"));
-    }
-  }
-
   void check_ties() {
     if (policy_.ties == policy::Ties::kUntie) return;
     for (const auto& names : skeleton_.tie_classes) {
       std::vector<policy::TieMember> members;
+      std::vector<const Statement*> placed;
       for (const std::string& name : names) {
         const Statement& s = statement(index_of(name));
         members.push_back({s.name, s.storage, s.compute});
+        placed.push_back(&s);
       }
       errors_.add(policy::check_tie_dtypes(members));
-      check_tie_placement(names);
+      errors_.add(check_tie_placements(placed));
       check_tie_sources(names);
     }
   }
@@ -488,45 +368,6 @@ class Decider {
     }
   }
 
-  // One storage has one placement, and one FSDP2 unit (R52); stages that have one copy each are apart.
-  void check_tie_placement(const std::vector<std::string>& names) {
-    for (std::size_t a = 0; a + 1 < names.size(); ++a) {
-      for (std::size_t b = a + 1; b < names.size(); ++b) {
-        const layout::Placement& one = statement(index_of(names[a])).placement;
-        const layout::Placement& two = statement(index_of(names[b])).placement;
-        if (never_together(one, two) || one == two || without_owners(one) == without_owners(two)) continue;
-        refuse(names[a], "R52",
-               Error(Code::kPlan, fmt::format("it is tied to {}, but they are placed differently", quote(names[b])))
-                   .wanted("one placement and one FSDP2 unit for a tie class")
-                   .got(one.fsdp_group == two.fsdp_group
-                            ? "different cuts"
-                            : fmt::format("units {} and {}", quote(one.fsdp_group), quote(two.fsdp_group)))
-                   .try_this("Put both into one fully_shard call"));
-      }
-    }
-  }
-
-  static layout::Placement without_owners(layout::Placement placement) {
-    for (layout::Slot& slot : placement.slots) {
-      std::erase_if(slot.cuts, [](const layout::Cut& cut) { return cut.kind == layout::CutKind::kOwner; });
-    }
-    return placement;
-  }
-
-  static bool never_together(const layout::Placement& one, const layout::Placement& two) {
-    for (const layout::Cut& a : one.slots.front().cuts) {
-      for (const layout::Cut& b : two.slots.front().cuts) {
-        const bool owners = a.kind == layout::CutKind::kOwner && b.kind == layout::CutKind::kOwner && a.axes == b.axes;
-        if (owners && std::none_of(a.owners.begin(), a.owners.end(), [&](std::uint64_t owner) {
-              return std::find(b.owners.begin(), b.owners.end(), owner) != b.owners.end();
-            })) {
-          return true;
-        }
-      }
-    }
-    return false;
-  }
-
   void check_groups() {
     std::vector<policy::GroupMember> members;
     for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
@@ -546,40 +387,12 @@ class Decider {
     }
   }
 
-  // Pins come from libraries' tables and may match nothing; the user's own lists may not (R43).
-  void report_unmatched() {
+  // Pins come from libraries' tables and may match nothing.
+  void report_unmatched_pins() {
     for (const std::string& pattern : pins_.unmatched()) {
       out_.plan.warnings.add(
           Error(Code::kPolicy, fmt::format("the pin {} matches no tensor", quote(pattern))).by_rule("R25"));
     }
-    const std::pair<const NameList*, std::string_view> lists[] = {{&allow_missing_, "allow_missing"},
-                                                                  {&allow_unexpected_, "allow_unexpected"},
-                                                                  {&allow_mismatch_, "allow_mismatch"},
-                                                                  {&keep_, "keep"},
-                                                                  {&external_, "external"}};
-    for (const auto& [list, field] : lists) {
-      for (const std::string& pattern : unmatched(*list)) {
-        Error error = Error(Code::kPolicy, fmt::format("{}: {} matches nothing", field, quote(pattern))).by_rule("R43");
-        if (list == &keep_ || list == &external_) {
-          errors_.add(std::move(error));
-        } else {
-          out_.plan.warnings.add(std::move(error));
-        }
-      }
-    }
-  }
-
-  std::vector<std::string> unmatched(const NameList& list) const {
-    std::vector<std::string> patterns;
-    for (const std::string& pattern : list.patterns()) {
-      const auto is_match = [&](std::string_view name) { return layout::matches(pattern, name); };
-      const bool used = std::any_of(skeleton_.tensors.begin(), skeleton_.tensors.end(),
-                                    [&](const Tensor& t) { return is_match(t.name); }) ||
-                        std::any_of(resolved_.unread.begin(), resolved_.unread.end(),
-                                    [&](const auto& entry) { return is_match(entry.first); });
-      if (!used) patterns.push_back(pattern);
-    }
-    return patterns;
   }
 
   const PlanInputs& inputs_;
@@ -587,7 +400,6 @@ class Decider {
   const model::Skeleton& skeleton_;
   policy::Pins pins_;
   NameList allow_missing_;
-  NameList allow_unexpected_;
   NameList allow_mismatch_;
   NameList keep_;
   NameList external_;

@@ -22,7 +22,7 @@ class RankPlanner {
     plan_.rank = rank;
   }
 
-  Result<RankPlan, Errors> run() {
+  RankPlan run() {
     const auto& statements = decisions_.plan.statements;
     std::map<std::uint32_t, std::size_t> holder;  // by tie class: where this rank's first destination is
     for (std::uint32_t i = 0; i < statements.size(); ++i) {
@@ -40,7 +40,6 @@ class RankPlanner {
         }
       }
     }
-    if (!errors_.empty()) return fail(std::move(errors_));
     add_up();
     return std::move(plan_);
   }
@@ -61,12 +60,7 @@ class RankPlanner {
       destination.device = layout_.device_of(s.placement, rank_).text();
       destination.unit = region.unit;
       destination.owned_elems = region.owned_elems();
-      const auto buffer_bytes = Shape{region.buffer_elems}.size_bytes(s.storage);
-      if (!buffer_bytes) {
-        refuse(s, Error(Code::kPlan, "this rank's part does not end at a whole byte").by_rule("R48"));
-        continue;
-      }
-      destination.buffer_bytes = *buffer_bytes;
+      destination.buffer_bytes = *Shape{region.buffer_elems}.size_bytes(s.storage);
       const Statement& source = decisions_.plan.statements[head];
       if (source.provenance == Provenance::kFile) work_out_files(s, decisions_.pieces[head], region, destination);
       if (source.provenance != Provenance::kKept) {
@@ -80,15 +74,8 @@ class RankPlanner {
                       Destination& destination) {
     const WorkInputs inputs{file.pieces, file.source_numbers, decisions_.plan.sources, s.storage};
     auto transfers = work_out(inputs, region);
-    if (transfers) {
-      destination.transfers = *std::move(transfers);
-    } else {
-      refuse(s, std::move(transfers).error());
-    }
-  }
-
-  void refuse(const Statement& s, Error error) {
-    errors_.add(std::move(error).of_tensor(s.name).on_rank(static_cast<int>(rank_)));
+    LADING_CHECK(transfers.has_value());  // check_packed() refused what could fail
+    destination.transfers = *std::move(transfers);
   }
 
   void add_up() {
@@ -120,14 +107,42 @@ class RankPlanner {
   const layout::Layout& layout_;
   std::uint64_t rank_;
   RankPlan plan_;
-  Errors errors_;
 };
+
+// Almost every verdict is the same on all ranks and fell before. Where a cut meets a byte is not, so tensors
+// of packed elements are worked out for every rank, though only some are asked for.
+Errors check_packed(const Decisions& decisions, const layout::Layout& layout) {
+  Errors errors;
+  for (std::size_t i = 0; i < decisions.plan.statements.size(); ++i) {
+    const Statement& s = decisions.plan.statements[i];
+    const FilePieces& file = decisions.pieces[decisions.class_of[i]];
+    if (!policy::is_packed(s.storage)) continue;
+    for (std::uint64_t rank = 0; rank < layout.mesh.ranks(); ++rank) {
+      for (const layout::Slot& slot : s.placement.slots) {
+        const layout::Region region = layout::region_of(s.shape, slot.cuts, layout.mesh, rank);
+        const WorkInputs inputs{file.pieces, file.source_numbers, decisions.plan.sources, s.storage};
+        const bool whole_bytes = Shape{region.buffer_elems}.size_bytes(s.storage).has_value();
+        if (whole_bytes && (file.source_numbers.empty() || work_out(inputs, region))) continue;
+        errors.add(Error(Code::kPlan, "the layout cuts packed elements inside a byte")
+                       .of_tensor(s.name)
+                       .on_rank(static_cast<int>(rank))
+                       .by_rule("R48")
+                       .wanted("cuts at whole bytes")
+                       .got(fmt::format("{} elements of {}", region.owned_elems(), name(s.storage)))
+                       .try_this("Shard another dim, or replicate this tensor"));
+        if (errors.is_full()) return errors;
+      }
+    }
+  }
+  return errors;
+}
 
 }  // namespace
 
 Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::uint64_t>& ranks) {
   LADING_ASSIGN_OR_RETURN(Decisions decisions, decide(inputs));
-  Errors errors;
+  Errors errors = check_packed(decisions, inputs.layout);
+  if (!errors.empty()) return fail(std::move(errors));
   std::vector<RankPlan> rank_plans;
   for (const std::uint64_t rank : ranks) {
     if (rank >= inputs.layout.mesh.ranks()) {
@@ -135,12 +150,7 @@ Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::
                      .wanted(fmt::format("a rank below {}", inputs.layout.mesh.ranks())));
       continue;
     }
-    auto rank_plan = RankPlanner(decisions, inputs.layout, rank).run();
-    if (rank_plan) {
-      rank_plans.push_back(*std::move(rank_plan));
-    } else {
-      errors.add(std::move(rank_plan).error());
-    }
+    rank_plans.push_back(RankPlanner(decisions, inputs.layout, rank).run());
   }
   if (!errors.empty()) return fail(std::move(errors));
   decisions.plan.ranks = std::move(rank_plans);

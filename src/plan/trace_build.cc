@@ -237,7 +237,7 @@ class TraceBuilder {
   Result<Built> rearrange(const Expression& e, const Built& part) {
     std::optional<std::uint64_t> product = 1;
     for (const std::uint64_t factor : e.factors) {
-      if (product) product = factor == 0 ? std::nullopt : checked_mul(*product, factor);
+      if (product) product = checked_mul(*product, factor);
     }
     if (product != part.shape[e.dim] || !is_permutation_of(e.order, e.factors.size())) {
       return refuse(

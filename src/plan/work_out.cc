@@ -1,6 +1,7 @@
 #include "plan/work_out.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace lading::plan {
@@ -89,9 +90,7 @@ class Worker {
     if (!region_.present || region_.owned_elems() == 0) return std::move(transfers_);
     for (const Piece& piece : inputs_.pieces.pieces) cut_to_region(piece, 0);
     if (cut_in_a_byte_) {
-      return fail(Error(Code::kPlan, "the layout cuts packed elements inside a byte")
-                      .wanted("cuts at whole bytes")
-                      .try_this("Shard another dim, or replicate this tensor"));
+      return fail(Error(Code::kPlan, "the layout cuts packed elements inside a byte"));
     }
     std::sort(transfers_.begin(), transfers_.end(),
               [](const Transfer& a, const Transfer& b) { return a.target_begin_bytes < b.target_begin_bytes; });
@@ -242,6 +241,34 @@ void add_reads(const Transfer& transfer, const Source& source, std::vector<Read>
   reads.insert(reads.end(), expanded.begin(), expanded.end());
 }
 
+std::uint64_t end_of(const Read& read) {
+  return read.begin_bytes + (read.count - 1) * read.stride_bytes + read.size_bytes;
+}
+
+// Reads that lie in each other and still share no byte: columns of the same rows.
+bool are_columns(std::vector<Read>::const_iterator begin, std::vector<Read>::const_iterator end) {
+  for (auto read = begin; read != end; ++read) {
+    if (read->count != begin->count || read->stride_bytes != begin->stride_bytes || read->count == 1) return false;
+    if (end_of(*read) - (read->count - 1) * read->stride_bytes > begin->begin_bytes + begin->stride_bytes) return false;
+    if (read != begin && read->begin_bytes < std::prev(read)->begin_bytes + std::prev(read)->size_bytes) return false;
+  }
+  return true;
+}
+
+std::vector<Read> join_near(const std::vector<Read>& reads) {
+  std::vector<Read> joined;
+  for (const Read& read : reads) {
+    Read* last = joined.empty() ? nullptr : &joined.back();
+    const bool plain = last != nullptr && last->file == read.file && last->count == 1 && read.count == 1;
+    if (plain && read.begin_bytes <= end_of(*last) + kJoinGapBytes) {
+      last->size_bytes = end_of(read) - last->begin_bytes;
+    } else {
+      joined.push_back(read);
+    }
+  }
+  return joined;
+}
+
 }  // namespace
 
 Result<std::vector<Transfer>> work_out(const WorkInputs& inputs, const Region& region) {
@@ -272,17 +299,21 @@ std::vector<Read> reads_of(const std::vector<const Transfer*>& transfers, const 
   std::sort(reads.begin(), reads.end(), [](const Read& a, const Read& b) {
     return a.file != b.file ? a.file < b.file : a.begin_bytes < b.begin_bytes;
   });
-  std::vector<Read> joined;
-  for (const Read& read : reads) {
-    Read* last = joined.empty() ? nullptr : &joined.back();
-    const bool plain = last != nullptr && last->file == read.file && last->count == 1 && read.count == 1;
-    if (plain && read.begin_bytes <= last->begin_bytes + last->size_bytes + kJoinGapBytes) {
-      last->size_bytes = std::max(last->size_bytes, read.begin_bytes + read.size_bytes - last->begin_bytes);
-    } else {
-      joined.push_back(read);
+  std::vector<Read> once;
+  for (auto begin = reads.begin(); begin != reads.end();) {
+    std::uint64_t reached = end_of(*begin);
+    auto end = begin + 1;
+    for (; end != reads.end() && end->file == begin->file && end->begin_bytes < reached; ++end) {
+      reached = std::max(reached, end_of(*end));
     }
+    if (end - begin == 1 || are_columns(begin, end)) {
+      once.insert(once.end(), begin, end);
+    } else {
+      once.push_back({begin->file, begin->begin_bytes, reached - begin->begin_bytes, 1, 0});
+    }
+    begin = end;
   }
-  return joined;
+  return join_near(once);
 }
 
 }  // namespace lading::plan

@@ -1,0 +1,133 @@
+// What would be loaded, from where, and why: `lading::make_plan(request)`. Nothing is loaded and no tensor data read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lading/dtype.h"
+#include "lading/inspect.h"
+#include "lading/result.h"
+#include "lading/shape.h"
+
+namespace lading {
+
+namespace plan {
+struct Plan;
+}
+
+/// A JSON document: a file that holds it, or the text itself.
+struct PlanDocument {
+  enum class From : std::uint8_t { kFile, kText };
+  From from = From::kFile;
+  std::string value;
+
+  static PlanDocument file(std::string path) { return {From::kFile, std::move(path)}; }
+  static PlanDocument text(std::string json) { return {From::kText, std::move(json)}; }
+};
+
+struct PlanRequest {
+  std::string checkpoint;               ///< as inspect() takes it
+  std::optional<std::string> root;      ///< links may lead anywhere beneath it
+  std::optional<std::string> revision;  ///< of a repository in the Hugging Face cache
+  TrailingBytesPolicy trailing_bytes = TrailingBytesPolicy::kRefuse;
+
+  std::optional<PlanDocument> skeleton;  ///< nothing: the checkpoint itself is the model
+  std::optional<PlanDocument> layout;    ///< nothing: by mesh and strategy
+  std::optional<PlanDocument> mapping;
+  std::optional<PlanDocument> policy;
+
+  std::string mesh;      ///< "dp=4,tp=2"; "" is one rank
+  std::string strategy;  ///< "single", "ddp", "fsdp2", "hsdp", "tp", "fsdp2+tp", "zero3"; "" is "single"
+  /// For strategies with tp: a name in which "*" stands for any characters, and "colwise", "rowwise", "replicate"
+  /// or "vocab". The first that matches decides.
+  std::vector<std::pair<std::string, std::string>> tp_plan;
+
+  /// The ranks that are worked out; nothing: all of them. The verdict covers all.
+  std::optional<std::vector<std::uint64_t>> ranks = {{0}};
+};
+
+struct PlannedTensor {
+  std::string name;
+  std::string kind;  ///< "parameter", "buffer", …
+  Shape shape;       ///< global
+  DType storage = DType::kF32;
+  std::string provenance;         ///< "file", "host", "call", "fill", "random", "alias", "kept"
+  std::uint64_t local_bytes = 0;  ///< on the first rank that was worked out; of an alias: 0
+};
+
+struct RankTotals {
+  std::uint64_t rank = 0;
+  std::uint64_t read_bytes = 0;
+  std::uint64_t owned_bytes = 0;                                    ///< padding included
+  std::uint64_t staging_bytes = 0;                                  ///< of the host, beside the buffers
+  std::vector<std::pair<std::string, std::uint64_t>> device_bytes;  ///< buffers by device
+};
+
+struct PlanReport {
+  std::string path;               ///< of the index or the only file, resolved
+  std::string mesh;               ///< "dp=4,tp=2"; "" is one rank
+  std::uint64_t rank_count = 1;   ///< of the mesh
+  std::string digest;             ///< equal on ranks that agree
+  std::uint64_t bytes_proved = 0;  ///< by the checker, over `ranks`
+  std::vector<PlannedTensor> tensors;  ///< sorted by name
+  std::vector<RankTotals> ranks;       ///< those that were asked for
+  std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
+  std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
+  Errors warnings;
+  std::shared_ptr<const plan::Plan> plan;  ///< all of it, for the functions below
+};
+
+/// Where planning stopped.
+enum class PlanStage : std::uint8_t {
+  kRequest,     ///< the request makes no sense
+  kCheckpoint,  ///< the checkpoint is refused
+  kDocuments,   ///< skeleton, layout, mapping or policy is refused
+  kPlanning,    ///< they do not go together
+  kProof,       ///< the checker refuses the plan: a bug of lading's
+};
+
+struct PlanRefusal {
+  PlanStage stage = PlanStage::kRequest;
+  Errors problems;
+
+  /// Of the command line: 2, 3, 4, 4, 1.
+  [[nodiscard]] int exit_code() const;
+};
+
+/// Every problem that can be found at once is in the refusal.
+Result<PlanReport, PlanRefusal> make_plan(const PlanRequest& request);
+
+/// docs/schema/plan.md
+std::string plan_json(const PlanReport& report);
+
+struct ExplainedFact {
+  std::string topic;  ///< one word, stable: "value", "dtype", "placement", …
+  std::string text;   ///< a sentence; names in it are escaped
+};
+
+/// Where a tensor's value comes from, why this dtype, device and placement, and who is tied to it, as the first rank
+/// that was worked out has it. An unknown name is an error that says what is near.
+Result<std::vector<ExplainedFact>, PlanRefusal> explain(const PlanReport& report, std::string_view tensor);
+
+struct PlanChange {
+  std::string section;                ///< "plan", "file", "source", "tensor", "rank", "destination"
+  std::string name;                   ///< of the file, the tensor, …; "" in section "plan"
+  std::string field;                  ///< "" where all of it is new or gone
+  std::optional<std::string> before;  ///< JSON text; nothing: was not there
+  std::optional<std::string> after;
+};
+
+struct PlanDifference {
+  std::vector<PlanChange> changes;
+  std::vector<std::uint64_t> ranks_not_compared;  ///< that only one of the plans has
+};
+
+/// What has changed since `before`, which plan_json() wrote.
+Result<PlanDifference, PlanRefusal> diff(const PlanReport& report, const PlanDocument& before);
+
+}  // namespace lading

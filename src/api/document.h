@@ -1,0 +1,24 @@
+// Reads the JSON documents of a request, from files or from texts.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/json_reader.h"
+#include "lading/plan.h"
+#include "lading/result.h"
+
+namespace lading {
+
+struct DocumentLimits {
+  std::string_view what;  ///< "skeleton": for messages
+  std::uint64_t max_bytes = 100'000'000;
+};
+
+/// A file is the user's word: links are followed. Errors name the file.
+Result<JsonDocument, Errors> read_document(const PlanDocument& document, const DocumentLimits& limits);
+
+/// What errors in it are told of: the path, or "skeleton (text)".
+[[nodiscard]] std::string document_name(const PlanDocument& document, const DocumentLimits& limits);
+
+}  // namespace lading

@@ -1,0 +1,253 @@
+#include "lading/plan.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "api/document.h"
+#include "base/text.h"
+#include "layout/strategy.h"
+#include "model/skeleton_json.h"
+#include "plan/checker.h"
+#include "plan/explain.h"
+#include "plan/plan_diff.h"
+#include "plan/planner.h"
+#include "plan/totals.h"
+#include "plan/words.h"
+#include "source/checkpoint_source.h"
+
+namespace lading {
+namespace {
+
+// All ranks at once are held in memory; more than this is for a program that asks for one after the other.
+constexpr std::uint64_t kMaxRanksAtOnce = 4096;
+constexpr std::uint64_t kMaxPlanBytes = 1'000'000'000;
+
+Unexpected<PlanRefusal> refuse(PlanStage stage, Errors problems) { return {PlanRefusal{stage, std::move(problems)}}; }
+
+Error usage(std::string message) { return {Code::kUsage, std::move(message)}; }
+
+class Planning {
+ public:
+  explicit Planning(const PlanRequest& request) : request_(request) {}
+
+  Result<PlanReport, PlanRefusal> run() {
+    if (!check_request()) return refuse(PlanStage::kRequest, std::move(problems_));
+    auto checkpoint = open_checkpoint();
+    read_documents();
+    if (!checkpoint) {
+      checkpoint.error().add(std::move(problems_));
+      return refuse(PlanStage::kCheckpoint, std::move(checkpoint).error());
+    }
+    const checkpoint::Catalog& catalog = checkpoint->catalog();
+    if (!problems_.empty()) return refuse(PlanStage::kDocuments, std::move(problems_));
+    if (!request_.skeleton) take(plan::skeleton_of(catalog), skeleton_);
+    if (!request_.layout && problems_.empty()) lay_out();
+    if (!problems_.empty()) return refuse(PlanStage::kPlanning, std::move(problems_));
+    if (!choose_ranks()) return refuse(PlanStage::kRequest, std::move(problems_));
+
+    auto made = plan::make_plan({catalog, skeleton_, layout_, mapping_, policy_}, ranks_);
+    if (!made) return refuse(PlanStage::kPlanning, std::move(made).error());
+    Errors warnings = checkpoint->warnings();
+    warnings.add(std::move(warnings_));
+    warnings.add(std::move(made->warnings));
+    made->warnings = std::move(warnings);
+    const auto checked = plan::check_plan(*made);
+    if (!checked) return refuse(PlanStage::kProof, checked.error());
+
+    PlanReport report;
+    const source::SourceFile& main_file = checkpoint->index() ? *checkpoint->index() : checkpoint->shards().front();
+    report.path = checkpoint->anchor().display(main_file.relative);
+    report.bytes_proved = checked->bytes_proved;
+    fill_in(report, *made);
+    report.plan = std::make_shared<const plan::Plan>(*std::move(made));
+    return report;
+  }
+
+ private:
+  bool check_request() {
+    const bool by_strategy = !request_.mesh.empty() || !request_.strategy.empty() || !request_.tp_plan.empty();
+    if (request_.layout && by_strategy) {
+      problems_.add(usage("a layout stands for itself: mesh, strategy and tensor-parallel plan do not go with it"));
+    } else if (!request_.mesh.empty() && request_.strategy.empty()) {
+      problems_.add(usage("a mesh needs a strategy")
+                        .wanted("single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3"));
+    }
+    if (auto mesh = layout::parse_mesh(request_.mesh); request_.mesh.empty()) {
+      // One rank.
+    } else if (mesh) {
+      strategy_.mesh = *std::move(mesh);
+    } else {
+      problems_.add(std::move(mesh).error());
+    }
+    if (!request_.strategy.empty()) take(layout::parse_strategy(request_.strategy), strategy_.strategy);
+    for (const auto& [pattern, style] : request_.tp_plan) {
+      layout::TpRule& rule = strategy_.tp_plan.emplace_back();
+      rule.pattern = pattern;
+      take(layout::parse_tp_style(style), rule.style);
+    }
+    return problems_.empty();
+  }
+
+  template <class T, class E>
+  void take(Result<T, E> result, T& out) {
+    if (result) {
+      out = *std::move(result);
+    } else {
+      problems_.add(std::move(result).error());
+    }
+  }
+
+  Result<source::CheckpointSource, Errors> open_checkpoint() const {
+    source::OpenOptions options;
+    options.locate.root = request_.root;
+    options.locate.revision = request_.revision;
+    if (request_.trailing_bytes == TrailingBytesPolicy::kAllow) {
+      options.trailing_bytes = checkpoint::TrailingBytes::kAllow;
+    }
+    return source::CheckpointSource::open(request_.checkpoint, options);
+  }
+
+  template <class T, class Parse>
+  void read(const std::optional<PlanDocument>& document, std::string_view what, const Parse& parse, T& out) {
+    if (!document) return;
+    const DocumentLimits limits{what};
+    const auto json = read_document(*document, limits);
+    if (!json) {
+      problems_.add(json.error());
+      return;
+    }
+    Result<T, Errors> parsed = parse(*json);
+    if (!parsed) parsed.error().relocate(document_name(*document, limits), 0);
+    take(std::move(parsed), out);
+  }
+
+  void read_documents() {
+    read(request_.skeleton, "skeleton", model::parse_skeleton, skeleton_);
+    read(request_.layout, "layout", layout::parse_layout, layout_);
+    read(request_.mapping, "mapping", mapping::parse_mapping, mapping_);
+    read(request_.policy, "policy", policy::parse_policy, policy_);
+  }
+
+  void lay_out() {
+    std::vector<layout::TensorInfo> infos;
+    for (const model::Tensor& tensor : skeleton_.tensors) {
+      infos.push_back({tensor.name, tensor.shape, tensor.kind == model::Kind::kParameter});
+    }
+    layout::StrategyLayout made;
+    take(layout::make_layout(strategy_, infos), made);
+    layout_ = std::move(made.layout);
+    for (std::string& note : made.notes) warnings_.add(Error(Code::kLayout, std::move(note)));
+  }
+
+  bool choose_ranks() {
+    // A layout file's mesh has passed check_mesh() while it was parsed.
+    const std::uint64_t count = layout_.mesh.ranks();
+    if (request_.ranks) {
+      ranks_ = *request_.ranks;
+    } else if (count > kMaxRanksAtOnce) {
+      problems_.add(usage("there are too many ranks to work out at once")
+                        .wanted(fmt::format("at most {}", kMaxRanksAtOnce))
+                        .got(std::to_string(count)));
+    } else {
+      ranks_.resize(static_cast<std::size_t>(count));
+      std::iota(ranks_.begin(), ranks_.end(), std::uint64_t{0});
+    }
+    for (const std::uint64_t rank : ranks_) {
+      if (rank >= count) {
+        problems_.add(usage(fmt::format("there is no rank {}", rank)).wanted(fmt::format("a rank below {}", count)));
+      }
+    }
+    return problems_.empty();
+  }
+
+  static void fill_in(PlanReport& report, const plan::Plan& made) {
+    if (!made.mesh.axes().empty()) report.mesh = made.mesh.text();
+    report.rank_count = made.mesh.ranks();
+    report.digest = plan::digest(made);
+    report.ignored_keys = made.ignored_keys;
+    report.unexpected_keys = made.unexpected_keys;
+    report.warnings = made.warnings;
+    for (const plan::Statement& s : made.statements) {
+      report.tensors.push_back(
+          {s.name, std::string(model::word(s.kind)), s.shape, s.storage, std::string(word(s.provenance)), 0});
+    }
+    for (const plan::RankPlan& rank : made.ranks) {
+      const auto bytes = plan::device_bytes(rank);
+      report.ranks.push_back(
+          {rank.rank, rank.read_bytes, rank.owned_bytes, rank.staging_bytes, {bytes.begin(), bytes.end()}});
+    }
+    if (made.ranks.empty()) return;
+    for (const plan::Destination& d : made.ranks.front().destinations) {
+      const DType storage = made.statements[d.statement].storage;
+      report.tensors[d.statement].local_bytes +=
+          d.unit.empty() ? d.buffer_bytes : Shape{d.owned_elems}.size_bytes(storage).value_or(0);
+    }
+  }
+
+  const PlanRequest& request_;
+  layout::StrategyRequest strategy_;
+  model::Skeleton skeleton_;
+  layout::Layout layout_;
+  mapping::Mapping mapping_;
+  policy::Policy policy_;
+  std::vector<std::uint64_t> ranks_;
+  Errors warnings_;
+  Errors problems_;
+};
+
+}  // namespace
+
+int PlanRefusal::exit_code() const {
+  switch (stage) {
+    case PlanStage::kRequest: return 2;
+    case PlanStage::kCheckpoint: return lading::exit_code(problems.front().code);
+    case PlanStage::kDocuments:
+    case PlanStage::kPlanning: return 4;
+    case PlanStage::kProof: return 1;
+  }
+  return 1;
+}
+
+Result<PlanReport, PlanRefusal> make_plan(const PlanRequest& request) { return Planning(request).run(); }
+
+std::string plan_json(const PlanReport& report) { return plan::plan_json(*report.plan); }
+
+Result<std::vector<ExplainedFact>, PlanRefusal> explain(const PlanReport& report, std::string_view tensor) {
+  const plan::Plan& made = *report.plan;
+  const plan::Statement* statement = made.find(tensor);
+  if (statement == nullptr) {
+    Error error = usage("the model has no tensor of this name").of_tensor(tensor);
+    std::vector<std::string> near;
+    for (const std::string& name : plan::near_names(made, tensor)) near.push_back(quote(name));
+    if (!near.empty()) error.remedy = fmt::format("Near it: {}", fmt::join(near, ", "));
+    return refuse(PlanStage::kRequest, std::move(error));
+  }
+  std::vector<ExplainedFact> facts;
+  for (plan::Fact& fact : plan::explain(made, *statement, made.ranks.empty() ? nullptr : &made.ranks.front())) {
+    facts.push_back({std::move(fact.topic), std::move(fact.text)});
+  }
+  return facts;
+}
+
+Result<PlanDifference, PlanRefusal> diff(const PlanReport& report, const PlanDocument& before) {
+  const DocumentLimits limits{"plan", kMaxPlanBytes};
+  const auto old_plan = read_document(before, limits);
+  if (!old_plan) return refuse(PlanStage::kDocuments, old_plan.error());
+  const auto new_plan = read_document(PlanDocument::text(plan_json(report)), {"new plan", JsonDocument::kMaxBytes});
+  if (!new_plan) return refuse(PlanStage::kProof, new_plan.error());
+  auto found = plan::diff_plans(*old_plan, *new_plan);
+  if (!found) {
+    found.error().relocate(document_name(before, limits), 0);
+    return refuse(PlanStage::kDocuments, std::move(found).error());
+  }
+  PlanDifference out;
+  out.ranks_not_compared = std::move(found->ranks_not_compared);
+  for (plan::Change& c : found->changes) {
+    out.changes.push_back({std::move(c.section), std::move(c.name), std::move(c.field), std::move(c.before),
+                           std::move(c.after)});
+  }
+  return out;
+}
+
+}  // namespace lading

@@ -1,0 +1,43 @@
+#include "cli/inspect_command.h"
+
+#include "cli/problems.h"
+#include "cli/style.h"
+
+namespace lading::cli {
+
+CLI::App* add_inspect(CLI::App& app, InspectArguments& arguments) {
+  CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint holds, or every reason to refuse it");
+  command
+      ->add_option("PATH", arguments.path,
+                   "A .safetensors file, an index, a directory, a Hugging Face cache folder, or org/name in that cache")
+      ->required();
+  command->add_flag_callback(
+      "--tensors", [&] { arguments.list = TensorList::kAll; }, "List every tensor");
+  command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/inspect.md)");
+  command->add_flag_callback(
+      "--verify-hash", [&] { arguments.options.hash = HashCheck::kVerify; },
+      "Compare files in a Hugging Face cache with the hashes that name them");
+  command->add_option("--root", arguments.options.root, "Follow links anywhere beneath this directory");
+  command->add_option("--revision", arguments.options.revision, "Branch, tag or commit of a cached repository");
+  command->add_flag_callback(
+      "--allow-trailing-bytes", [&] { arguments.options.trailing_bytes = TrailingBytesPolicy::kAllow; },
+      "Accept bytes behind the last tensor");
+  return command;
+}
+
+int run_inspect(const InspectArguments& arguments, Output& output) {
+  const Style style(output.err_colour);
+  const auto inspection = inspect(arguments.path, arguments.options);
+  if (!inspection) {
+    const Errors& problems = inspection.error();
+    if (arguments.json) output.out += refusal_json(problems);
+    tell(problems, style.red("refused:"), output);
+    return exit_code(problems.front().code);
+  }
+  tell(inspection->warnings, style.yellow("note:"), output);
+  output.out += arguments.json ? inspection_json(*inspection, arguments.list)
+                               : inspection_text(*inspection, arguments.list, output.out_colour);
+  return 0;
+}
+
+}  // namespace lading::cli

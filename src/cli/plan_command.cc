@@ -1,0 +1,114 @@
+#include "cli/plan_command.h"
+
+#include <utility>
+#include <vector>
+
+#include "cli/plan_output.h"
+#include "cli/problems.h"
+#include "cli/style.h"
+
+namespace lading::cli {
+namespace {
+
+constexpr int kDiffers = 6;
+
+void add_documents(CLI::App& command, PlanRequest& request) {
+  const auto document = [&](const char* option, std::optional<PlanDocument>& place, const char* help) {
+    command.add_option_function<std::string>(
+        option, [&place](const std::string& path) { place = PlanDocument::file(path); }, help);
+  };
+  document("--skeleton", request.skeleton, "The model, as JSON; without it, the checkpoint itself is the model");
+  document("--layout", request.layout, "Mesh and placements, as JSON");
+  document("--mapping", request.mapping, "How model tensors are made of checkpoint tensors, as JSON");
+  document("--policy", request.policy, "Dtypes, and what may be missing or kept, as JSON");
+}
+
+void add_strategy(CLI::App& command, PlanRequest& request) {
+  CLI::Option* layout = command.get_option("--layout");
+  command.add_option("--mesh", request.mesh, "Axes and sizes, such as dp=4,tp=2")->excludes(layout);
+  command.add_option("--strategy", request.strategy, "single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3")
+      ->excludes(layout);
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--tp-plan",
+          [&request](const std::vector<std::string>& rules) {
+            for (const std::string& rule : rules) {
+              const std::size_t equals = rule.rfind('=');
+              if (equals == std::string::npos) throw CLI::ValidationError("--tp-plan", "not PATTERN=STYLE: " + rule);
+              request.tp_plan.emplace_back(rule.substr(0, equals), rule.substr(equals + 1));
+            }
+          },
+          "PATTERN=STYLE, once for each rule: colwise, rowwise, vocab or replicate; the first that matches decides")
+      ->allow_extra_args(false)
+      ->excludes(layout);
+}
+
+void add_ranks(CLI::App& command, PlanRequest& request) {
+  CLI::Option* one = command.add_option_function<std::uint64_t>(
+      "--rank", [&request](std::uint64_t rank) { request.ranks = {{rank}}; }, "Work this rank out (0)");
+  command
+      .add_flag_callback(
+          "--all-ranks", [&request] { request.ranks.reset(); }, "Work every rank out")
+      ->excludes(one);
+}
+
+int tell_refusal(const PlanRefusal& refusal, const PlanArguments& arguments, Output& output) {
+  const Style style(output.err_colour);
+  if (arguments.json) output.out += plan_refusal_json(refusal.problems);
+  const bool bug = refusal.stage == PlanStage::kProof;
+  if (bug) output.err += "lading: a bug: the plan that was made does not hold. Please report it.\n";
+  tell(refusal.problems, style.red(bug ? "bug:" : "refused:"), output);
+  return refusal.exit_code();
+}
+
+int run_explain(const PlanReport& report, const PlanArguments& arguments, Output& output) {
+  const auto facts = explain(report, *arguments.explain);
+  if (!facts) return tell_refusal(facts.error(), arguments, output);
+  output.out += arguments.json ? explanation_json(report, *arguments.explain, *facts)
+                               : explanation_text(*facts, output.out_colour);
+  return 0;
+}
+
+int run_diff(const PlanReport& report, const PlanArguments& arguments, Output& output) {
+  const auto difference = diff(report, PlanDocument::file(*arguments.diff));
+  if (!difference) return tell_refusal(difference.error(), arguments, output);
+  output.out += arguments.json ? difference_json(*difference) : difference_text(*difference, output.out_colour);
+  return difference->changes.empty() ? 0 : kDiffers;
+}
+
+}  // namespace
+
+CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
+  CLI::App* command =
+      app.add_subcommand("plan", "Show what each rank would load from where, or every reason why it cannot");
+  PlanRequest& request = arguments.request;
+  command->add_option("CKPT", request.checkpoint, "The checkpoint, as inspect takes it")->required();
+  add_documents(*command, request);
+  add_strategy(*command, request);
+  add_ranks(*command, request);
+  command->add_flag_callback(
+      "--tensors", [&] { arguments.list = TensorList::kAll; }, "List every tensor");
+  command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/plan.md)");
+  CLI::Option* explain = command->add_option("--explain", arguments.explain, "Say why this tensor is what it is");
+  command
+      ->add_option("--diff", arguments.diff, "Compare with a plan that --json wrote before; exit code 6 if they differ")
+      ->excludes(explain);
+  command->add_option("--root", request.root, "Follow links anywhere beneath this directory");
+  command->add_option("--revision", request.revision, "Branch, tag or commit of a cached repository");
+  command->add_flag_callback(
+      "--allow-trailing-bytes", [&] { request.trailing_bytes = TrailingBytesPolicy::kAllow; },
+      "Accept bytes behind the last tensor");
+  return command;
+}
+
+int run_plan(const PlanArguments& arguments, Output& output) {
+  const auto report = make_plan(arguments.request);
+  if (!report) return tell_refusal(report.error(), arguments, output);
+  tell(report->warnings, Style(output.err_colour).yellow("note:"), output);
+  if (arguments.explain) return run_explain(*report, arguments, output);
+  if (arguments.diff) return run_diff(*report, arguments, output);
+  output.out += arguments.json ? plan_json(*report) : plan_text(*report, arguments.list, output.out_colour);
+  return 0;
+}
+
+}  // namespace lading::cli

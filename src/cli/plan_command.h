@@ -1,0 +1,25 @@
+// `lading plan`
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/inspect_output.h"
+#include "lading/plan.h"
+
+namespace lading::cli {
+
+struct PlanArguments {
+  PlanRequest request;
+  TensorList list = TensorList::kSummary;
+  std::optional<std::string> explain;
+  std::optional<std::string> diff;
+  bool json = false;
+};
+
+CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
+int run_plan(const PlanArguments& arguments, Output& output);
+
+}  // namespace lading::cli

@@ -1,0 +1,13 @@
+// The planner's dtypes: every statement is put to policy, with all that it asks.
+#pragma once
+
+#include "plan/decide.h"
+#include "plan/planner.h"
+#include "policy/policy.h"
+
+namespace lading::plan {
+
+/// Sets checkpoint_dtype, storage, compute and dtype_reason of every statement.
+Errors decide_dtypes(const PlanInputs& inputs, const policy::Pins& pins, Decisions& decisions);
+
+}  // namespace lading::plan

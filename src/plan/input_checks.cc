@@ -1,0 +1,129 @@
+#include "plan/input_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+#include "plan/name_list.h"
+
+namespace lading::plan {
+namespace {
+
+using layout::Cut;
+using layout::CutKind;
+using layout::Placement;
+
+Error unexpected_key(const PlanInputs& inputs, const mapping::Resolved& resolved, const std::string& key) {
+  Error error = Error(Code::kPlan, "the checkpoint has a tensor that the model does not have")
+                    .of_tensor(key)
+                    .in_file(inputs.catalog.files[inputs.catalog.find(key)->file].name)
+                    .by_rule("R39")
+                    .try_this("Map it, ignore it by a rule, or allow it (allow_unexpected)");
+  if (const auto note = resolved.key_notes.find(key); note != resolved.key_notes.end()) error.found = note->second;
+  return error;
+}
+
+Placement without_owners(Placement placement) {
+  for (layout::Slot& slot : placement.slots) {
+    std::erase_if(slot.cuts, [](const Cut& cut) { return cut.kind == CutKind::kOwner; });
+  }
+  return placement;
+}
+
+// Pipeline stages that have one copy each are apart.
+bool never_together(const Placement& one, const Placement& two) {
+  for (const Cut& a : one.slots.front().cuts) {
+    for (const Cut& b : two.slots.front().cuts) {
+      if (a.kind != CutKind::kOwner || b.kind != CutKind::kOwner || a.axes != b.axes) continue;
+      const auto also_owns = [&](std::uint64_t owner) {
+        return std::find(b.owners.begin(), b.owners.end(), owner) != b.owners.end();
+      };
+      if (std::none_of(a.owners.begin(), a.owners.end(), also_owns)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+bool can_be_in_a_file(model::Kind kind) {
+  return kind == model::Kind::kParameter || kind == model::Kind::kBuffer || kind == model::Kind::kExtraState;
+}
+
+Errors check_keys(const PlanInputs& inputs, const mapping::Resolved& resolved, Plan& plan) {
+  Errors errors;
+  const NameList allowed(inputs.policy.allow_unexpected);
+  for (const auto& [key, rule] : resolved.unread) {
+    const model::Tensor* tensor = inputs.skeleton.find(key);
+    if (!rule.empty()) {
+      plan.ignored_keys.emplace_back(key, rule);
+    } else if (tensor != nullptr && !can_be_in_a_file(tensor->kind)) {
+      plan.ignored_keys.emplace_back(key, "non-persistent");
+    } else if (allowed.matches(key)) {
+      plan.unexpected_keys.push_back(key);
+    } else if (inputs.policy.unexpected == policy::Strictness::kReport) {
+      plan.unexpected_keys.push_back(key);
+      plan.warnings.add(unexpected_key(inputs, resolved, key));
+    } else {
+      errors.add(unexpected_key(inputs, resolved, key));
+    }
+  }
+  const bool both_have_tensors = !inputs.catalog.tensors.empty() && !inputs.skeleton.tensors.empty();
+  if (plan.sources.empty() && both_have_tensors) {
+    errors.add(Error(Code::kPlan, "the checkpoint and the model have no tensor in common")
+                   .by_rule("R39")
+                   .wanted(fmt::format("names like {}", quote(inputs.skeleton.tensors.front().name)))
+                   .got(fmt::format("names like {}", quote(inputs.catalog.tensors.front().name)))
+                   .try_this("It is probably another model's checkpoint, or its names need a mapping"));
+  }
+  return errors;
+}
+
+Errors check_name_lists(const PlanInputs& inputs, Plan& plan) {
+  Errors errors;
+  const auto matches_something = [&](const std::string& pattern) {
+    const auto is_match = [&](const auto& named) { return layout::matches(pattern, named.name); };
+    return std::any_of(inputs.skeleton.tensors.begin(), inputs.skeleton.tensors.end(), is_match) ||
+           std::any_of(inputs.catalog.tensors.begin(), inputs.catalog.tensors.end(), is_match);
+  };
+  const policy::Policy& policy = inputs.policy;
+  // An allowance that is not needed is harmless; a value that is to be kept or handed in and is not there is lost.
+  const auto check = [&](std::string_view field, const std::vector<std::string>& patterns, Errors& into) {
+    for (const std::string& pattern : patterns) {
+      if (matches_something(pattern)) continue;
+      into.add(Error(Code::kPolicy, fmt::format("{}: {} matches nothing", field, quote(pattern))).by_rule("R43"));
+    }
+  };
+  check("keep", policy.keep, errors);
+  check("external", policy.external, errors);
+  check("allow_missing", policy.allow_missing, plan.warnings);
+  check("allow_unexpected", policy.allow_unexpected, plan.warnings);
+  check("allow_mismatch", policy.allow_mismatch, plan.warnings);
+  return errors;
+}
+
+Errors check_tie_placements(const std::vector<const Statement*>& members) {
+  Errors errors;
+  for (std::size_t a = 0; a + 1 < members.size(); ++a) {
+    for (std::size_t b = a + 1; b < members.size(); ++b) {
+      const Placement& one = members[a]->placement;
+      const Placement& two = members[b]->placement;
+      if (never_together(one, two) || without_owners(one) == without_owners(two)) continue;
+      const bool one_unit = one.fsdp_group == two.fsdp_group;
+      errors.add(
+          Error(Code::kPlan, fmt::format("it is tied to {}, but they are placed differently", quote(members[b]->name)))
+              .of_tensor(members[a]->name)
+              .by_rule("R52")
+              .wanted("one placement and one FSDP2 unit for a tie class")
+              .got(one_unit ? "different cuts or devices"
+                            : fmt::format("units {} and {}", quote(one.fsdp_group), quote(two.fsdp_group)))
+              .try_this("Put both into one fully_shard call"));
+    }
+  }
+  return errors;
+}
+
+}  // namespace lading::plan

@@ -1,0 +1,231 @@
+#include "plan/plan_diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "base/json_writer.h"
+
+namespace lading::plan {
+namespace {
+
+// Longer values are compared part by part, so that what is told can be read.
+constexpr std::size_t kWholeBytes = 240;
+
+void write_value(JsonWriter& json, const JsonValue& value) {
+  switch (value.kind()) {
+    case JsonKind::kObject:
+      json.begin_object(JsonWriter::Lines::kOne);
+      for (const JsonMember member : value) write_value(json.key(member.key), member.value);
+      json.end_object();
+      return;
+    case JsonKind::kArray:
+      json.begin_array(JsonWriter::Lines::kOne);
+      for (const JsonMember member : value) write_value(json, member.value);
+      json.end_array();
+      return;
+    case JsonKind::kString: json.string(value.text()); return;
+    case JsonKind::kTrue: json.boolean(true); return;
+    case JsonKind::kFalse: json.boolean(false); return;
+    case JsonKind::kNull: json.null(); return;
+    case JsonKind::kNumber: json.literal(value.text()); return;
+  }
+}
+
+std::string text_of(const JsonValue& value) {
+  JsonWriter json;
+  write_value(json, value);
+  std::string text = json.take();
+  text.pop_back();  // the newline
+  return text;
+}
+
+using Members = std::map<std::string, JsonValue, std::less<>>;
+
+Members members_of(const JsonValue& value) {
+  Members members;
+  for (const JsonMember member : value) members.emplace(member.key, member.value);
+  return members;
+}
+
+class Differ {
+ public:
+  Result<PlanDiff, Errors> run(const JsonDocument& before, const JsonDocument& after) {
+    for (const JsonDocument* document : {&before, &after}) check(document->root());
+    if (!errors_.empty()) return fail(std::move(errors_));
+    const Members old_fields = members_of(before.root());
+    const Members new_fields = members_of(after.root());
+    static const std::set<std::string, std::less<>> kApart = {"schema",  "ok",    "digest",   "files",   "sources",
+                                                              "tensors", "ranks", "warnings", "problems"};
+    fields({"plan", ""}, old_fields, new_fields, kApart);
+    const auto lists = [&](std::string_view key, std::string_view section, std::string_view id) {
+      const Members a = list_of(before.root(), key, id);
+      const Members b = list_of(after.root(), key, id);
+      if (section == "rank") {
+        ranks(a, b);
+      } else {
+        named(section, "", a, b);
+      }
+    };
+    lists("files", "file", "name");
+    lists("sources", "source", "key");
+    lists("tensors", "tensor", "name");
+    lists("ranks", "rank", "rank");
+    if (!errors_.empty()) return fail(std::move(errors_));
+    return std::move(out_);
+  }
+
+ private:
+  struct Subject {
+    std::string section;
+    std::string name;
+  };
+
+  void check(const JsonValue& root) {
+    const auto schema = root.find("schema");
+    if (!schema || !schema->is_string() || schema->text() != "lading.plan/1") {
+      errors_.add(Error(Code::kSchema, "$.schema: not a plan")
+                      .at({root.offset(), root.offset() + 1})
+                      .wanted("\"lading.plan/1\"")
+                      .got(schema ? schema->found() : "nothing"));
+      return;
+    }
+    if (const auto ok = root.find("ok"); !ok || ok->kind() != JsonKind::kTrue) {
+      errors_.add(Error(Code::kSchema, "$.ok: the plan was refused, so there is nothing to compare")
+                      .at({root.offset(), root.offset() + 1}));
+    }
+  }
+
+  Members list_of(const JsonValue& owner, std::string_view key, std::string_view id) {
+    Members members;
+    const auto list = owner.find(key);
+    if (!list || !list->is_array()) {
+      errors_.add(Error(Code::kSchema, fmt::format("$.{}: not an array", key))
+                      .at({owner.offset(), owner.offset() + 1})
+                      .wanted("an array"));
+      return members;
+    }
+    for (const JsonMember member : *list) {
+      const auto name = member.value.find(id);
+      if (!name || name->text().empty()) {
+        errors_.add(Error(Code::kSchema, fmt::format("$.{}: an element has no {}", key, id))
+                        .at({member.value.offset(), member.value.offset() + 1}));
+        continue;
+      }
+      std::string full(name->text());
+      // A tensor has one destination for each slot.
+      if (const auto slot = member.value.find("slot"); slot && !slot->text().empty()) {
+        full += fmt::format(", slot {}", slot->text());
+      }
+      members.insert_or_assign(std::move(full), member.value);
+    }
+    return members;
+  }
+
+  void add(const Subject& subject, std::string field, const JsonValue* before, const JsonValue* after) {
+    Change change{subject.section, subject.name, std::move(field), {}, {}};
+    if (before != nullptr) change.before = text_of(*before);
+    if (after != nullptr) change.after = text_of(*after);
+    out_.changes.push_back(std::move(change));
+  }
+
+  // Calls `both`, or records what only one of them has. In the order of names.
+  template <class Both>
+  void merge(const Members& a, const Members& b, const Both& both, const auto& only) {
+    std::set<std::string_view> names;
+    for (const auto& [name, value] : a) names.insert(name);
+    for (const auto& [name, value] : b) names.insert(name);
+    for (const std::string_view name : names) {
+      const auto x = a.find(name);
+      const auto y = b.find(name);
+      if (x != a.end() && y != b.end()) {
+        both(name, x->second, y->second);
+      } else {
+        only(name, x != a.end() ? &x->second : nullptr, y != b.end() ? &y->second : nullptr);
+      }
+    }
+  }
+
+  void fields(const Subject& subject, const Members& a, const Members& b,
+              const std::set<std::string, std::less<>>& apart) {
+    merge(
+        a, b,
+        [&](std::string_view key, const JsonValue& x, const JsonValue& y) {
+          if (!apart.contains(key)) values(subject, std::string(key), x, y);
+        },
+        [&](std::string_view key, const JsonValue* x, const JsonValue* y) {
+          if (!apart.contains(key)) add(subject, std::string(key), x, y);
+        });
+  }
+
+  void values(const Subject& subject, const std::string& path, const JsonValue& x, const JsonValue& y) {
+    const std::string before = text_of(x);
+    const std::string after = text_of(y);
+    if (before == after) return;
+    const bool objects = x.is_object() && y.is_object();
+    const bool arrays = x.is_array() && y.is_array() && x.size() == y.size();
+    if (std::max(before.size(), after.size()) <= kWholeBytes || !(objects || arrays)) {
+      add(subject, path, &x, &y);
+    } else if (objects) {
+      merge(
+          members_of(x), members_of(y),
+          [&](std::string_view key, const JsonValue& p, const JsonValue& q) {
+            values(subject, fmt::format("{}.{}", path, key), p, q);
+          },
+          [&](std::string_view key, const JsonValue* p, const JsonValue* q) {
+            add(subject, fmt::format("{}.{}", path, key), p, q);
+          });
+    } else {
+      auto other = y.begin();
+      std::size_t i = 0;
+      for (const JsonMember member : x) {
+        values(subject, fmt::format("{}[{}]", path, i++), member.value, (*other).value);
+        ++other;
+      }
+    }
+  }
+
+  void named(std::string_view section, std::string_view prefix, const Members& a, const Members& b) {
+    static const std::set<std::string, std::less<>> kSentences = {"reason", "dtype_reason"};
+    const auto subject = [&](std::string_view name) {
+      return Subject{std::string(section), fmt::format("{}{}", prefix, name)};
+    };
+    merge(
+        a, b,
+        [&](std::string_view name, const JsonValue& x, const JsonValue& y) {
+          fields(subject(name), members_of(x), members_of(y), kSentences);
+        },
+        [&](std::string_view name, const JsonValue* x, const JsonValue* y) { add(subject(name), "", x, y); });
+  }
+
+  void ranks(const Members& a, const Members& b) {
+    static const std::set<std::string, std::less<>> kApart = {"destinations"};
+    merge(
+        a, b,
+        [&](std::string_view rank, const JsonValue& x, const JsonValue& y) {
+          fields({"rank", std::string(rank)}, members_of(x), members_of(y), kApart);
+          const Members mine = list_of(x, "destinations", "tensor");
+          const Members theirs = list_of(y, "destinations", "tensor");
+          named("destination", fmt::format("rank {}, ", rank), mine, theirs);
+        },
+        [&](std::string_view, const JsonValue* x, const JsonValue* y) {
+          const JsonValue& rank = x != nullptr ? *x : *y;
+          if (const auto number = rank.find("rank")->as_uint64()) out_.ranks_not_compared.push_back(*number);
+        });
+    std::sort(out_.ranks_not_compared.begin(), out_.ranks_not_compared.end());
+  }
+
+  PlanDiff out_;
+  Errors errors_;
+};
+
+}  // namespace
+
+Result<PlanDiff, Errors> diff_plans(const JsonDocument& before, const JsonDocument& after) {
+  return Differ().run(before, after);
+}
+
+}  // namespace lading::plan
