@@ -69,13 +69,13 @@ struct RankTotals {
 };
 
 struct PlanReport {
-  std::string path;               ///< of the index or the only file, resolved
-  std::string mesh;               ///< "dp=4,tp=2"; "" is one rank
-  std::uint64_t rank_count = 1;   ///< of the mesh
-  std::string digest;             ///< equal on ranks that agree
-  std::uint64_t bytes_proved = 0;  ///< by the checker, over `ranks`
-  std::vector<PlannedTensor> tensors;  ///< sorted by name
-  std::vector<RankTotals> ranks;       ///< those that were asked for
+  std::string path;                                               ///< of the index or the only file, resolved
+  std::string mesh;                                               ///< "dp=4,tp=2"; "" is one rank
+  std::uint64_t rank_count = 1;                                   ///< of the mesh
+  std::string digest;                                             ///< equal on ranks that agree
+  std::uint64_t bytes_proved = 0;                                 ///< by the checker, over `ranks`
+  std::vector<PlannedTensor> tensors;                             ///< sorted by name
+  std::vector<RankTotals> ranks;                                  ///< those that were asked for
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
   Errors warnings;

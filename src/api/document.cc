@@ -16,8 +16,8 @@ Result<JsonBuffer> read_file(const std::string& path, const DocumentLimits& limi
   std::error_code error;
   const fs::path place = fs::canonical(path, error);
   if (error) {
-    return fail(Error(Code::kNotFound, fmt::format("the {} cannot be found: {}", limits.what, error.message()))
-                    .in_file(path));
+    return fail(
+        Error(Code::kNotFound, fmt::format("the {} cannot be found: {}", limits.what, error.message())).in_file(path));
   }
   LADING_ASSIGN_OR_RETURN(const io::Anchor anchor, io::Anchor::open(place.parent_path().string()));
   LADING_ASSIGN_OR_RETURN(const io::File file, anchor.open_file(place.filename().string()));

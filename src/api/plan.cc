@@ -70,8 +70,7 @@ class Planning {
     if (request_.layout && by_strategy) {
       problems_.add(usage("a layout stands for itself: mesh, strategy and tensor-parallel plan do not go with it"));
     } else if (!request_.mesh.empty() && request_.strategy.empty()) {
-      problems_.add(usage("a mesh needs a strategy")
-                        .wanted("single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3"));
+      problems_.add(usage("a mesh needs a strategy").wanted("single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3"));
     }
     if (auto mesh = layout::parse_mesh(request_.mesh); request_.mesh.empty()) {
       // One rank.
@@ -244,8 +243,8 @@ Result<PlanDifference, PlanRefusal> diff(const PlanReport& report, const PlanDoc
   PlanDifference out;
   out.ranks_not_compared = std::move(found->ranks_not_compared);
   for (plan::Change& c : found->changes) {
-    out.changes.push_back({std::move(c.section), std::move(c.name), std::move(c.field), std::move(c.before),
-                           std::move(c.after)});
+    out.changes.push_back(
+        {std::move(c.section), std::move(c.name), std::move(c.field), std::move(c.before), std::move(c.after)});
   }
   return out;
 }

@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,6 +44,45 @@ TEST(JsonWriter, NumbersAreExact) {
   std::vector<std::uint64_t> numbers;
   for (const JsonMember member : document->root()) numbers.push_back(member.value.as_uint64().value());
   EXPECT_EQ(numbers, (std::vector<std::uint64_t>{0, ~std::uint64_t{0}, (std::uint64_t{1} << 53) + 1}));
+}
+
+TEST(JsonWriter, FractionsReadBackAsTheSameBits) {
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 10'000; ++i) {
+    const auto value = std::bit_cast<double>(random());
+    JsonWriter json;
+    const std::string text = json.begin_array().number(value).end_array().take();
+    const auto document = parse(text);
+    ASSERT_TRUE(document.has_value()) << text;
+    const JsonValue written = (*document->root().begin()).value;
+    if (!std::isfinite(value)) {
+      EXPECT_TRUE(written.is_string()) << text;
+      continue;
+    }
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(std::strtod(std::string(written.text()).c_str(), nullptr)),
+              std::bit_cast<std::uint64_t>(value))
+        << text;
+  }
+}
+
+TEST(JsonWriter, FractionsAreShortAndInfinitiesAreStrings) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  JsonWriter json;
+  json.begin_array(JsonWriter::Lines::kOne).number(0.1).number(2.0).number(-0.0).number(infinity).number(-infinity);
+  json.number(std::numeric_limits<double>::quiet_NaN()).number(7).end_array();
+  EXPECT_EQ(json.take(), "[0.1, 2, -0, \"inf\", \"-inf\", \"nan\", 7]\n");
+}
+
+TEST(JsonWriter, AContainerOnOneLineHasItsChildrenThere) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("a").begin_object(JsonWriter::Lines::kOne).key("b").begin_array().number(1).number(2).end_array();
+  json.key("c").begin_object().key("d").null().end_object().end_object();
+  json.key("e").begin_array(JsonWriter::Lines::kOne).end_array();
+  json.key("f").begin_array().number(3).end_array();
+  json.end_object();
+  EXPECT_EQ(json.take(),
+            "{\n  \"a\": {\"b\": [1, 2], \"c\": {\"d\": null}},\n  \"e\": [],\n  \"f\": [\n    3\n  ]\n}\n");
 }
 
 TEST(JsonWriter, StringsOfEveryAsciiCharacterRoundTrip) {

@@ -60,7 +60,8 @@ int run(const std::vector<std::string>& arguments, Output& output) {
   DemoArguments demo_arguments;
   add_inspect(app, inspect_arguments);
   const CLI::App* plan = add_plan(app, plan_arguments);
-  CLI::App* demo = app.add_subcommand("demo", "Write a small sample checkpoint, inspect it and plan it for eight ranks");
+  CLI::App* demo =
+      app.add_subcommand("demo", "Write a small sample checkpoint, inspect it and plan it for eight ranks");
   demo->add_option("--dir", demo_arguments.directory, "Where to write it")->capture_default_str();
 
   // CLI11 takes them in reverse.

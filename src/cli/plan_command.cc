@@ -46,6 +46,7 @@ void add_strategy(CLI::App& command, PlanRequest& request) {
 void add_ranks(CLI::App& command, PlanRequest& request) {
   CLI::Option* one = command.add_option_function<std::uint64_t>(
       "--rank", [&request](std::uint64_t rank) { request.ranks = {{rank}}; }, "Work this rank out (0)");
+  one->check(CLI::NonNegativeNumber);  // CLI11 would make 2^64 - 1 of -1
   command
       .add_flag_callback(
           "--all-ranks", [&request] { request.ranks.reset(); }, "Work every rank out")

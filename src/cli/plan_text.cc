@@ -131,7 +131,8 @@ class Page {
   }
 
   void more(std::size_t count) {
-    if (count > kKeysShown) line(style_.dim(fmt::format("  … {} more; --json has all", with_commas(count - kKeysShown))));
+    if (count > kKeysShown)
+      line(style_.dim(fmt::format("  … {} more; --json has all", with_commas(count - kKeysShown))));
   }
 
   void tensors() {

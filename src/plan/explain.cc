@@ -51,8 +51,7 @@ class Explainer {
     if (head_ != &s_) say("value", fmt::format("{}: {} [{}]", word(head_->provenance), head_->reason, head_->rule));
     if (head_->provenance == Provenance::kFile) {
       say("expression", shorten(head_->expression.text()));
-      say("mapping", head_->mapping_rule.empty() ? "no rule: the checkpoint's key is the tensor's own name"
-                                                 : fmt::format("rule {}", quote(head_->mapping_rule)));
+      say("mapping", mapping_words());
     }
     if (head_->provenance == Provenance::kCall) say("inputs", quoted_list(head_->recipe.inputs));
     if (head_->provenance == Provenance::kFill) say("fill", fmt::format("every element is {}", head_->recipe.value));
@@ -62,6 +61,12 @@ class Explainer {
     if (head_->provenance == Provenance::kKept) {
       say("kept", fmt::format("the value is on {} now", shorten(head_->kept_device)));
     }
+  }
+
+  [[nodiscard]] std::string mapping_words() const {
+    if (!head_->mapping_rule.empty()) return fmt::format("rule {}", quote(head_->mapping_rule));
+    return head_->expression.key == s_.name ? "no rule: the key is the tensor's own name"
+                                            : "no rule: the key is the name of a tensor tied to it";
   }
 
   void sources() {

@@ -1,9 +1,9 @@
 """DeepSpeed: what zero.Init leaves of each parameter on each rank, ZeRO++'s second partition included."""
 
+import importlib
 from random import Random
 
 import deepspeed
-import deepspeed.comm.torch
 import torch
 from deepspeed.accelerator import get_accelerator
 from torch import nn
@@ -27,7 +27,8 @@ def fact(rank, mesh, shape, cut, partition):
 
 def on_a_rank(rank, world, hpz, shapes):
     # Otherwise it compiles a shared-memory operator first, for a minute, in the user's home.
-    deepspeed.comm.torch.build_shm_op = lambda: None
+    # By its module name: the attribute deepspeed.comm.torch may be PyTorch itself.
+    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     # On the CPU zero.Init ignores the dtype it is given and makes everything bf16, which counts to 256 only.
     get_accelerator().is_fp16_supported = lambda: True

@@ -1,0 +1,180 @@
+#include "lading/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "lading/sample.h"
+#include "support/temp_dir.h"
+
+namespace lading {
+namespace {
+
+using ::testing::HasSubstr;
+
+class PlanTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    request_.checkpoint = dir_.path("sample");
+    ASSERT_TRUE(write_sample_checkpoint(request_.checkpoint).has_value());
+  }
+
+  PlanRefusal refusal() {
+    auto made = make_plan(request_);
+    EXPECT_FALSE(made.has_value());
+    return made ? PlanRefusal{} : made.error();
+  }
+
+  test::TempDir dir_;
+  PlanRequest request_;
+};
+
+TEST_F(PlanTest, TheCheckpointItselfIsTheModel) {
+  const auto report = make_plan(request_);
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->rank_count, 1U);
+  EXPECT_EQ(report->tensors.size(), 22U);
+  ASSERT_EQ(report->ranks.size(), 1U);
+  EXPECT_EQ(report->ranks[0].owned_bytes, 254'472U);
+  EXPECT_EQ(report->bytes_proved, 254'472U);
+  std::uint64_t local = 0;
+  for (const PlannedTensor& tensor : report->tensors) local += tensor.local_bytes;
+  EXPECT_EQ(local, 254'472U);
+  EXPECT_EQ(report->digest.size(), 32U);
+}
+
+TEST_F(PlanTest, RanksThatAskForThemselvesAgreeAndAddUp) {
+  request_.mesh = "dp=4,tp=2";
+  request_.strategy = "fsdp2+tp";
+  request_.ranks.reset();
+  const auto all = make_plan(request_);
+  ASSERT_TRUE(all.has_value());
+  ASSERT_EQ(all->ranks.size(), 8U);
+  for (std::uint64_t rank = 0; rank < 8; ++rank) {
+    request_.ranks = {{rank}};
+    const auto one = make_plan(request_);
+    ASSERT_TRUE(one.has_value());
+    EXPECT_EQ(one->digest, all->digest);
+    EXPECT_EQ(one->ranks[0].rank, rank);
+    EXPECT_EQ(one->ranks[0].owned_bytes, all->ranks[rank].owned_bytes);
+    EXPECT_EQ(plan_json(*one), plan_json(*make_plan(request_))) << "the same bytes every time";
+  }
+}
+
+TEST_F(PlanTest, InputsThatMatterChangeTheDigest) {
+  const std::string plain = make_plan(request_)->digest;
+  request_.policy = PlanDocument::text(R"({"schema": "lading.policy/1", "dtype": "F32"})");
+  const std::string wider = make_plan(request_)->digest;
+  EXPECT_NE(plain, wider);
+  request_.policy = PlanDocument::text(R"({"schema": "lading.policy/1", "seed": 1})");
+  EXPECT_NE(make_plan(request_)->digest, plain);
+  request_.policy = PlanDocument::text(R"({"schema": "lading.policy/1"})");
+  EXPECT_EQ(make_plan(request_)->digest, plain);
+  request_.mesh = "dp=2";
+  request_.strategy = "ddp";
+  EXPECT_NE(make_plan(request_)->digest, plain);
+}
+
+TEST_F(PlanTest, DocumentsComeFromFilesToo) {
+  request_.policy = PlanDocument::file(dir_.write("p.json", R"({"schema": "lading.policy/1", "dtype": "F32"})"));
+  const auto report = make_plan(request_);
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->tensors[0].storage, DType::kF32);
+  dir_.link("link.json", "p.json");
+  request_.policy = PlanDocument::file(dir_.path("link.json"));
+  EXPECT_TRUE(make_plan(request_).has_value()) << "the user's word: links are followed";
+}
+
+TEST_F(PlanTest, ProblemsOfAllDocumentsAreToldAtOnceWithFileAndPath) {
+  request_.policy = PlanDocument::file(dir_.write("p.json", R"({"schema": "lading.policy/1", "seed": -1, "x": 0})"));
+  request_.mapping = PlanDocument::text("{");
+  request_.skeleton = PlanDocument::file(dir_.path("nothing.json"));
+  const PlanRefusal refused = refusal();
+  EXPECT_EQ(refused.stage, PlanStage::kDocuments);
+  EXPECT_EQ(refused.exit_code(), 4);
+  std::string text;
+  for (const Error& error : refused.problems) text += error.text() + "\n";
+  for (const char* part : {"p.json", "$.seed", "$.x", "mapping (text)", "json_syntax", "nothing.json", "not_found"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST_F(PlanTest, ADocumentThatIsTooLargeIsRefusedUnread) {
+  const std::string path = dir_.write("p.json", "");
+  std::filesystem::resize_file(path, 100'000'001);
+  request_.policy = PlanDocument::file(path);
+  EXPECT_THAT(refusal().problems.front().text(), HasSubstr("too large"));
+  request_.policy = PlanDocument::file(dir_.path());
+  EXPECT_EQ(refusal().stage, PlanStage::kDocuments) << "a directory";
+}
+
+TEST_F(PlanTest, ARefusedCheckpointIsToldBesideTheDocuments) {
+  request_.checkpoint = dir_.path("nothing");
+  request_.policy = PlanDocument::text("{}");
+  const PlanRefusal refused = refusal();
+  EXPECT_EQ(refused.stage, PlanStage::kCheckpoint);
+  EXPECT_EQ(refused.exit_code(), 3);
+  EXPECT_EQ(refused.problems.size(), 2U);
+}
+
+TEST_F(PlanTest, ModelAndCheckpointThatDoNotGoTogetherAreFour) {
+  request_.skeleton = PlanDocument::text(
+      R"({"schema": "lading.skeleton/1", "tensors": [
+          {"name": "model.norm.weight", "kind": "parameter", "shape": [65], "dtype": "BF16"},
+          {"name": "absent", "kind": "parameter", "shape": [2], "dtype": "BF16"}]})");
+  const PlanRefusal refused = refusal();
+  EXPECT_EQ(refused.stage, PlanStage::kPlanning);
+  EXPECT_EQ(refused.exit_code(), 4);
+  EXPECT_EQ(refused.problems.size(), 1U + 1U + 21U) << "shape, missing, and every unexpected key";
+}
+
+TEST_F(PlanTest, RequestsWithoutSenseAreTwo) {
+  const auto code_of = [&](auto edit) {
+    PlanRequest request = request_;
+    edit(request);
+    const auto made = make_plan(request);
+    return made ? 0 : made.error().exit_code();
+  };
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=2"; }), 2);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=two", r.strategy = "ddp"; }), 2);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.strategy = "magic"; }), 2);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.tp_plan = {{"*", "sideways"}}; }), 2);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.ranks = {{1}}; }), 2);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=2", r.layout = PlanDocument::text("{}"); }), 2);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=9999", r.strategy = "ddp", r.ranks.reset(); }), 2);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=2", r.strategy = "tp"; }), 4) << "the layout is refused";
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=99999999", r.strategy = "zero3"; }), 0) << "one rank of many";
+}
+
+TEST_F(PlanTest, EveryStrategyPlansTheSample) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "single"}, {"dp=3", "ddp"},           {"dp=3", "fsdp2"}, {"replicate=2,shard=3", "hsdp"},
+      {"tp=3", "tp"}, {"dp=3,tp=2", "fsdp2+tp"}, {"dp=7", "zero3"}};
+  for (const auto& [mesh, strategy] : cases) {
+    request_.mesh = mesh;
+    request_.strategy = strategy;
+    request_.ranks.reset();
+    const auto report = make_plan(request_);
+    EXPECT_TRUE(report.has_value()) << strategy << ": " << report.error().problems.front().text();
+  }
+}
+
+TEST_F(PlanTest, ExplainAndDiff) {
+  const auto report = make_plan(request_);
+  ASSERT_TRUE(report.has_value());
+  EXPECT_GT(explain(*report, "model.norm.weight")->size(), 5U);
+  const auto unknown = explain(*report, "model.norm.wieght");
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_EQ(unknown.error().exit_code(), 2);
+  EXPECT_THAT(unknown.error().problems.front().text(), HasSubstr("\"model.norm.weight\""));
+
+  EXPECT_TRUE(diff(*report, PlanDocument::text(plan_json(*report)))->changes.empty());
+  request_.policy = PlanDocument::text(R"({"schema": "lading.policy/1", "dtype": "F32"})");
+  const auto wider = make_plan(request_);
+  EXPECT_FALSE(diff(*wider, PlanDocument::text(plan_json(*report)))->changes.empty());
+  EXPECT_EQ(diff(*wider, PlanDocument::text("{}")).error().exit_code(), 4);
+}
+
+}  // namespace
+}  // namespace lading

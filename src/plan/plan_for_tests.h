@@ -1,0 +1,97 @@
+// A plan that has something of everything, made by hand.
+#pragma once
+
+#include <utility>
+
+#include "plan/plan.h"
+
+namespace lading::plan {
+
+inline Plan plan_of_everything() {
+  using mapping::Expression;
+  Plan plan;
+  plan.files = {{"a.safetensors", 1000}, {"b.safetensors", 2000}};
+  plan.sources = {{"k.0", 0, {100, 148}, DType::kBF16, {4, 6}},
+                  {"k.1", 1, {100, 148}, DType::kBF16, {4, 6}},
+                  {"k.2", 1, {148, 244}, DType::kF32, {4, 6}}};
+  plan.mesh = layout::Mesh({{"dp", 2}, {"tp", 2}});
+  plan.devices.type = "cuda";
+  plan.devices.per_node = 4;
+  plan.seed = 5;
+  plan.budget_bytes = 1 << 20;
+  const auto add = [&](std::string name, Provenance provenance, Shape shape) -> Statement& {
+    Statement s;
+    s.name = std::move(name);
+    s.provenance = provenance;
+    s.shape = std::move(shape);
+    s.rule = "R1";
+    s.reason = "because";
+    s.dtype_reason = "so";
+    plan.statements.push_back(std::move(s));
+    return plan.statements.back();
+  };
+  Statement& built = add("a.built", Provenance::kFile, {8, 6});
+  built.expression = Expression::pad(
+      Expression::permute(Expression::concat(0, {Expression::slice(Expression::source("k.0"), 0, 0, 2),
+                                                 Expression::reshape(Expression::source("k.1"), {4, 6})}),
+                          {0, 1}),
+      0, 8, -1.5);
+  built.checkpoint_dtype = DType::kBF16;
+  built.compute = DType::kBF16;
+  built.mapping_rule = "fuse";
+  layout::Cut shard;
+  shard.axes = {1};
+  layout::Cut flat;
+  flat.kind = layout::CutKind::kFlat;
+  flat.axes = {0};
+  built.placement.slots = {{"", {shard}}, {"secondary", {shard, flat}}};
+  built.placement.fsdp_group = "layers";
+  Statement& call = add("b.call", Provenance::kCall, {3});
+  call.recipe.kind = model::RecipeKind::kCall;
+  call.recipe.inputs = {"a.built"};
+  Statement& fill = add("c.fill", Provenance::kFill, {3});
+  fill.recipe.value = 0.1;
+  add("d.kept", Provenance::kKept, {3}).kept_device = "cuda:1";
+  Statement& random = add("e.random", Provenance::kRandom, {5, 3});
+  random.recipe.kind = model::RecipeKind::kNormal;
+  random.recipe.zero_row = 2;
+  random.placement.device = layout::DeviceRule::kCpu;
+  Statement& tied = add("f.tied", Provenance::kFile, {4, 6});
+  tied.expression = Expression::source("k.2");
+  tied.must_equal = {Expression::source("k.3")};
+  Statement& alias = add("g.alias", Provenance::kAlias, {4, 6});
+  alias.alias_of = "f.tied";
+  plan.call_order = {1};
+  plan.ignored_keys = {{"old", "rule"}};
+  plan.unexpected_keys = {"odd"};
+  plan.warnings.add(Error(Code::kPlan, "beware"));
+
+  RankPlan rank;
+  rank.rank = 3;
+  Destination d;
+  d.statement = 5;
+  d.device = "cuda:3";
+  d.buffer_bytes = 96;
+  d.owned_elems = 24;
+  d.transfers = {{2, 148, 0, 12, {{2, 48, 48}}, 0}, {Transfer::kFillSource, 0, 96, 4, {}, 0.5}};
+  d.aliases = {6};
+  rank.destinations = {d};
+  d = {};
+  d.statement = 0;
+  d.device = "cuda:3";
+  d.unit = "unit";
+  d.buffer_bytes = 64;
+  rank.destinations.push_back(d);
+  rank.destinations.push_back(d);
+  d.unit.clear();
+  d.device = "cpu";
+  rank.destinations.push_back(d);
+  rank.reads = {{1, 148, 96, 1, 0}, {0, 100, 4, 3, 8}};
+  rank.read_bytes = 108;
+  rank.owned_bytes = 224;
+  rank.staging_bytes = 4096;
+  plan.ranks = {rank};
+  return plan;
+}
+
+}  // namespace lading::plan

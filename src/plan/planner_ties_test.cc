@@ -1,0 +1,174 @@
+// Tie classes: one source, one dtype, one placement, one memory on each rank.
+#include <gtest/gtest.h>
+
+#include "plan/planner_support.h"
+
+namespace lading::plan {
+namespace {
+
+using namespace world;  // NOLINT(google-build-using-namespace): the tests' own words
+
+// An embedding and a head that share their storage, beside a norm that the checkpoint always has.
+World tied(std::vector<Key> keys) {
+  World world{
+      std::move(keys), {param("embed", {4, 2}), param("head", {4, 2}), param("norm", {2})}, {{"embed", "head"}}};
+  world.keys.push_back({"norm", {2}});
+  return world;
+}
+const std::vector<Key> kEmbedOnly = {{"embed", {4, 2}}};
+const std::vector<Key> kHeadOnly = {{"head", {4, 2}}};
+const std::vector<Key> kBoth = {{"embed", {4, 2}}, {"head", {4, 2}}};
+
+TEST(PlannerTies, R9_R49_OneMemoryUnderAllItsNames) {
+  const auto plan = tied(kEmbedOnly).mesh({{"dp", 2}}).place("*", {shard(0, 0)}).plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(source_of(plan, "embed"), "file R50");
+  EXPECT_EQ(source_of(plan, "head"), "alias R49");
+  EXPECT_EQ(plan->find("head")->alias_of, "embed");
+  for (const std::uint64_t rank : {0U, 1U}) {
+    EXPECT_EQ(rank_of(*plan, rank)->destinations.size(), 2U) << "embed with head, and norm";
+    EXPECT_EQ(find(*plan, rank, "embed"), find(*plan, rank, "head"));
+    // Half of 4x2 and half of 2, four bytes each: a tie is stored once.
+    EXPECT_EQ(rank_of(*plan, rank)->owned_bytes, 16U + 4U);
+  }
+  EXPECT_EQ(held(*plan, 1, "head"), of("embed", {4, 5, 6, 7}));
+}
+
+TEST(PlannerTies, R50_TheSourceIsChosenSymmetrically) {
+  const auto plan = tied(kHeadOnly).plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(source_of(plan, "embed"), "file R50");
+  EXPECT_EQ(held(*plan, 0, "embed"), of("head", {0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_TRUE(plan->find("embed")->must_equal.empty());
+}
+
+TEST(PlannerTies, R50_BothPresentAreToBeCompared) {
+  const auto plan = tied(kBoth).plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  ASSERT_EQ(plan->find("embed")->must_equal.size(), 1U);
+  EXPECT_EQ(plan->find("embed")->must_equal.front().text(), mapping::Expression::source("head").text());
+  EXPECT_EQ(rank_of(*plan, 0)->destinations.size(), 2U) << "compared, and stored once";
+  EXPECT_TRUE(plan->unexpected_keys.empty());
+}
+
+TEST(PlannerTies, R50_BothPresentInDifferentFormsAreRefused) {
+  EXPECT_EQ(verdict(tied({{"embed", {4, 2}}, {"head", {4, 2}, DType::kBF16}})), "R50 embed");
+  World shapes = tied({{"embed", {4, 2}}, {"head", {5, 2}}});
+  EXPECT_EQ(verdict(shapes), "R50 embed") << "the second key of a class is compared as a whole too";
+}
+
+TEST(PlannerTies, R50_NonePresentIsAnErrorThatKnowsTheTie) {
+  const auto plan = tied({}).plan();
+  ASSERT_EQ(verdict(plan), "R50 embed");
+  EXPECT_NE(plan.error().front().found.find("tied"), std::string::npos) << plan.error().front().found;
+}
+
+TEST(PlannerTies, R50_UntiedOnRequestBothHaveTheirOwn) {
+  World world = tied(kBoth);
+  world.policy.ties = policy::Ties::kUntie;
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(held(*plan, 0, "embed"), of("embed", {0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(held(*plan, 0, "head"), of("head", {0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_NE(find(*plan, 0, "embed"), find(*plan, 0, "head"));
+  world.keys = tied(kEmbedOnly).keys;
+  EXPECT_EQ(verdict(world), "R39 head") << "untied, it needs a source of its own";
+}
+
+TEST(PlannerTies, R50_ATieIsCoveredByAnyMembersRecipeOrValue) {
+  World world = tied({});
+  world.tensors[1] = init(world.tensors[1], normal(0.02));
+  world.policy.allow_missing = {"head"};
+  EXPECT_EQ(source_of(world, "embed"), "random R12");
+  world.policy.allow_missing = {};
+  world.tensors[0] = real(world.tensors[0]);
+  world.tensors[1] = real(world.tensors[1]);
+  world.policy.keep = {"head"};
+  EXPECT_EQ(source_of(world, "embed"), "kept R14");
+  EXPECT_EQ(source_of(world, "head"), "alias R49");
+}
+
+TEST(PlannerTies, R51_EveryStageWithAMemberLoadsFromTheClassesKey) {
+  World world = tied(kEmbedOnly);
+  world.mesh({{"pp", 3}}).place("embed", {owner(0, {0})}).place("head", {owner(0, {2})});
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  const std::string all = of("embed", {0, 1, 2, 3, 4, 5, 6, 7});
+  EXPECT_EQ(held(*plan, 0, "embed"), all);
+  EXPECT_EQ(held(*plan, 0, "head"), "absent");
+  EXPECT_EQ(held(*plan, 1, "embed"), "absent");
+  EXPECT_EQ(held(*plan, 1, "head"), "absent");
+  EXPECT_EQ(held(*plan, 2, "head"), all) << "the stage does not own the layer, and has its bytes all the same";
+  EXPECT_EQ(find(*plan, 0, "embed")->transfers, find(*plan, 2, "head")->transfers) << "copies of the same bytes";
+  EXPECT_EQ(plan->statements[find(*plan, 2, "head")->statement].name, "head");
+}
+
+TEST(PlannerTies, R51_StagesThatCutTheirCopiesDoItAlike) {
+  World world = tied(kHeadOnly);
+  world.mesh({{"pp", 2}, {"tp", 2}});
+  world.place("embed", {owner(0, {0}), shard(1, 0)}).place("head", {owner(0, {1}), shard(1, 0)});
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(held(*plan, 1, "embed"), of("head", {4, 5, 6, 7}));
+  EXPECT_EQ(held(*plan, 3, "head"), of("head", {4, 5, 6, 7}));
+  EXPECT_EQ(held(*plan, 2, "embed"), "absent");
+}
+
+TEST(PlannerTies, R52_OnePlacementWhereBothAre) {
+  World cuts = tied(kEmbedOnly);
+  cuts.mesh({{"tp", 2}}).place("embed", {shard(0, 0)}).place("head", {shard(0, 1)});
+  EXPECT_EQ(verdict(cuts), "R52 embed");
+  World half = tied(kEmbedOnly);
+  half.mesh({{"tp", 2}}).place("embed", {shard(0, 0)});
+  EXPECT_EQ(verdict(half), "R52 embed") << "one cut and one whole";
+}
+
+TEST(PlannerTies, R52_OneFsdpUnit) {
+  World world = tied(kEmbedOnly);
+  world.mesh({{"dp", 2}}).place("embed", {shard(0, 0)}).place("head", {shard(0, 0)});
+  world.layout.rules[0].placement.fsdp_group = "root";
+  world.layout.rules[1].placement.fsdp_group = "lm_head";
+  const auto plan = world.plan();
+  ASSERT_EQ(verdict(plan), "R52 embed");
+  EXPECT_NE(plan.error().front().found.find("\"lm_head\""), std::string::npos) << plan.error().front().found;
+  world.layout.rules[1].placement.fsdp_group = "root";
+  EXPECT_EQ(verdict(world), "accepted");
+}
+
+TEST(PlannerTies, R31_OneDTypeForTheClass) {
+  World pinned = tied({{"embed", {4, 2}, DType::kBF16}});
+  pinned.policy.dtype = DType::kBF16;
+  EXPECT_EQ(verdict(pinned), "accepted");
+  pinned.pins = {{"head", model::PinStrength::kFloat16AndBFloat16}};
+  EXPECT_EQ(verdict(pinned), "R31 embed");
+  World subtree = tied({{"embed", {4, 2}, DType::kBF16}});
+  subtree.policy.subtree_dtypes = {{"head", DType::kF32}};
+  EXPECT_EQ(verdict(subtree), "R31 embed");
+}
+
+TEST(PlannerTies, R49_ThreeNamesAndTwoMembersOnARank) {
+  World world = tied(kHeadOnly);
+  world.tensors.push_back(param("copy", {4, 2}));
+  world.ties = {{"embed", "head"}, {"copy", "head"}};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(plan->find("head")->alias_of, "copy") << "the first by name";
+  EXPECT_EQ(find(*plan, 0, "embed"), find(*plan, 0, "copy"));
+  EXPECT_EQ(find(*plan, 0, "head"), find(*plan, 0, "copy"));
+  EXPECT_EQ(find(*plan, 0, "head")->aliases.size(), 2U);
+}
+
+TEST(PlannerTies, R49_TheTieIsOnePlaceInASharedBuffer) {
+  World world = tied(kEmbedOnly);
+  world.mesh({{"dp", 2}}).place("norm", {unit(0, "root", 8, 12)}).place("*", {unit(0, "root", 0, 12)});
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  // 12 elements in two parts of 6: embed is 0..8, norm 8..10, and the rest is the framework's.
+  EXPECT_EQ(held(*plan, 0, "head"), of("embed", {0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(held(*plan, 1, "head"), "embed:6 embed:7 . . . .");
+  EXPECT_EQ(held(*plan, 1, "norm"), ". . norm:0 norm:1 . .");
+  EXPECT_EQ(rank_of(*plan, 1)->owned_bytes, 24U) << "the unit counts once";
+}
+
+}  // namespace
+}  // namespace lading::plan
