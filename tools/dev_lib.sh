@@ -11,7 +11,7 @@ SYSTEM_PACKAGES=(
 
 usage() {
   cat <<'TEXT'
-./dev demo    build lading, write a sample checkpoint and inspect it
+./dev demo    build lading, write a sample checkpoint, inspect it and plan it for eight ranks
 ./dev test    build and run every test; ends with "N passed, M failed, K skipped"
 
 ./dev setup   install what is needed: system packages, and .venv for Python
@@ -88,13 +88,17 @@ build_release() {
 }
 
 run_demo() {
-  say "writing a sample checkpoint and inspecting it"
+  say "writing a sample checkpoint, inspecting it and planning it for eight ranks"
   build/lading demo --dir build/demo
   cat <<'TEXT'
 
 Try next:
   build/lading inspect build/demo --tensors     every tensor
   build/lading inspect build/demo --json        for programs
+  build/lading plan build/demo --mesh dp=4,tp=2 --strategy fsdp2+tp --rank 3 --tensors
+                                                what one rank would load
+  build/lading plan build/demo --mesh dp=4,tp=2 --strategy fsdp2+tp --explain model.norm.weight
+                                                where a tensor comes from, and why
   build/lading inspect PATH                     your own checkpoint: a file, a directory, or org/name
                                                 from the Hugging Face cache (add --verify-hash)
 TEXT

@@ -8,8 +8,8 @@
 #include <set>
 #include <string>
 
-#include "support/temp_dir.h"
 #include "lading/inspect.h"
+#include "support/temp_dir.h"
 
 namespace lading {
 namespace {

@@ -155,6 +155,7 @@ Result<CatalogResult, Errors> catalog_of_index(Index index, std::vector<std::opt
                                                std::string_view index_file) {
   LADING_CHECK(shards.size() == index.shards.size());
   std::vector<bool> was_read;
+  was_read.reserve(shards.size());
   for (const auto& shard : shards) was_read.push_back(shard.has_value());
   const bool complete = std::find(was_read.begin(), was_read.end(), false) == was_read.end();
   CatalogResult result = merge(std::move(shards));

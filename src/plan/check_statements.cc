@@ -29,7 +29,22 @@ bool is_random(model::RecipeKind kind) {
          kind == model::RecipeKind::kTruncatedNormal;
 }
 
-// Owners may differ within a tie class: each pipeline stage has its own member (R51). Nothing else may.
+// Whether some rank has both: not if they belong to different pipeline stages (R51).
+bool can_meet(const layout::Placement& a, const layout::Placement& b) {
+  for (const layout::Cut& mine : a.slots.front().cuts) {
+    if (mine.kind != layout::CutKind::kOwner) continue;
+    for (const layout::Cut& theirs : b.slots.front().cuts) {
+      if (theirs.kind != layout::CutKind::kOwner || theirs.axes != mine.axes) continue;
+      std::vector<std::uint64_t> all = mine.owners;
+      all.insert(all.end(), theirs.owners.begin(), theirs.owners.end());
+      std::sort(all.begin(), all.end());
+      if (std::adjacent_find(all.begin(), all.end()) == all.end()) return false;
+    }
+  }
+  return true;
+}
+
+// Where members of a tie class meet, owners may differ; nothing else may.
 bool same_placement(const layout::Placement& a, const layout::Placement& b) {
   if (a.device != b.device || a.fsdp_group != b.fsdp_group || a.slots.size() != b.slots.size()) return false;
   const auto cuts_without_owners = [](const layout::Slot& slot) {
@@ -273,7 +288,7 @@ class StatementCheck {
       return add(problem(fmt::format("{} and the tensor tied to it differ in dtype", quote(root.name)), "R31"),
                  statement);
     }
-    if (!same_placement(root.placement, statement.placement)) {
+    if (can_meet(root.placement, statement.placement) && !same_placement(root.placement, statement.placement)) {
       return add(problem(fmt::format("{} and the tensor tied to it differ in placement", quote(root.name)), "R52"),
                  statement);
     }

@@ -64,7 +64,11 @@ class Decider {
     for (const Tensor& tensor : skeleton_.tensors) begin_statement(tensor, placements.of(tensor.name));
     decide_sources();
     errors_.add(decide_dtypes(inputs_, pins_, out_));
+    for (const auto& [key, why] : left_alone_) {
+      if (!source_number_.contains(key)) out_.plan.ignored_keys.emplace_back(key, why);
+    }
     errors_.add(check_keys(inputs_, resolved_, out_.plan));
+    std::sort(out_.plan.ignored_keys.begin(), out_.plan.ignored_keys.end());
     check_ties();
     check_groups();
     order_calls();
@@ -88,13 +92,23 @@ class Decider {
   }
 
   void check_the_layout() {
+    const layout::PlacementIndex placements(inputs_.layout);
     std::vector<layout::TensorInfo> infos;
     for (const Tensor& t : skeleton_.tensors) {
-      const bool first_of_class = !t.tie_class || skeleton_.tie_classes[*t.tie_class].front() == t.name;
-      if (first_of_class) infos.push_back({t.name, t.shape, t.kind == Kind::kParameter});
+      // In a shared buffer a tie class lies once, under its first name; all of them in one place would overlap.
+      const bool is_alias = ties_hold() && t.tie_class && skeleton_.tie_classes[*t.tie_class].front() != t.name;
+      if (is_alias && is_in_shared_buffer(placements.of(t.name))) continue;
+      infos.push_back({t.name, t.shape, t.kind == Kind::kParameter});
     }
-    // A rule may name only an alias; that is no mistake, so all names are known to it.
     errors_.add(layout::check_layout(inputs_.layout, infos));
+  }
+
+  [[nodiscard]] bool ties_hold() const { return policy_.ties == policy::Ties::kKeep; }
+
+  static bool is_in_shared_buffer(const layout::Placement& placement) {
+    const auto& cuts = placement.slots.front().cuts;
+    return std::any_of(cuts.begin(), cuts.end(),
+                       [](const layout::Cut& cut) { return cut.kind == layout::CutKind::kFlatGroup; });
   }
 
   const Shape* shape_of(std::string_view key) const {
@@ -128,6 +142,7 @@ class Decider {
     out_.class_of.push_back(static_cast<std::uint32_t>(out_.plan.statements.size()));
     out_.plan.statements.push_back(std::move(s));
     out_.pieces.emplace_back();
+    out_.is_derived.push_back(false);
   }
 
   [[nodiscard]] std::size_t index_of(std::string_view name) const {
@@ -140,7 +155,8 @@ class Decider {
     std::set<std::uint32_t> done;
     for (std::size_t i = 0; i < skeleton_.tensors.size(); ++i) {
       const auto& tie = tensor(i).tie_class;
-      if (!tie || policy_.ties == policy::Ties::kUntie) {
+      if (!tie || !ties_hold()) {
+        if (tie) check_can_be_untied(tensor(i));
         decide_source({i});
       } else if (done.insert(*tie).second) {
         std::vector<std::size_t> members;
@@ -160,49 +176,88 @@ class Decider {
       alias.reason = fmt::format("it shares the storage of {}", quote(alias.alias_of));
       out_.class_of[members[m]] = static_cast<std::uint32_t>(head);
     }
-    if (by_users_word(members) || by_file(members)) return;
-    by_value(members);
+    if (by_users_word(members)) {
+      ignore_keys_of(members, statement(head).provenance == Provenance::kKept ? "keep" : "external");
+      return;
+    }
+    const FromFile from_file = by_file(members);
+    if (from_file == FromFile::kNothing || from_file == FromFile::kOtherShape) by_value(members, from_file);
+  }
+
+  // Memory that is there is one storage, and stays one.
+  void check_can_be_untied(const Tensor& t) {
+    if (t.presence == Presence::kMeta || skeleton_.tie_classes[*t.tie_class].front() != t.name) return;
+    refuse(t.name, "R50",
+           Error(Code::kPlan, "tied memory that is already there cannot be untied")
+               .wanted("tensors on meta")
+               .try_this("Untie the model before it is allocated and sharded"));
   }
 
   bool by_users_word(const std::vector<std::size_t>& members) {
     Statement& s = statement(members.front());
-    for (const std::size_t i : members) {
-      const Tensor& t = tensor(i);
-      if (external_.matches(t.name)) {
-        s.provenance = Provenance::kHost;
-        s.recipe.kind = RecipeKind::kHost;
-        s.rule = "R14";
-        s.reason = "the caller hands the value in (external)";
-        return true;
-      }
-      if (!keep_.matches(t.name)) continue;
-      if (t.presence != Presence::kReal) {
-        refuse(t.name, "R14",
-               Error(Code::kPlan, "it is to be kept, but has no value yet")
-                   .wanted("a real value")
-                   .got(t.presence == Presence::kMeta ? "a tensor on meta" : "memory without a value"));
-      }
-      s.provenance = Provenance::kKept;
-      s.kept_device = t.device;
-      s.rule = "R14";
-      s.reason = "the value that is there is kept (keep)";
+    const auto named_in = [&](const NameList& list) {
+      const auto found =
+          std::find_if(members.begin(), members.end(), [&](std::size_t i) { return list.matches(tensor(i).name); });
+      return found == members.end() ? nullptr : &tensor(*found);
+    };
+    const Tensor* external = named_in(external_);
+    const Tensor* kept = named_in(keep_);
+    if (external != nullptr && kept != nullptr) {
+      refuse(external->name, "R14",
+             Error(Code::kPlan, "it is to be kept and to be handed in, which contradict each other")
+                 .wanted("keep or external, not both"));
       return true;
     }
-    return false;
+    if (external != nullptr) {
+      s.provenance = Provenance::kHost;
+      s.recipe.kind = RecipeKind::kHost;
+      s.rule = "R14";
+      s.reason = "the caller hands the value in (external)";
+      return true;
+    }
+    if (kept == nullptr) return false;
+    if (kept->presence != Presence::kReal) {
+      refuse(kept->name, "R14",
+             Error(Code::kPlan, "it is to be kept, but has no value yet")
+                 .wanted("a real value")
+                 .got(kept->presence == Presence::kMeta ? "a tensor on meta" : "memory without a value"));
+    }
+    s.provenance = Provenance::kKept;
+    s.kept_device = kept->device;
+    s.rule = "R14";
+    s.reason = "the value that is there is kept (keep)";
+    return true;
   }
 
-  bool by_file(const std::vector<std::size_t>& members) {
-    Statement& s = statement(members.front());
-    bool found = false;
+  // The keys that these tensors would have been read from are accounted for too (R38).
+  void ignore_keys_of(const std::vector<std::size_t>& members, const std::string& why) {
     for (const std::size_t i : members) {
       const auto expression = resolved_.expressions.find(tensor(i).name);
       if (expression == resolved_.expressions.end()) continue;
-      if (found) {
+      for (std::string& key : expression->second.keys()) left_alone_.emplace(std::move(key), why);
+    }
+  }
+
+  enum class FromFile { kTaken, kRefused, kNothing, kOtherShape };
+
+  FromFile by_file(const std::vector<std::size_t>& members) {
+    Statement& s = statement(members.front());
+    FromFile result = FromFile::kNothing;
+    for (const std::size_t i : members) {
+      const auto expression = resolved_.expressions.find(tensor(i).name);
+      if (expression == resolved_.expressions.end()) continue;
+      if (result == FromFile::kTaken) {
         if (expression->second != s.expression) s.must_equal.push_back(expression->second);
         continue;
       }
-      if (!take_pieces(members.front(), tensor(i), expression->second)) return allowed_mismatch_ ? false : true;
-      found = true;
+      const FromFile taken = take_pieces(members.front(), tensor(i), expression->second);
+      if (taken == FromFile::kRefused) return taken;
+      if (taken == FromFile::kOtherShape) {
+        ignore_keys_of({i}, "allow_mismatch");
+        result = taken;
+        continue;
+      }
+      result = FromFile::kTaken;
       s.provenance = Provenance::kFile;
       s.expression = expression->second;
       s.mapping_rule = resolved_.decided_by[tensor(i).name];
@@ -211,33 +266,32 @@ class Decider {
                      ? "the checkpoint has it"
                      : fmt::format("the checkpoint has it, by mapping rule {}", quote(s.mapping_rule));
     }
-    return found;
+    return result;
   }
 
-  // Works the expression out, and compares the *global* shape (R41). False if that failed; the problem is told,
-  // unless the mismatch is one that the user allows.
-  bool take_pieces(std::size_t head, const Tensor& t, const Expression& expression) {
-    allowed_mismatch_ = false;
+  // Works the expression out, and compares the *global* shape (R41).
+  FromFile take_pieces(std::size_t head, const Tensor& t, const Expression& expression) {
     auto pieces = mapping::expand(expression, [&](std::string_view key) { return shape_of(key); });
     if (!pieces) {
       for (Error error : pieces.error()) errors_.add(std::move(error).of_tensor(t.name));
-      return false;
+      return FromFile::kRefused;
     }
     if (pieces->shape != t.shape) {
+      Error error = Error(Code::kPlan, fmt::format("the {} has another shape in the checkpoint", describe(t.kind)))
+                        .of_tensor(t.name)
+                        .wanted(t.shape.text())
+                        .got(fmt::format("{} from {}", pieces->shape.text(), shorten(expression.text())));
       if (allow_mismatch_.matches(t.name)) {
-        allowed_mismatch_ = true;
-        return false;
+        out_.plan.warnings.add(std::move(error).by_rule("R21").try_this("It is not read, which allow_mismatch allows"));
+        return FromFile::kOtherShape;
       }
-      refuse(t.name, "R41",
-             Error(Code::kPlan, fmt::format("the {} has another shape in the checkpoint", describe(t.kind)))
-                 .wanted(t.shape.text())
-                 .got(fmt::format("{} from {}", pieces->shape.text(), shorten(expression.text())))
-                 .try_this("Load the checkpoint that belongs to this model, or allow the mismatch (allow_mismatch)"));
-      return false;
+      errors_.add(std::move(error).by_rule("R41").try_this(
+          "Load the checkpoint that belongs to this model, or allow the mismatch (allow_mismatch)"));
+      return FromFile::kRefused;
     }
     out_.pieces[head].source_numbers = number_sources(t, pieces->sources);
     out_.pieces[head].pieces = *std::move(pieces);
-    return true;
+    return FromFile::kTaken;
   }
 
   std::vector<std::uint32_t> number_sources(const Tensor& t, const std::vector<std::string>& keys) {
@@ -266,14 +320,18 @@ class Decider {
     out_.plan.sources.push_back({found.name, file->second, found.bytes, found.dtype.value_or(DType::kU8), found.shape});
   }
 
-  // No file has it: a derivation, the value that is there, or an initial value.
-  void by_value(const std::vector<std::size_t>& members) {
+  // No file has it, or not in this shape: a derivation, the value that is there, or an initial value.
+  void by_value(const std::vector<std::size_t>& members, FromFile from_file) {
     Statement& s = statement(members.front());
-    if (take_recipe(members, s, &Tensor::derivation, "R6", "its value follows from the model's configuration")) return;
-    const bool missing =
-        std::all_of(members.begin(), members.end(), [&](std::size_t i) { return is_missing(tensor(i)); });
+    const bool other_shape = from_file == FromFile::kOtherShape;
+    const bool missing = !other_shape && std::all_of(members.begin(), members.end(),
+                                                     [&](std::size_t i) { return is_missing(tensor(i)); });
     if (missing) {
       report_missing(members);
+      return;
+    }
+    if (take_recipe(members, s, &Tensor::derivation, "R6", "its value follows from the model's configuration")) {
+      out_.is_derived[members.front()] = true;
       return;
     }
     for (const std::size_t i : members) {
@@ -284,8 +342,9 @@ class Decider {
       s.reason = "no file has it, and the value that is there is kept";
       return;
     }
-    if (take_recipe(members, s, &Tensor::init, allowed_mismatch_ ? "R21" : "R12", "no file has it; it is initialised"))
-      return;
+    const std::string_view why = other_shape ? "the checkpoint has it in another shape, so it is initialised"
+                                             : "no file has it; it is initialised";
+    if (take_recipe(members, s, &Tensor::init, other_shape ? "R21" : "R12", why)) return;
     const Tensor& t = tensor(members.front());
     const bool never_in_file = !can_be_in_a_file(t.kind);
     refuse(t.name, never_in_file ? "R6" : "R13",
@@ -297,8 +356,7 @@ class Decider {
 
   // A key that the checkpoint should have had, and that nobody said may be missing (R39).
   [[nodiscard]] bool is_missing(const Tensor& t) const {
-    return can_be_in_a_file(t.kind) && !t.adapter && !allow_missing_.matches(t.name) &&
-           !allow_mismatch_.matches(t.name);
+    return can_be_in_a_file(t.kind) && !t.adapter && !allow_missing_.matches(t.name);
   }
 
   bool take_recipe(const std::vector<std::size_t>& members, Statement& s, std::optional<model::Recipe> Tensor::*which,
@@ -329,7 +387,7 @@ class Decider {
   }
 
   void check_ties() {
-    if (policy_.ties == policy::Ties::kUntie) return;
+    if (!ties_hold()) return;
     for (const auto& names : skeleton_.tie_classes) {
       std::vector<policy::TieMember> members;
       std::vector<const Statement*> placed;
@@ -406,7 +464,7 @@ class Decider {
   mapping::Resolved resolved_;
   std::map<std::string, std::uint32_t, std::less<>> source_number_;
   std::map<std::uint32_t, std::uint32_t> file_number_;
-  bool allowed_mismatch_ = false;
+  std::map<std::string, std::string> left_alone_;  // keys that a tensor has and does not read, and why
   Decisions out_;
   Errors errors_;
 };

@@ -19,6 +19,7 @@ struct FilePieces {
 struct Decisions {
   Plan plan;                            ///< without rank plans
   std::vector<FilePieces> pieces;       ///< by statement; empty where there is no file
+  std::vector<bool> is_derived;         ///< by statement: its value is its derivation's
   std::vector<std::uint32_t> class_of;  ///< by statement: the statement that its tie class is told under, or itself
 };
 

@@ -53,8 +53,8 @@ class DTypeDecider {
     question.presence = tensor.presence;
     question.checkpoint = s.checkpoint_dtype;
     question.pinned = pins_.of(s.name);
-    question.derived = tensor.derivation.has_value() && out_.plan.statements[head].provenance != Provenance::kFile;
-    question.declared = tensor.declared_dtype;
+    question.derived = out_.is_derived[head];
+    if (question.derived) question.declared = tensor.declared_dtype;
     question.sharded = is_sharded(s.placement);
     question.frozen = is_beneath_any(s.name, frozen_modules);
     question.requires_grad = tensor.requires_grad;

@@ -84,24 +84,22 @@ Errors check_keys(const PlanInputs& inputs, const mapping::Resolved& resolved, P
 
 Errors check_name_lists(const PlanInputs& inputs, Plan& plan) {
   Errors errors;
-  const auto matches_something = [&](const std::string& pattern) {
-    const auto is_match = [&](const auto& named) { return layout::matches(pattern, named.name); };
-    return std::any_of(inputs.skeleton.tensors.begin(), inputs.skeleton.tensors.end(), is_match) ||
-           std::any_of(inputs.catalog.tensors.begin(), inputs.catalog.tensors.end(), is_match);
-  };
   const policy::Policy& policy = inputs.policy;
   // An allowance that is not needed is harmless; a value that is to be kept or handed in and is not there is lost.
-  const auto check = [&](std::string_view field, const std::vector<std::string>& patterns, Errors& into) {
+  const auto check = [&](std::string_view field, const std::vector<std::string>& patterns, const auto& named,
+                         Errors& into) {
     for (const std::string& pattern : patterns) {
-      if (matches_something(pattern)) continue;
+      const auto is_match = [&](const auto& one) { return layout::matches(pattern, one.name); };
+      if (std::any_of(named.begin(), named.end(), is_match)) continue;
       into.add(Error(Code::kPolicy, fmt::format("{}: {} matches nothing", field, quote(pattern))).by_rule("R43"));
     }
   };
-  check("keep", policy.keep, errors);
-  check("external", policy.external, errors);
-  check("allow_missing", policy.allow_missing, plan.warnings);
-  check("allow_unexpected", policy.allow_unexpected, plan.warnings);
-  check("allow_mismatch", policy.allow_mismatch, plan.warnings);
+  const auto& tensors = inputs.skeleton.tensors;
+  check("keep", policy.keep, tensors, errors);
+  check("external", policy.external, tensors, errors);
+  check("allow_missing", policy.allow_missing, tensors, plan.warnings);
+  check("allow_mismatch", policy.allow_mismatch, tensors, plan.warnings);
+  check("allow_unexpected", policy.allow_unexpected, inputs.catalog.tensors, plan.warnings);
   return errors;
 }
 

@@ -16,7 +16,7 @@ namespace lading::plan {
 /// Classifies every key that no tensor reads, into the plan's lists, its warnings, or the errors.
 Errors check_keys(const PlanInputs& inputs, const mapping::Resolved& resolved, Plan& plan);
 
-/// Patterns of the policy that match neither a tensor nor a key.
+/// Patterns of the policy that match no tensor, or no key where keys are meant.
 Errors check_name_lists(const PlanInputs& inputs, Plan& plan);
 
 /// The members of one tie class.

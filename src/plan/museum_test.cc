@@ -109,7 +109,7 @@ TEST(PlanMuseum, Museum08_Museum10_Museum11_Museum14_R2_R6_TablesWithoutASourceA
 }
 
 // SkyRL#1725: memory in bf16 received the bytes of fp32.
-TEST(PlanMuseum, Museum09_R23_R30_BytesAreCastOnTheRankThatReadsThem) {
+TEST(PlanMuseum, Museum09_R23_BytesAreCastOnTheRankThatReadsThem) {
   World world{{{"scale", {4}}}, {allocated(buffer("scale", {4}, DType::kBF16))}};
   world.mesh({{"dp", 2}});
   EXPECT_EQ(verdict(world), "R22 scale") << "it would lose bits, and nobody asked for that";

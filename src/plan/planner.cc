@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "plan/decide.h"
@@ -99,8 +101,17 @@ class RankPlanner {
   // The node's budget, divided among its ranks.
   [[nodiscard]] std::uint64_t staging_bytes() const {
     const std::uint64_t budget = decisions_.plan.budget_bytes;
-    const std::uint64_t on_node = std::max<std::uint64_t>(1, std::min(layout_.devices.per_node, layout_.mesh.ranks()));
+    const std::uint64_t on_node = std::max<std::uint64_t>(1, std::min(ranks_per_node(), layout_.mesh.ranks()));
     return std::min(budget, std::max(budget / on_node, kLeastStagingBytes));
+  }
+
+  // Ranks with a GPU each; without any, all of them are taken to share one machine.
+  [[nodiscard]] std::uint64_t ranks_per_node() const {
+    const layout::DeviceMap& devices = layout_.devices;
+    if (devices.list.empty()) return devices.type == "cpu" ? layout_.mesh.ranks() : devices.per_node;
+    std::set<std::string> distinct;
+    for (const layout::Device& device : devices.list) distinct.insert(device.text());
+    return distinct.size() == 1 ? devices.list.size() : distinct.size();
   }
 
   const Decisions& decisions_;
@@ -150,6 +161,8 @@ Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::
                      .wanted(fmt::format("a rank below {}", inputs.layout.mesh.ranks())));
       continue;
     }
+    const auto is_this = [&](const RankPlan& other) { return other.rank == rank; };
+    if (std::any_of(rank_plans.begin(), rank_plans.end(), is_this)) continue;  // asked for twice
     rank_plans.push_back(RankPlanner(decisions, inputs.layout, rank).run());
   }
   if (!errors.empty()) return fail(std::move(errors));

@@ -155,7 +155,10 @@ class SourceReader {
       warn_of_strays(directory, ending_in(*names, kShardEnding), index.shards);
     }
     auto result = checkpoint::catalog_of_index(std::move(index), std::move(shards), file.path());
-    if (!result) errors.add(std::move(result).error());
+    if (!result) {
+      errors.add(std::move(result).error());
+      return fail(std::move(errors));
+    }
     if (!errors.empty()) return fail(std::move(errors));
     accept(*std::move(result));
     return {};
