@@ -11,7 +11,7 @@ SYSTEM_PACKAGES=(
 
 usage() {
   cat <<'TEXT'
-./dev demo    build lading, write a sample checkpoint, inspect it and plan it for eight ranks
+./dev demo    build lading, write a sample checkpoint and inspect it
 ./dev test    build and run every test; ends with "N passed, M failed, K skipped"
 
 ./dev setup   install what is needed: system packages, and .venv for Python
@@ -88,7 +88,7 @@ build_release() {
 }
 
 run_demo() {
-  say "writing a sample checkpoint, inspecting it and planning it for eight ranks"
+  say "writing a sample checkpoint and inspecting it"
   build/lading demo --dir build/demo
   cat <<'TEXT'
 

@@ -33,6 +33,7 @@ namespace lading {
   X(kCacheInvalid, "cache_invalid", 3)                  \
   X(kHashMismatch, "hash_mismatch", 3)                  \
   X(kOutOfMemory, "out_of_memory", 3)                   \
+  X(kUnverified, "unverified", 3)                       \
   X(kWriteFailed, "write_failed", 5)                    \
   /* JSON */                                            \
   X(kJsonSyntax, "json_syntax", 3)                      \
@@ -148,7 +149,7 @@ class Errors {
   /// Says where errors found in a piece of a file stand in the file.
   void relocate(std::string_view file, std::uint64_t begin_bytes);
   /// True when more would only be counted: whoever makes errors of great names can save the work.
-  [[nodiscard]] bool is_full() const { return list_.size() >= kMaxListed || listed_bytes_ >= kMaxListedBytes; }
+  [[nodiscard]] bool is_full() const { return is_full_; }
   void count_not_listed(std::uint64_t count) { not_listed_ += count; }
   [[nodiscard]] std::uint64_t not_listed() const { return not_listed_; }
   [[nodiscard]] bool empty() const { return list_.empty(); }
@@ -161,6 +162,7 @@ class Errors {
  private:
   std::vector<Error> list_;
   std::size_t listed_bytes_ = 0;
+  bool is_full_ = false;  // one that did not fit closes the list
   std::uint64_t not_listed_ = 0;
 };
 

@@ -51,7 +51,13 @@ Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions
 
   Errors errors;
   if (options.hash == HashCheck::kVerify && checkpoint.index()) {
-    if (auto state = verify_hash(checkpoint, *checkpoint.index()); !state) errors.add(std::move(state).error());
+    auto state = verify_hash(checkpoint, *checkpoint.index());
+    if (!state) {
+      errors.add(std::move(state).error());
+    } else if (*state == HashState::kUnknown) {
+      inspection.warnings.add(
+          Error(Code::kUnverified, "the index is unverified: no hash is known for it").in_file(inspection.path));
+    }
   }
   for (std::size_t i = 0; i < catalog.files.size(); ++i) {
     const checkpoint::CatalogFile& file = catalog.files[i];

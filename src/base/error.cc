@@ -46,10 +46,12 @@ std::string Error::text() const {
 void Errors::add(Error error) {
   const std::size_t bytes = error.message.size() + error.file.size() + error.tensor.value_or("").size() +
                             error.expected.size() + error.found.size() + error.remedy.size();
-  if (list_.empty() || (list_.size() < kMaxListed && listed_bytes_ + bytes <= kMaxListedBytes)) {
+  const bool fits = list_.size() < kMaxListed && listed_bytes_ + bytes <= kMaxListedBytes;
+  if (list_.empty() || (!is_full_ && fits)) {
     listed_bytes_ += bytes;
     list_.push_back(std::move(error));
   } else {
+    is_full_ = true;
     ++not_listed_;
   }
 }

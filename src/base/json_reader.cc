@@ -67,6 +67,20 @@ bool is_json_number(std::string_view text) {
   return text.empty();
 }
 
+// The first control character in a string, or the quote of a string that does not end; else 0.
+std::size_t place_of_string_fault(std::string_view text) {
+  std::optional<std::size_t> opened;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (opened && static_cast<unsigned char>(text[i]) < 0x20) return i;
+    if (opened && text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '"') {
+      opened = opened ? std::nullopt : std::optional(i);
+    }
+  }
+  return opened.value_or(0);
+}
+
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r\n";
   const std::size_t first = text.find_first_not_of(kSpace);
@@ -91,6 +105,7 @@ class JsonTreeBuilder {
     if (auto error = parser.iterate(text.data(), text.size(), buffer_.capacity_bytes()).get(document)) {
       return fail(JsonFault{whole_text_error(error), {}});
     }
+    parsed_ = &document;
     if (!walk_root(document)) return fail(JsonFault{*std::move(fault_), path()});
     return std::move(document_);
   }
@@ -112,7 +127,8 @@ class JsonTreeBuilder {
                      fmt::format("no memory to parse {} of JSON", human_bytes(buffer_.text().size())));
       default: message += simdjson::error_message(error);
     }
-    return Error(Code::kJsonSyntax, message).at({0, buffer_.text().size()});
+    const std::size_t place = place_of_string_fault(buffer_.text());
+    return Error(Code::kJsonSyntax, message).at({place, place + 1});
   }
 
   [[nodiscard]] std::uint32_t offset_of(const char* place) const {
@@ -240,9 +256,12 @@ class JsonTreeBuilder {
     return true;
   }
 
+  // The parser stands behind the member that it read last, at what should have been "," or the end.
   bool container_error(simdjson::error_code error) {
-    return syntax_error(document_.nodes_.back().offset,
-                        fmt::format("behind the value that starts here: {}", simdjson::error_message(error)));
+    const char* place = nullptr;
+    const bool known = parsed_->current_location().get(place) == simdjson::SUCCESS;
+    const std::size_t end = buffer_.text().size();
+    return syntax_error(known ? offset_of(place) : static_cast<std::uint32_t>(end), simdjson::error_message(error));
   }
 
   bool string_error(std::uint32_t offset, simdjson::error_code error) {
@@ -267,15 +286,18 @@ class JsonTreeBuilder {
   // Sorting instead of hashing: no crafted set of keys makes it slow.
   void collect_duplicates(std::vector<std::uint32_t> keys) {
     std::stable_sort(keys.begin(), keys.end(), [&](auto a, auto b) { return text_of(a) < text_of(b); });
-    std::shared_ptr<const std::vector<std::string>> shared_path;
     for (std::size_t i = 1; i < keys.size(); ++i) {
       if (text_of(keys[i - 1]) != text_of(keys[i])) continue;
-      if (shared_path == nullptr) shared_path = std::make_shared<const std::vector<std::string>>(path());
       if (duplicates_.list.size() == Errors::kMaxListed) {
         ++duplicates_.not_listed;
         continue;
       }
-      duplicates_.list.push_back({shared_path, std::string(text_of(keys[i])), document_.nodes_[keys[i]].offset,
+      // Objects under one key, and faults of one object, have one path between them.
+      if (shared_path_ == nullptr || shared_path_of_ != path_) {
+        shared_path_of_ = path_;
+        shared_path_ = std::make_shared<const std::vector<std::string>>(path());
+      }
+      duplicates_.list.push_back({shared_path_, std::string(text_of(keys[i])), document_.nodes_[keys[i]].offset,
                                   document_.nodes_[keys[i - 1]].offset});
     }
   }
@@ -284,6 +306,9 @@ class JsonTreeBuilder {
   JsonDuplicates& duplicates_;
   JsonDocument document_;
   std::vector<std::uint32_t> path_;  // the key nodes that lead to here
+  ondemand::document* parsed_ = nullptr;
+  std::vector<std::uint32_t> shared_path_of_;
+  std::shared_ptr<const std::vector<std::string>> shared_path_;
   std::optional<Error> fault_;
 };
 

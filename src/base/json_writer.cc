@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
@@ -99,21 +100,23 @@ JsonWriter& JsonWriter::null() {
 void JsonWriter::append_quoted(std::string_view text) {
   out_ += '"';
   while (!text.empty()) {
-    const std::size_t valid = find_invalid_utf8(text).value_or(text.size());
-    for (const char c : text.substr(0, valid)) {
-      const auto byte = static_cast<unsigned char>(c);
-      if (c == '"' || c == '\\') {
-        out_ += '\\';
-        out_ += c;
-      } else if (byte < 0x20 || byte == 0x7F) {
-        out_ += fmt::format("\\u{:04x}", byte);
-      } else {
-        out_ += c;
-      }
+    const Character next = first_character(text);
+    const char32_t c = next.code_point;
+    if (next.size_bytes == 0) {
+      out_ += "\\ufffd";
+    } else if (c == '"' || c == '\\') {
+      out_ += '\\';
+      out_ += static_cast<char>(c);
+    } else if (is_deceptive(c) && c < 0x10000) {
+      // Somebody may look at it on a terminal; a program reads the same character either way.
+      out_ += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else if (is_deceptive(c)) {
+      const unsigned pair = static_cast<unsigned>(c) - 0x10000;
+      out_ += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (pair >> 10), 0xDC00 + (pair & 0x3FF));
+    } else {
+      out_ += text.substr(0, next.size_bytes);
     }
-    if (valid == text.size()) break;
-    out_ += "\\ufffd";
-    text.remove_prefix(valid + 1);
+    text.remove_prefix(std::max<std::size_t>(1, next.size_bytes));
   }
   out_ += '"';
 }

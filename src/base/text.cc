@@ -58,11 +58,6 @@ constexpr CodePoints kDeceptive[] = {
     {0xFFF0, 0xFFFB}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0xE0000, 0xE0FFF},
 };
 
-bool is_deceptive(char32_t c) {
-  return std::any_of(std::begin(kDeceptive), std::end(kDeceptive),
-                     [&](const CodePoints& range) { return range.first <= c && c <= range.last; });
-}
-
 // The nearest place at or before `place` that is not inside a UTF-8 sequence, which is at most 4 bytes long.
 std::size_t start_of_character(std::string_view text, std::size_t place) {
   const std::size_t lowest = place < 3 ? 0 : place - 3;
@@ -91,6 +86,16 @@ void append_escaped(std::string& out, char32_t c) {
 }
 
 }  // namespace
+
+bool is_deceptive(char32_t c) {
+  return std::any_of(std::begin(kDeceptive), std::end(kDeceptive),
+                     [&](const CodePoints& range) { return range.first <= c && c <= range.last; });
+}
+
+Character first_character(std::string_view text) {
+  const Decoded decoded = decode_utf8(text);
+  return {decoded.code_point, decoded.length_bytes};
+}
 
 std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
   std::size_t i = 0;

@@ -13,6 +13,16 @@ namespace lading {
 /// Surrogates and overlong forms are invalid.
 [[nodiscard]] std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
+/// Whether a terminal would obey, hide or reorder the character instead of showing it.
+[[nodiscard]] bool is_deceptive(char32_t character);
+
+/// A character from the front of valid UTF-8.
+struct Character {
+  char32_t code_point = 0;
+  std::size_t size_bytes = 0;
+};
+[[nodiscard]] Character first_character(std::string_view text);
+
 /// The longest beginning of at most that many bytes that does not end inside a UTF-8 sequence.
 [[nodiscard]] std::string_view cut_to(std::string_view text, std::size_t size_bytes);
 

@@ -264,7 +264,7 @@ class HeaderReader {
   void check_size_of_unknown(const Draft& draft, const JsonValue& shape) {
     const std::uint64_t elems = *draft.tensor.shape.num_elems();
     const std::uint64_t bytes = draft.data->size_bytes();
-    if ((elems == 0) == (bytes == 0) && elems / 8 <= bytes) return;
+    if ((elems == 0) == (bytes == 0) && (elems + 7) / 8 <= bytes) return;
     refuse(draft, shape.offset(),
            Error(Code::kHeaderSize, "no dtype has elements of this size")
                .wanted(elems == 0 ? "no bytes" : "at least one bit for each element")

@@ -53,7 +53,8 @@ void insert(Node& root, const TensorInfo& tensor) {
 class Kinds {
  public:
   void assign(Node& node) {
-    std::string key = node.is_tensor ? node.leaf : std::string();
+    // The size too: of an unknown dtype it does not follow from dtype and shape.
+    std::string key = node.is_tensor ? fmt::format("{}/{}", node.leaf, node.own_bytes) : std::string();
     for (auto& [name, child] : node.children) {
       assign(child);
       key += fmt::format("|{}:{}={}", name.size(), name, child.kind);

@@ -39,6 +39,15 @@ void push_components(std::string_view path, std::vector<std::string>& pending) {
   }
 }
 
+// A signal may end an open before it is done; it is simply tried again.
+Fd open_at(int directory, const char* name, int flags) {
+  int fd = -1;
+  do {
+    fd = ::openat(directory, name, flags | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR);
+  return Fd(fd);
+}
+
 Result<std::string> read_link(int fd, std::string_view display) {
   std::array<char, PATH_MAX> buffer{};
   const ssize_t size = ::readlinkat(fd, "", buffer.data(), buffer.size());
@@ -108,7 +117,7 @@ Result<Anchor::Walk> Anchor::walk(std::string_view relative) const {
       continue;
     }
     const int parent = walk.below.empty() ? fd_.get() : walk.below.back().get();
-    Fd fd(::openat(parent, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    Fd fd = open_at(parent, name.c_str(), O_PATH | O_NOFOLLOW);
     struct stat status {};
     if (!fd.valid() || ::fstat(fd.get(), &status) != 0) {
       return fail(Error(code_of(errno), errno_text(errno)).in_file(shown));
@@ -147,12 +156,11 @@ Result<File> Anchor::open_file(std::string_view relative) const {
   LADING_ASSIGN_OR_RETURN(Walk end, walk(relative));
   // File::adopt tells what it is; only a regular file is opened for reading.
   if (!end.last.valid()) {
-    Fd directory(::openat(end.below.empty() ? fd_.get() : end.below.back().get(), ".", O_PATH | O_CLOEXEC));
-    return File::adopt(std::move(directory), display(relative));
+    return File::adopt(open_at(end.below.empty() ? fd_.get() : end.below.back().get(), ".", O_PATH), display(relative));
   }
   if (!S_ISREG(end.status.st_mode)) return File::adopt(std::move(end.last), display(relative));
   const int parent = end.below.empty() ? fd_.get() : end.below.back().get();
-  Fd fd(::openat(parent, end.names.back().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  Fd fd = open_at(parent, end.names.back().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   if (!fd.valid()) return fail(Error(code_of(errno), errno_text(errno)).in_file(display(relative)));
   return File::adopt(std::move(fd), display(relative));
 }
@@ -166,9 +174,15 @@ Result<std::vector<std::string>> Anchor::list(std::string_view relative_director
   const std::unique_ptr<DIR, DirectoryCloser> directory(readable < 0 ? nullptr : ::fdopendir(readable));
   if (directory == nullptr) return fail(Error(code_of(errno), errno_text(errno)).in_file(shown));
   std::vector<std::string> names;
+  errno = 0;  // readdir tells the end from a failure only by it
   while (const dirent* entry = ::readdir(directory.get())) {
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
+  }
+  if (errno != 0) {
+    return fail(
+        Error(Code::kReadFailed, fmt::format("reading the directory failed: {}", errno_text(errno))).in_file(shown));
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
+#include <thread>
 
 #include "base/checked.h"
 
@@ -16,10 +18,14 @@ namespace {
 // One system call never moves more than this on Linux anyway.
 constexpr std::size_t kMaxReadBytes = 1U << 30;
 
+// A regular file has no reason to answer EAGAIN for long.
+constexpr int kMostRefusals = 100;
+constexpr std::chrono::milliseconds kRefusalPause{10};
+
 FileIdentity identity_of(const struct stat& status) {
   return {static_cast<std::uint64_t>(status.st_dev), static_cast<std::uint64_t>(status.st_ino),
-          static_cast<std::uint64_t>(status.st_size),
-          static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec};
+          static_cast<std::uint64_t>(status.st_size), static_cast<std::int64_t>(status.st_mtim.tv_sec),
+          static_cast<std::int64_t>(status.st_mtim.tv_nsec)};
 }
 
 std::string_view kind_of(mode_t mode) {
@@ -63,6 +69,7 @@ Result<void> File::read_exact(std::uint64_t offset_bytes, std::span<char> out) c
   const auto end = checked_add(offset_bytes, out.size());
   if (!end) return fail(Error(Code::kReadFailed, "the place to read from overflows").in_file(path_));
   std::size_t done = 0;
+  int refusals = 0;
   while (done < out.size()) {
     const std::size_t want = std::min(out.size() - done, kMaxReadBytes);
     const ssize_t got = ::pread(fd_.get(), out.data() + done, want, static_cast<off_t>(offset_bytes + done));
@@ -75,7 +82,9 @@ Result<void> File::read_exact(std::uint64_t offset_bytes, std::span<char> out) c
                       .by_rule("R45")
                       .wanted(fmt::format("{} bytes", identity_.size_bytes))
                       .got(fmt::format("an end at byte {}", offset_bytes + done)));
-    } else if (errno != EINTR && errno != EAGAIN) {
+    } else if (errno == EAGAIN && ++refusals <= kMostRefusals) {
+      std::this_thread::sleep_for(kRefusalPause);
+    } else if (errno != EINTR) {
       return fail(Error(Code::kReadFailed, fmt::format("reading failed: {}", errno_text(errno)))
                       .in_file(path_)
                       .at({offset_bytes + done, *end}));
@@ -94,8 +103,9 @@ Result<void> File::check_unchanged() const {
   return fail(Error(Code::kFileChanged, "the file changed while it was read")
                   .in_file(path_)
                   .by_rule("R45")
-                  .wanted(fmt::format("{} bytes, modified at {} ns", identity_.size_bytes, identity_.mtime_ns))
-                  .got(fmt::format("{} bytes, modified at {} ns", now.size_bytes, now.mtime_ns)));
+                  .wanted(fmt::format("{} bytes, modified at {}.{:09} s", identity_.size_bytes, identity_.mtime_s,
+                                      identity_.mtime_ns))
+                  .got(fmt::format("{} bytes, modified at {}.{:09} s", now.size_bytes, now.mtime_s, now.mtime_ns)));
 }
 
 }  // namespace lading::io

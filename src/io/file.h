@@ -36,7 +36,8 @@ struct FileIdentity {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
   std::uint64_t size_bytes = 0;
-  std::int64_t mtime_ns = 0;
+  std::int64_t mtime_s = 0;
+  std::int64_t mtime_ns = 0;  ///< below a second
 
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };

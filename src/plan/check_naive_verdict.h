@@ -61,6 +61,22 @@ class Verdict {
     return placement;
   }
 
+  static std::vector<std::string> slot_names(const Statement& s) {
+    std::vector<std::string> names;
+    for (const auto& slot : s.placement.slots) names.push_back(slot.name);
+    return names;
+  }
+
+  // Whether any rank of the mesh has both.
+  bool meet(const Statement& a, const Statement& b) const {
+    for (std::uint64_t rank = 0; rank < plan_.mesh.ranks(); ++rank) {
+      const auto one = memory_of(a, a.placement.slots.front(), plan_.mesh, rank);
+      const auto two = memory_of(b, b.placement.slots.front(), plan_.mesh, rank);
+      if (one && two && one->present && two->present) return true;
+    }
+    return false;
+  }
+
   bool statements_good() {
     for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
       if (s > 0 && plan_.statements[s - 1].name >= plan_.statements[s].name) return false;
@@ -91,9 +107,10 @@ class Verdict {
       if (!names_.contains(s.alias_of) || s.alias_of >= s.name) return false;
       const Statement& root = root_of(s);
       if (root.provenance == Provenance::kAlias || root.shape != s.shape || root.storage != s.storage ||
-          root.compute != s.compute || without_owners(root.placement) != without_owners(s.placement)) {
+          root.compute != s.compute || slot_names(root) != slot_names(s)) {
         return false;
       }
+      if (meet(root, s) && without_owners(root.placement) != without_owners(s.placement)) return false;
     }
     return true;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -29,19 +30,42 @@ bool is_random(model::RecipeKind kind) {
          kind == model::RecipeKind::kTruncatedNormal;
 }
 
-// Whether some rank has both: not if they belong to different pipeline stages (R51).
-bool can_meet(const layout::Placement& a, const layout::Placement& b) {
-  for (const layout::Cut& mine : a.slots.front().cuts) {
-    if (mine.kind != layout::CutKind::kOwner) continue;
-    for (const layout::Cut& theirs : b.slots.front().cuts) {
-      if (theirs.kind != layout::CutKind::kOwner || theirs.axes != mine.axes) continue;
-      std::vector<std::uint64_t> all = mine.owners;
-      all.insert(all.end(), theirs.owners.begin(), theirs.owners.end());
-      std::sort(all.begin(), all.end());
-      if (std::adjacent_find(all.begin(), all.end()) == all.end()) return false;
-    }
+// Whether the cuts leave a tensor to the rank at these places of the axes that owners are named by.
+bool owns(const layout::Slot& slot, const layout::Mesh& mesh, const std::map<std::size_t, std::uint64_t>& at) {
+  for (const layout::Cut& cut : slot.cuts) {
+    if (cut.kind != layout::CutKind::kOwner) continue;
+    std::uint64_t index = 0;
+    for (const std::size_t axis : cut.axes) index = index * mesh.axes()[axis].size + at.at(axis);
+    if (std::find(cut.owners.begin(), cut.owners.end(), index) == cut.owners.end()) return false;
   }
   return true;
+}
+
+// Whether some rank has both: not if they belong to different pipeline stages (R51). Tries every place.
+bool can_meet(const layout::Placement& a, const layout::Placement& b, const layout::Mesh& mesh) {
+  constexpr std::uint64_t kMostPlaces = 1 << 16;
+  std::map<std::size_t, std::uint64_t> at;
+  for (const layout::Placement* placement : {&a, &b}) {
+    for (const layout::Cut& cut : placement->slots.front().cuts) {
+      if (cut.kind != layout::CutKind::kOwner) continue;
+      for (const std::size_t axis : cut.axes) at.emplace(axis, 0);
+    }
+  }
+  for (std::uint64_t tried = 0; tried < kMostPlaces; ++tried) {
+    if (owns(a.slots.front(), mesh, at) && owns(b.slots.front(), mesh, at)) return true;
+    auto next = at.begin();
+    while (next != at.end() && ++next->second == mesh.axes()[next->first].size) {
+      next->second = 0;
+      ++next;
+    }
+    if (next == at.end()) return false;
+  }
+  return true;
+}
+
+bool same_slots(const layout::Placement& a, const layout::Placement& b) {
+  return std::equal(a.slots.begin(), a.slots.end(), b.slots.begin(), b.slots.end(),
+                    [](const layout::Slot& one, const layout::Slot& two) { return one.name == two.name; });
 }
 
 // Where members of a tie class meet, owners may differ; nothing else may.
@@ -288,7 +312,9 @@ class StatementCheck {
       return add(problem(fmt::format("{} and the tensor tied to it differ in dtype", quote(root.name)), "R31"),
                  statement);
     }
-    if (can_meet(root.placement, statement.placement) && !same_placement(root.placement, statement.placement)) {
+    const bool apart = !can_meet(root.placement, statement.placement, plan_.mesh);
+    if (!same_slots(root.placement, statement.placement) ||
+        (!apart && !same_placement(root.placement, statement.placement))) {
       return add(problem(fmt::format("{} and the tensor tied to it differ in placement", quote(root.name)), "R52"),
                  statement);
     }

@@ -35,6 +35,8 @@ Placement without_owners(Placement placement) {
 
 // Pipeline stages that have one copy each are apart.
 bool never_together(const Placement& one, const Placement& two) {
+  const auto same_name = [](const layout::Slot& a, const layout::Slot& b) { return a.name == b.name; };
+  if (!std::equal(one.slots.begin(), one.slots.end(), two.slots.begin(), two.slots.end(), same_name)) return false;
   for (const Cut& a : one.slots.front().cuts) {
     for (const Cut& b : two.slots.front().cuts) {
       if (a.kind != CutKind::kOwner || b.kind != CutKind::kOwner || a.axes != b.axes) continue;

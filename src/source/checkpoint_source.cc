@@ -110,7 +110,7 @@ class SourceReader {
     return fail(Error(Code::kAmbiguousCheckpoint, "the directory holds several files and no index that names them")
                     .in_file(anchor().display(directory))
                     .wanted(std::string(kIndexName))
-                    .got(escape(fmt::format("{}", fmt::join(candidates, ", "))))
+                    .got(shorten(fmt::format("{}", fmt::join(candidates, ", "))))
                     .try_this("Name one file, or restore the index"));
   }
 
@@ -151,8 +151,11 @@ class SourceReader {
         errors.add(explain(std::move(shard).error(), name, uses[i], file.path()));
       }
     }
-    if (const auto names = anchor().list(directory)) {
+    const auto names = anchor().list(directory);
+    if (names) {
       warn_of_strays(directory, ending_in(*names, kShardEnding), index.shards);
+    } else {
+      errors.add(names.error());
     }
     auto result = checkpoint::catalog_of_index(std::move(index), std::move(shards), file.path());
     if (!result) {

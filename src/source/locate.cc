@@ -32,20 +32,26 @@ bool looks_like_repo_id(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return is_name_character(c) || c == '/'; });
 }
 
-// huggingface_hub expands a leading "~" in these variables.
-fs::path expand_home(const std::string& path, const Environment& environment) {
+// Nothing if there is no HOME: the current directory must not become the cache by accident.
+std::optional<fs::path> expand_home(const std::string& path, const Environment& environment) {
   if (path != "~" && !path.starts_with("~/")) return path;
-  return fs::path(environment("HOME").value_or("")) / path.substr(std::min<std::size_t>(2, path.size()));
+  const auto home = environment("HOME");
+  if (!home) return std::nullopt;
+  return fs::path(*home) / path.substr(std::min<std::size_t>(2, path.size()));
 }
 
-// The same places, in the same order, as huggingface_hub looks at.
-fs::path hub_cache(const Environment& environment) {
-  const auto expanded = [&](const std::string& path) { return expand_home(path, environment); };
-  if (const auto cache = environment("HF_HUB_CACHE")) return expanded(*cache);
-  if (const auto cache = environment("HUGGINGFACE_HUB_CACHE")) return expanded(*cache);
-  if (const auto home = environment("HF_HOME")) return expanded(*home) / "hub";
-  if (const auto xdg = environment("XDG_CACHE_HOME")) return expanded(*xdg) / "huggingface" / "hub";
-  return expanded("~") / ".cache" / "huggingface" / "hub";
+// The same places, in the same order, as huggingface_hub looks at, with a leading "~" expanded as it does.
+std::optional<fs::path> hub_cache(const Environment& environment) {
+  const std::pair<const char*, const char*> places[] = {
+      {"HF_HUB_CACHE", ""}, {"HUGGINGFACE_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", "huggingface/hub"}};
+  for (const auto& [variable, below] : places) {
+    const auto value = environment(variable);
+    if (!value) continue;
+    const auto folder = expand_home(*value, environment);
+    return folder ? std::optional(*folder / below) : std::nullopt;
+  }
+  const auto home = expand_home("~", environment);
+  return home ? std::optional(*home / ".cache/huggingface/hub") : std::nullopt;
 }
 
 bool is_hex(std::string_view text) {
@@ -53,9 +59,18 @@ bool is_hex(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// The root of the cached repository that a canonical path lies in: ".../models--org--name".
-std::optional<fs::path> repo_root_of(const fs::path& canonical) {
-  std::vector<fs::path> parts(canonical.begin(), canonical.end());
+bool is_repo_name(const fs::path& path) { return path.filename().string().starts_with(kRepoPrefix); }
+
+// As it was typed, absolute, links left as they are: a cache that was moved is often linked from its old place.
+fs::path typed_path(const fs::path& path) {
+  std::error_code ignored;
+  const fs::path typed = fs::absolute(path, ignored).lexically_normal();
+  return typed.has_filename() ? typed : typed.parent_path();
+}
+
+// The root of the cached repository that an absolute path lies in: ".../models--org--name".
+std::optional<fs::path> repo_root_of(const fs::path& absolute) {
+  std::vector<fs::path> parts(absolute.begin(), absolute.end());
   fs::path root;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     root /= parts[i];
@@ -80,7 +95,8 @@ Result<Place> anchor_for(const fs::path& directory, const LocateOptions& options
   std::error_code error;
   const fs::path canonical = fs::canonical(directory, error);
   if (error) return fail(Error(Code::kNotFound, error.message()).in_file(directory.string()));
-  const auto repo = repo_root_of(canonical);
+  auto repo = repo_root_of(canonical);
+  if (!repo) repo = repo_root_of(typed_path(directory));
   const std::string base = options.root ? *options.root : repo ? repo->string() : canonical.string();
   LADING_ASSIGN_OR_RETURN(io::Anchor anchor, io::Anchor::open(base));
   const fs::path relative = canonical.lexically_relative(anchor.path());
@@ -117,14 +133,18 @@ bool is_revision_name(const std::string& revision) {
 Result<std::string> snapshot_of(const Place& repo, const std::string& revision) {
   if (!is_revision_name(revision)) return fail(no_such_revision(repo, revision));
   const std::string snapshots = join(repo.directory, "snapshots");
-  const auto by_commit = repo.anchor.list(join(snapshots, revision));
-  if (by_commit) return join(snapshots, revision);
-  if (by_commit.error().code != Code::kNotFound) return fail(by_commit.error());
+  if (revision.find('/') == std::string::npos) {
+    const auto by_commit = repo.anchor.list(join(snapshots, revision));
+    if (by_commit) return join(snapshots, revision);
+    if (by_commit.error().code != Code::kNotFound) return fail(by_commit.error());
+  }
   const auto ref = repo.anchor.open_file(join(repo.directory, "refs/" + revision));
   if (!ref) return fail(ref.error().code == Code::kNotFound ? no_such_revision(repo, revision) : ref.error());
+  // A ref is one line of hex digits; anything longer is none.
   std::string commit(std::min<std::uint64_t>(ref->size_bytes(), 128), '\0');
   LADING_TRY(ref->read_exact(0, commit));
   commit.erase(commit.find_last_not_of("\n\r ") + 1);
+  if (ref->size_bytes() > 128) commit.clear();
   const auto snapshot = is_hex(commit) ? repo.anchor.list(join(snapshots, commit)) : repo.anchor.list("");
   if (is_hex(commit) && snapshot) return join(snapshots, commit);
   if (!snapshot && snapshot.error().code != Code::kNotFound) return fail(snapshot.error());
@@ -151,18 +171,23 @@ Error no_revisions(const std::string& path) {
 }
 
 Result<Location> locate_in_cache(const std::string& id, const LocateOptions& options) {
-  const fs::path cache = hub_cache(options.environment);
+  const auto cache = hub_cache(options.environment);
+  if (!cache) {
+    return fail(Error(Code::kNotFound, "no such path, and without HOME nobody knows where the Hugging Face cache is")
+                    .in_file(id)
+                    .try_this("Set HF_HOME or HF_HUB_CACHE"));
+  }
   std::string folder = std::string(kRepoPrefix) + id;
   if (const auto slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
   std::error_code ignored;
-  if (!fs::is_directory(cache / folder, ignored)) {
+  if (!fs::is_directory(*cache / folder, ignored)) {
     return fail(
         Error(Code::kNotFound, fmt::format("no such path, and {} is not in the Hugging Face cache", quote(id)))
             .in_file(id)
-            .wanted(fmt::format("a path, or the folder {}", quote((cache / folder).string())))
+            .wanted(fmt::format("a path, or the folder {}", quote((*cache / folder).string())))
             .try_this("lading does not download: fetch it first (hf download), or set HF_HOME or HF_HUB_CACHE"));
   }
-  return locate_repo(cache / folder, options);
+  return locate_repo(*cache / folder, options);
 }
 
 }  // namespace
@@ -184,18 +209,20 @@ Result<Location> locate(const std::string& path, const LocateOptions& options) {
   if (error == std::errc::too_many_symbolic_link_levels) {
     return fail(Error(Code::kSymlinkLoop, "too many symbolic links").in_file(path));
   }
-  if (!fs::exists(link_status)) {
+  const bool absent = error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory ||
+                      link_status.type() == fs::file_type::not_found;
+  if (error && !absent) return fail(Error(Code::kOpenFailed, error.message()).in_file(path));
+  if (absent) {
     if (looks_like_repo_id(path)) return locate_in_cache(path, options);
     return fail(Error(Code::kNotFound, "no such file or directory").in_file(path));
   }
   if (fs::is_directory(path, error)) {
     const fs::path canonical = fs::canonical(path, error);
-    const bool is_repo =
-        canonical.filename().string().starts_with(kRepoPrefix) && fs::is_directory(canonical / "snapshots", error);
-    if (is_repo) return locate_repo(canonical, options);
+    const bool is_repo = is_repo_name(canonical) || is_repo_name(typed_path(path));
+    if (is_repo && fs::is_directory(canonical / "snapshots", error)) return locate_repo(canonical, options);
     if (options.revision) return fail(no_revisions(path));
     LADING_ASSIGN_OR_RETURN(Place place, anchor_for(path, options));
-    const bool cached = repo_root_of(canonical).has_value();
+    const bool cached = repo_root_of(canonical).has_value() || repo_root_of(typed_path(path)).has_value();
     return Location{std::move(place.anchor), LocationKind::kDirectory, std::move(place.directory), cached};
   }
   if (options.revision) return fail(no_revisions(path));
@@ -205,7 +232,8 @@ Result<Location> locate(const std::string& path, const LocateOptions& options) {
   LADING_ASSIGN_OR_RETURN(Place place, anchor_for(parent, options));
   const std::string name = as_path.filename().string();
   const auto kind = name.ends_with(".json") ? LocationKind::kIndex : LocationKind::kFile;
-  const bool cached = repo_root_of(place.anchor.display(join(place.directory, name))).has_value();
+  const bool cached = repo_root_of(place.anchor.display(join(place.directory, name))).has_value() ||
+                      repo_root_of(typed_path(path)).has_value();
   return Location{std::move(place.anchor), kind, join(place.directory, name), cached};
 }
 

@@ -17,7 +17,7 @@ from .build_directories import (
     shard_of,
     write,
 )
-from .cases import Registry
+from .cases import Problem, Registry
 
 CASES = Registry()
 
@@ -270,6 +270,8 @@ def add_hashes():
         CASES.accept(f"hash_verified_by_{name}", None, make)
     CASES.accept("hash_flipped_and_not_asked_for", None, lambda folder: Call(flipped(folder, "one.safetensors").path))
     CASES.accept("hash_unknown_outside_a_cache", None, hash_unknown)
+    unverified = Problem("unverified", file=f"{SNAPSHOT}/{INDEX}", placed=False)
+    CASES.accept("hash_unknown_of_a_copied_index", None, index_copied, unverified)
     expected = {"says": ("damaged", "delete the blob"), "at": 0}
     for name in ("one.safetensors", "two.safetensors", INDEX):
         file = f"{SNAPSHOT}/{name}"
@@ -288,6 +290,15 @@ def hashed_by_path(folder, relative, tensors):
 
 def call_flipped(folder, names, path="snapshot"):
     return flipped(folder, *names, path=path)
+
+
+def index_copied(folder):
+    """Shards are links to blobs, but the index is a file of its own: nothing says what it should hold."""
+    index = hub_repo(folder).snapshot() / INDEX
+    content = index.read_bytes()
+    index.unlink()
+    index.write_bytes(content)
+    return Call(index.parent, ("--verify-hash",), hashes=("verified",))
 
 
 def hash_unknown(folder):

@@ -199,7 +199,7 @@ def check_size(tensor, reading):
         if product(tensor.shape) * DTYPE_BITS[tensor.dtype] != 8 * (end - begin):
             reading.faults.add("size")
     # An element of an unknown dtype still has at least one bit.
-    elif (product(tensor.shape) == 0) != (begin == end) or product(tensor.shape) // 8 > end - begin:
+    elif (product(tensor.shape) == 0) != (begin == end) or product(tensor.shape) > 8 * (end - begin):
         reading.faults.add("size")
 
 
