@@ -100,6 +100,16 @@ class JsonFields {
   std::vector<std::string_view> known_;
 };
 
+/// The same table the other way, for writing.
+template <class Enum, std::size_t N>
+std::string_view word_of(const std::array<std::pair<std::string_view, Enum>, N>& words, Enum meaning) {
+  for (const auto& [text, other] : words) {
+    if (other == meaning) return text;
+  }
+  LADING_CHECK(false);
+  return "";
+}
+
 /// The document's "schema" field must be exactly `schema`. Returns the fields, with it marked as known.
 JsonFields begin_document(const JsonDocument& document, std::string_view schema, Errors& errors);
 

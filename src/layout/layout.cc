@@ -166,7 +166,8 @@ Errors check_layout(const Layout& layout, const std::vector<TensorInfo>& tensors
       for (Error problem : problems) errors.add(std::move(problem).of_tensor(tensor.name));
       if (!problems.empty()) continue;
       for (const Cut& cut : slot.cuts) {
-        if (cut.kind == CutKind::kFlatGroup) units[cut.unit].add(tensor.name, tensor.shape, cut, errors);
+        if (cut.kind == CutKind::kFlatGroup && !tensor.is_alias)
+          units[cut.unit].add(tensor.name, tensor.shape, cut, errors);
       }
     }
   }

@@ -207,11 +207,11 @@ struct TensorInfo {
   std::string name;
   Shape shape;
   bool is_parameter = true;
+  bool is_alias = false;  ///< tied to one that is listed: in a shared buffer it has that one's place
 };
 
 /// Everything that is wrong with laying these tensors out so: the mesh, the devices, each tensor's cuts, shared
-/// buffers whose members disagree or overlap, rules that match nothing (R43). Of tied tensors that lie in a
-/// shared buffer, name one: two in one place overlap.
+/// buffers whose members disagree or overlap, rules that match nothing (R43).
 Errors check_layout(const Layout& layout, const std::vector<TensorInfo>& tensors);
 
 /// `lading.layout/1`, docs/schema/layout.md. The layout that is written must have passed check_layout().

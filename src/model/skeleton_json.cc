@@ -42,15 +42,6 @@ constexpr std::array kStrengths = {
     std::pair<std::string_view, PinStrength>{"float16_and_bfloat16", PinStrength::kFloat16AndBFloat16},
 };
 
-template <class Enum, std::size_t N>
-std::string_view word_of(const std::array<std::pair<std::string_view, Enum>, N>& words, Enum meaning) {
-  for (const auto& [text, m] : words) {
-    if (m == meaning) return text;
-  }
-  LADING_CHECK(false);
-  return "";
-}
-
 // JSON has no infinities; they are real values of real buffers (R33), so they come as strings.
 std::optional<double> parse_number(const JsonValue& value) {
   const std::string_view text = value.text();

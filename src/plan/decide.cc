@@ -71,6 +71,8 @@ class Decider {
     std::sort(out_.plan.ignored_keys.begin(), out_.plan.ignored_keys.end());
     check_ties();
     check_groups();
+    errors_.add(check_placements(inputs_, out_.plan));
+    report_partly_read();
     order_calls();
     report_unmatched_pins();
     errors_.add(check_name_lists(inputs_, out_.plan));
@@ -92,24 +94,15 @@ class Decider {
   }
 
   void check_the_layout() {
-    const layout::PlacementIndex placements(inputs_.layout);
     std::vector<layout::TensorInfo> infos;
     for (const Tensor& t : skeleton_.tensors) {
-      // In a shared buffer a tie class lies once, under its first name; all of them in one place would overlap.
       const bool is_alias = ties_hold() && t.tie_class && skeleton_.tie_classes[*t.tie_class].front() != t.name;
-      if (is_alias && is_in_shared_buffer(placements.of(t.name))) continue;
-      infos.push_back({t.name, t.shape, t.kind == Kind::kParameter});
+      infos.push_back({t.name, t.shape, t.kind == Kind::kParameter, is_alias});
     }
     errors_.add(layout::check_layout(inputs_.layout, infos));
   }
 
   [[nodiscard]] bool ties_hold() const { return policy_.ties == policy::Ties::kKeep; }
-
-  static bool is_in_shared_buffer(const layout::Placement& placement) {
-    const auto& cuts = placement.slots.front().cuts;
-    return std::any_of(cuts.begin(), cuts.end(),
-                       [](const layout::Cut& cut) { return cut.kind == layout::CutKind::kFlatGroup; });
-  }
 
   const Shape* shape_of(std::string_view key) const {
     const CatalogTensor* found = inputs_.catalog.find(key);
@@ -442,6 +435,32 @@ class Decider {
       out_.plan.call_order = *std::move(order);
     } else {
       errors_.add(std::move(order).error());
+    }
+  }
+
+  // Of a key that is read, every element should be: a chunk that nobody takes is a tensor half dropped (R11).
+  void report_partly_read() {
+    std::vector<std::uint64_t> read_elems(out_.plan.sources.size(), 0);
+    for (const FilePieces& file : out_.pieces) {
+      for (const mapping::Piece& piece : file.pieces.pieces) {
+        if (!piece.is_fill()) read_elems[file.source_numbers[piece.source]] += piece.elems();
+      }
+    }
+    std::set<std::string> compared;  // read for comparison only (R50)
+    for (const Statement& s : out_.plan.statements) {
+      for (const Expression& other : s.must_equal) {
+        for (std::string& key : other.keys()) compared.insert(std::move(key));
+      }
+    }
+    for (std::size_t i = 0; i < read_elems.size(); ++i) {
+      const Source& source = out_.plan.sources[i];
+      const std::uint64_t elems = *source.shape.num_elems();
+      if (read_elems[i] >= elems || compared.contains(source.key)) continue;
+      out_.plan.warnings.add(Error(Code::kPlan, "no tensor takes all of this key")
+                                 .of_tensor(source.key)
+                                 .by_rule("R11")
+                                 .wanted(fmt::format("{} elements", elems))
+                                 .got(fmt::format("{} that are read", read_elems[i])));
     }
   }
 

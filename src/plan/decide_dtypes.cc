@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
+
 namespace lading::plan {
 namespace {
 
@@ -67,11 +69,26 @@ class DTypeDecider {
     s.compute = decision->compute;
     s.dtype_reason =
         fmt::format("{} ({}; compute {})", decision->reason, decision->storage_rule, decision->compute_rule);
+    check_casts(s, head);
     if (s.shape.size_bytes(s.storage)) return;
     errors_.add(Error(Code::kPlan, "the tensor is too large, or ends inside a byte")
                     .of_tensor(s.name)
                     .by_rule("S3")
                     .got(fmt::format("{} {}", name(s.storage), s.shape.text())));
+  }
+
+  // Each part is cast by itself, in one step (R24).
+  void check_casts(const Statement& s, std::size_t head) {
+    for (const std::uint32_t number : out_.pieces[head].source_numbers) {
+      const Source& source = out_.plan.sources[number];
+      if (source.dtype == s.storage || policy::cast_is_possible(source.dtype, s.storage)) continue;
+      errors_.add(
+          Error(Code::kDType, fmt::format("{} cannot be cast to what the whole is stored as", quote(source.key)))
+              .of_tensor(s.name)
+              .by_rule("R23")
+              .wanted(std::string(name(s.storage)))
+              .got(std::string(name(source.dtype))));
+    }
   }
 
   // Of all its sources together.

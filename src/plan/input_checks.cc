@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -74,7 +75,7 @@ Errors check_keys(const PlanInputs& inputs, const mapping::Resolved& resolved, P
     }
   }
   const bool both_have_tensors = !inputs.catalog.tensors.empty() && !inputs.skeleton.tensors.empty();
-  if (plan.sources.empty() && both_have_tensors) {
+  if (resolved.expressions.empty() && both_have_tensors) {
     errors.add(Error(Code::kPlan, "the checkpoint and the model have no tensor in common")
                    .by_rule("R39")
                    .wanted(fmt::format("names like {}", quote(inputs.skeleton.tensors.front().name)))
@@ -102,6 +103,43 @@ Errors check_name_lists(const PlanInputs& inputs, Plan& plan) {
   check("allow_missing", policy.allow_missing, tensors, plan.warnings);
   check("allow_mismatch", policy.allow_mismatch, tensors, plan.warnings);
   check("allow_unexpected", policy.allow_unexpected, inputs.catalog.tensors, plan.warnings);
+  for (const auto& [prefix, dtype] : policy.subtree_dtypes) {
+    const auto is_under = [&, module = std::string_view(prefix)](const model::Tensor& t) {
+      return model::is_beneath(t.name, module);
+    };
+    if (std::any_of(tensors.begin(), tensors.end(), is_under)) continue;
+    errors.add(Error(Code::kPolicy, fmt::format("subtree_dtypes: {} matches nothing", quote(prefix))).by_rule("R43"));
+  }
+  return errors;
+}
+
+Errors check_placements(const PlanInputs& inputs, const Plan& plan) {
+  Errors errors;
+  const bool has_accelerators = inputs.layout.devices.of(0).type != "cpu";
+  std::map<std::string_view, const Statement*> first_of_unit;
+  for (const Statement& s : plan.statements) {
+    const bool offloaded = s.placement.device == layout::DeviceRule::kCpu;
+    if (offloaded && has_accelerators && s.kind != model::Kind::kParameter) {
+      errors.add(Error(Code::kPlan, "a buffer is offloaded to the CPU, and the forward pass needs it on the device")
+                     .of_tensor(s.name)
+                     .by_rule("R36")
+                     .try_this("Offload parameters only: give buffers a rule of their own, before this one"));
+    }
+    for (const layout::Slot& slot : s.placement.slots) {
+      for (const Cut& cut : slot.cuts) {
+        if (cut.kind != CutKind::kFlatGroup) continue;
+        const Statement& first = *first_of_unit.try_emplace(cut.unit, &s).first->second;
+        if (first.storage == s.storage && first.placement.device == s.placement.device) continue;
+        errors.add(Error(Code::kPlan, fmt::format("the shared buffer {} holds tensors of different dtypes or devices",
+                                                  quote(cut.unit)))
+                       .of_tensor(s.name)
+                       .by_rule("R27")
+                       .wanted(fmt::format("{}, like {}", name(first.storage), quote(first.name)))
+                       .got(std::string(name(s.storage)))
+                       .try_this("Wrap them in units of their own"));
+      }
+    }
+  }
   return errors;
 }
 

@@ -19,6 +19,9 @@ Errors check_keys(const PlanInputs& inputs, const mapping::Resolved& resolved, P
 /// Patterns of the policy that match no tensor, or no key where keys are meant.
 Errors check_name_lists(const PlanInputs& inputs, Plan& plan);
 
+/// Where tensors are put: offloaded buffers (R36), and shared buffers of unlike members (R27).
+Errors check_placements(const PlanInputs& inputs, const Plan& plan);
+
 /// The members of one tie class.
 Errors check_tie_placements(const std::vector<const Statement*>& members);
 

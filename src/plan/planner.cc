@@ -76,7 +76,7 @@ class RankPlanner {
                       Destination& destination) {
     const WorkInputs inputs{file.pieces, file.source_numbers, decisions_.plan.sources, s.storage};
     auto transfers = work_out(inputs, region);
-    LADING_CHECK(transfers.has_value());  // check_packed() refused what could fail
+    LADING_CHECK(transfers.has_value());  // check_buffers() refused what could fail
     destination.transfers = *std::move(transfers);
   }
 
@@ -121,27 +121,28 @@ class RankPlanner {
 };
 
 // Almost every verdict is the same on all ranks and fell before. Where a cut meets a byte is not, so tensors
-// of packed elements are worked out for every rank, though only some are asked for.
-Errors check_packed(const Decisions& decisions, const layout::Layout& layout) {
+// of packed elements that are cut are worked out for every rank, though only some are asked for.
+Errors check_buffers(const Decisions& decisions, const layout::Layout& layout) {
   Errors errors;
-  for (std::size_t i = 0; i < decisions.plan.statements.size(); ++i) {
+  for (std::size_t i = 0; i < decisions.plan.statements.size() && !errors.is_full(); ++i) {
     const Statement& s = decisions.plan.statements[i];
     const FilePieces& file = decisions.pieces[decisions.class_of[i]];
-    if (!policy::is_packed(s.storage)) continue;
-    for (std::uint64_t rank = 0; rank < layout.mesh.ranks(); ++rank) {
-      for (const layout::Slot& slot : s.placement.slots) {
+    const WorkInputs inputs{file.pieces, file.source_numbers, decisions.plan.sources, s.storage};
+    for (const layout::Slot& slot : s.placement.slots) {
+      const bool differs = policy::is_packed(s.storage) && !slot.cuts.empty();
+      const std::uint64_t ranks = differs ? layout.mesh.ranks() : 1;
+      for (std::uint64_t rank = 0; rank < ranks; ++rank) {
         const layout::Region region = layout::region_of(s.shape, slot.cuts, layout.mesh, rank);
-        const WorkInputs inputs{file.pieces, file.source_numbers, decisions.plan.sources, s.storage};
-        const bool whole_bytes = Shape{region.buffer_elems}.size_bytes(s.storage).has_value();
-        if (whole_bytes && (file.source_numbers.empty() || work_out(inputs, region))) continue;
-        errors.add(Error(Code::kPlan, "the layout cuts packed elements inside a byte")
-                       .of_tensor(s.name)
-                       .on_rank(static_cast<int>(rank))
-                       .by_rule("R48")
-                       .wanted("cuts at whole bytes")
-                       .got(fmt::format("{} elements of {}", region.owned_elems(), name(s.storage)))
-                       .try_this("Shard another dim, or replicate this tensor"));
-        if (errors.is_full()) return errors;
+        const bool fits = Shape{region.buffer_elems}.size_bytes(s.storage).has_value();
+        if (fits && (!differs || file.source_numbers.empty() || work_out(inputs, region))) continue;
+        errors.add(
+            Error(Code::kPlan, differs ? "the layout cuts packed elements inside a byte" : "the buffer is too large")
+                .of_tensor(s.name)
+                .on_rank(static_cast<int>(rank))
+                .by_rule(differs ? "R48" : "R64")
+                .got(fmt::format("a buffer of {} elements of {}", region.buffer_elems, name(s.storage)))
+                .try_this("Cut it otherwise, or replicate this tensor"));
+        break;  // one rank tells it
       }
     }
   }
@@ -152,7 +153,7 @@ Errors check_packed(const Decisions& decisions, const layout::Layout& layout) {
 
 Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::uint64_t>& ranks) {
   LADING_ASSIGN_OR_RETURN(Decisions decisions, decide(inputs));
-  Errors errors = check_packed(decisions, inputs.layout);
+  Errors errors = check_buffers(decisions, inputs.layout);
   if (!errors.empty()) return fail(std::move(errors));
   std::vector<RankPlan> rank_plans;
   for (const std::uint64_t rank : ranks) {

