@@ -17,6 +17,7 @@
 #include "mapping/template.h"
 #include "plan/checker.h"
 #include "plan/planner.h"
+#include "plan/words.h"
 
 namespace lading::plan::world {
 
@@ -207,19 +208,6 @@ inline std::string verdict(const Result<Plan, Errors>& plan) {
   return text;
 }
 inline std::string verdict(const World& world) { return verdict(world.plan()); }
-
-inline std::string_view word(Provenance provenance) {
-  switch (provenance) {
-    case Provenance::kFile: return "file";
-    case Provenance::kHost: return "host";
-    case Provenance::kCall: return "call";
-    case Provenance::kFill: return "fill";
-    case Provenance::kRandom: return "random";
-    case Provenance::kAlias: return "alias";
-    case Provenance::kKept: return "kept";
-  }
-  return "?";
-}
 
 /// "file R38": where a tensor's value comes from, and the rule that decided; or why there is no plan.
 inline std::string source_of(const Result<Plan, Errors>& plan, std::string_view name) {
