@@ -6,21 +6,13 @@
 
 #include "base/text.h"
 #include "cli/inspect_output.h"
+#include "support/tensor_info.h"
 
 namespace lading::cli {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-TensorInfo tensor(std::string name, std::uint64_t bytes = 4, std::string dtype = "F32") {
-  TensorInfo info;
-  info.name = std::move(name);
-  info.dtype_name = std::move(dtype);
-  info.shape = Shape{bytes / 4};
-  info.bytes = {100, 100 + bytes};
-  return info;
-}
 
 Inspection inspection_of(std::vector<TensorInfo> tensors) {
   Inspection inspection;

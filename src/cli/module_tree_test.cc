@@ -1,4 +1,5 @@
 #include "cli/module_tree.h"
+#include "support/tensor_info.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,15 +11,6 @@ namespace lading::cli {
 namespace {
 
 using ::testing::ElementsAre;
-
-TensorInfo tensor(std::string name, std::uint64_t bytes = 4, std::string dtype = "F32") {
-  TensorInfo info;
-  info.name = std::move(name);
-  info.dtype_name = std::move(dtype);
-  info.shape = Shape{bytes / 4};
-  info.bytes = {100, 100 + bytes};
-  return info;
-}
 
 std::vector<TreeLine> tree_of(std::vector<TensorInfo> tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
