@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lading/dtype.h"
+#include "lading/export.h"
 #include "lading/inspect.h"
 #include "lading/result.h"
 #include "lading/shape.h"
@@ -18,6 +19,9 @@ namespace lading {
 
 namespace plan {
 struct Plan;
+}
+namespace source {
+class CheckpointSource;
 }
 
 /// A JSON document: a file that holds it, or the text itself.
@@ -49,6 +53,11 @@ struct PlanRequest {
 
   /// The ranks that are worked out; nothing: all of them. The verdict covers all.
   std::optional<std::vector<std::uint64_t>> ranks = {{0}};
+
+  /// With a mesh and a strategy: "cpu", "cuda" (rank r has cuda:(r % devices_per_node), which the report states) or,
+  /// for one rank, such as "cuda:1"; "" is "cpu". A layout names its own devices.
+  std::string device;
+  std::optional<std::uint64_t> devices_per_node;  ///< of "cuda"; nothing: all ranks if they are at most 8, else 8
 };
 
 struct PlannedTensor {
@@ -66,6 +75,7 @@ struct RankTotals {
   std::uint64_t owned_bytes = 0;                                    ///< padding included
   std::uint64_t staging_bytes = 0;                                  ///< of the host, beside the buffers
   std::vector<std::pair<std::string, std::uint64_t>> device_bytes;  ///< buffers by device
+  std::uint64_t unit_gap_bytes = 0;  ///< of buffers that tensors share (FSDP1): left as they are
 };
 
 struct PlanReport {
@@ -79,7 +89,10 @@ struct PlanReport {
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
   Errors warnings;
-  std::shared_ptr<const plan::Plan> plan;  ///< all of it, for the functions below
+  std::shared_ptr<const plan::Plan> plan;                  ///< all of it, for the functions below
+  std::shared_ptr<const source::CheckpointSource> source;  ///< the files that it is about
+  /// Of the checkpoint tensors that the plan names, bytes that no rank reads; known only if all were worked out.
+  std::optional<std::uint64_t> unread_bytes;
 };
 
 /// Where planning stopped.
@@ -96,14 +109,14 @@ struct PlanRefusal {
   Errors problems;
 
   /// Of the command line: 2, 3, 4, 4, 1.
-  [[nodiscard]] int exit_code() const;
+  [[nodiscard]] LADING_API int exit_code() const;
 };
 
 /// Every problem that can be found at once is in the refusal.
-Result<PlanReport, PlanRefusal> make_plan(const PlanRequest& request);
+LADING_API Result<PlanReport, PlanRefusal> make_plan(const PlanRequest& request);
 
 /// docs/schema/plan.md
-std::string plan_json(const PlanReport& report);
+LADING_API std::string plan_json(const PlanReport& report);
 
 struct ExplainedFact {
   std::string topic;  ///< one word, stable: "value", "dtype", "placement", …
@@ -112,7 +125,7 @@ struct ExplainedFact {
 
 /// Where a tensor's value comes from, why this dtype, device and placement, and who is tied to it, as the first rank
 /// that was worked out has it. An unknown name is an error that says what is near.
-Result<std::vector<ExplainedFact>, PlanRefusal> explain(const PlanReport& report, std::string_view tensor);
+LADING_API Result<std::vector<ExplainedFact>, PlanRefusal> explain(const PlanReport& report, std::string_view tensor);
 
 struct PlanChange {
   std::string section;                ///< "plan", "file", "source", "tensor", "rank", "destination"
@@ -128,6 +141,6 @@ struct PlanDifference {
 };
 
 /// What has changed since `before`, which plan_json() wrote.
-Result<PlanDifference, PlanRefusal> diff(const PlanReport& report, const PlanDocument& before);
+LADING_API Result<PlanDifference, PlanRefusal> diff(const PlanReport& report, const PlanDocument& before);
 
 }  // namespace lading

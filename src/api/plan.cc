@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "api/document.h"
@@ -59,16 +60,24 @@ class Planning {
     const source::SourceFile& main_file = checkpoint->index() ? *checkpoint->index() : checkpoint->shards().front();
     report.path = checkpoint->anchor().display(main_file.relative);
     report.bytes_proved = checked->bytes_proved;
+    if (made->ranks.size() == made->mesh.ranks()) {
+      made->unread_bytes = 0;
+      for (const plan::Unread& unread : checked->unread) *made->unread_bytes += unread.bytes;
+    }
+    report.unread_bytes = made->unread_bytes;
     fill_in(report, *made);
     report.plan = std::make_shared<const plan::Plan>(*std::move(made));
+    report.source = std::make_shared<const source::CheckpointSource>(*std::move(checkpoint));
     return report;
   }
 
  private:
   bool check_request() {
-    const bool by_strategy = !request_.mesh.empty() || !request_.strategy.empty() || !request_.tp_plan.empty();
+    const bool by_strategy = !request_.mesh.empty() || !request_.strategy.empty() || !request_.tp_plan.empty() ||
+                             !request_.device.empty() || request_.devices_per_node;
     if (request_.layout && by_strategy) {
-      problems_.add(usage("a layout stands for itself: mesh, strategy and tensor-parallel plan do not go with it"));
+      problems_.add(
+          usage("a layout stands for itself: mesh, strategy, tensor-parallel plan and device do not go with it"));
     } else if (!request_.mesh.empty() && request_.strategy.empty()) {
       problems_.add(usage("a mesh needs a strategy").wanted("single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3"));
     }
@@ -79,6 +88,7 @@ class Planning {
     } else {
       problems_.add(std::move(mesh).error());
     }
+    if (problems_.empty()) choose_devices();
     if (!request_.strategy.empty()) take(layout::parse_strategy(request_.strategy), strategy_.strategy);
     for (const auto& [pattern, style] : request_.tp_plan) {
       layout::TpRule& rule = strategy_.tp_plan.emplace_back();
@@ -86,6 +96,37 @@ class Planning {
       take(layout::parse_tp_style(style), rule.style);
     }
     return problems_.empty();
+  }
+
+  // "cuda" names no index by itself: the mesh and the size of a node do (R34).
+  void choose_devices() {
+    const std::string& device = request_.device;
+    const std::uint64_t ranks = strategy_.mesh.ranks();
+    if (request_.devices_per_node && device != "cuda") {
+      problems_.add(usage("a number of devices per node goes with the device \"cuda\" only").by_rule("R34"));
+    } else if (request_.devices_per_node == std::uint64_t{0}) {
+      problems_.add(usage("a node without devices").by_rule("R34").wanted("1 or more"));
+    } else if (device == "cuda") {
+      constexpr std::uint64_t kUsual = 8;
+      layout::DeviceMap& devices = strategy_.devices;
+      devices.type = device;
+      devices.per_node = request_.devices_per_node.value_or(std::min(ranks, kUsual));
+      warnings_.add(Error(Code::kLayout, ranks == 1 ? std::string("the rank has cuda:0")
+                                                    : fmt::format("rank r has cuda:(r % {})", devices.per_node))
+                        .by_rule("R34"));
+    } else if (!device.empty() && device != "cpu") {
+      auto parsed = layout::parse_device(device);
+      if (!parsed) {
+        problems_.add(std::move(parsed).error());
+      } else if (ranks != 1) {
+        problems_.add(usage("one device for several ranks")
+                          .by_rule("R34")
+                          .wanted("cuda, which is then counted by rank")
+                          .got(quote(device)));
+      } else {
+        strategy_.devices.list = {*std::move(parsed)};
+      }
+    }
   }
 
   template <class T, class E>
@@ -131,12 +172,20 @@ class Planning {
   void lay_out() {
     std::vector<layout::TensorInfo> infos;
     for (const model::Tensor& tensor : skeleton_.tensors) {
-      infos.push_back({tensor.name, tensor.shape, tensor.kind == model::Kind::kParameter});
+      infos.push_back({tensor.name, tensor.shape, is_laid_out_as_parameter(tensor)});
     }
     layout::StrategyLayout made;
     take(layout::make_layout(strategy_, infos), made);
     layout_ = std::move(made.layout);
     for (std::string& note : made.notes) warnings_.add(Error(Code::kLayout, std::move(note)));
+  }
+
+  // A buffer that shares a parameter's storage lies where the parameter does (R52).
+  [[nodiscard]] bool is_laid_out_as_parameter(const model::Tensor& tensor) const {
+    if (tensor.kind == model::Kind::kParameter || !tensor.tie_class) return tensor.kind == model::Kind::kParameter;
+    const auto& names = skeleton_.tie_classes[*tensor.tie_class];
+    return std::any_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return skeleton_.find(name)->kind == model::Kind::kParameter; });
   }
 
   bool choose_ranks() {
@@ -173,8 +222,12 @@ class Planning {
     }
     for (const plan::RankPlan& rank : made.ranks) {
       const auto bytes = plan::device_bytes(rank);
-      report.ranks.push_back(
-          {rank.rank, rank.read_bytes, rank.owned_bytes, rank.staging_bytes, {bytes.begin(), bytes.end()}});
+      report.ranks.push_back({rank.rank,
+                              rank.read_bytes,
+                              rank.owned_bytes,
+                              rank.staging_bytes,
+                              {bytes.begin(), bytes.end()},
+                              rank.unit_gap_bytes});
     }
     if (made.ranks.empty()) return;
     for (const plan::Destination& d : made.ranks.front().destinations) {

@@ -163,6 +163,65 @@ TEST_F(PlanTest, EveryStrategyPlansTheSample) {
   }
 }
 
+TEST_F(PlanTest, R34_DevicesAreCountedByRankAndToldSo) {
+  request_.mesh = "dp=12";
+  request_.strategy = "ddp";
+  request_.device = "cuda";
+  request_.ranks = {{9}};
+  const auto usual = make_plan(request_);
+  ASSERT_TRUE(usual.has_value());
+  EXPECT_EQ(usual->ranks[0].device_bytes.front().first, "cuda:1") << "nodes of 8";
+  std::string told;
+  for (const Error& warning : usual->warnings) told += warning.text() + "\n";
+  EXPECT_THAT(told, HasSubstr("rank r has cuda:(r % 8)"));
+  request_.devices_per_node = 4;
+  request_.ranks = {{7}};
+  EXPECT_EQ(make_plan(request_)->ranks[0].device_bytes.front().first, "cuda:3");
+  request_.mesh = "dp=4";
+  request_.devices_per_node.reset();
+  request_.ranks = {{3}};
+  EXPECT_EQ(make_plan(request_)->ranks[0].device_bytes.front().first, "cuda:3") << "one node";
+}
+
+TEST_F(PlanTest, R34_OneDeviceIsForOneRank) {
+  request_.device = "cuda:5";
+  EXPECT_EQ(make_plan(request_)->ranks[0].device_bytes.front().first, "cuda:5");
+  request_.mesh = "dp=2";
+  request_.strategy = "ddp";
+  EXPECT_EQ(refusal().exit_code(), 2);
+  request_.device = "cpu";
+  EXPECT_EQ(make_plan(request_)->ranks[0].device_bytes.front().first, "cpu");
+  request_.devices_per_node = 2;
+  EXPECT_EQ(refusal().exit_code(), 2) << "of cuda only";
+  request_.device = "tpu";
+  request_.devices_per_node.reset();
+  EXPECT_EQ(refusal().exit_code(), 2);
+}
+
+TEST_F(PlanTest, R11_BytesThatNoRankReadsAreCountedIfAllWereWorkedOut) {
+  request_.mesh = "dp=2";
+  request_.strategy = "fsdp2";
+  EXPECT_FALSE(make_plan(request_)->unread_bytes.has_value()) << "rank 0 alone";
+  request_.ranks.reset();
+  const auto all = make_plan(request_);
+  EXPECT_EQ(all->unread_bytes, 0U);
+  EXPECT_THAT(plan_json(*all), HasSubstr("\"unread_bytes\": 0"));
+}
+
+TEST_F(PlanTest, R52_AStrategyPutsWhatSharesAParametersStorageWhereItIs) {
+  request_.skeleton = PlanDocument::text(
+      R"({"schema": "lading.skeleton/1", "tensors": [
+          {"name": "cache", "kind": "attribute", "shape": [512, 64], "dtype": "BF16"},
+          {"name": "model.embed_tokens.weight", "kind": "parameter", "shape": [512, 64], "dtype": "BF16"}],
+          "ties": [["cache", "model.embed_tokens.weight"]]})");
+  request_.policy = PlanDocument::text(R"({"schema": "lading.policy/1", "unexpected": "report"})");
+  request_.mesh = "dp=2";
+  request_.strategy = "fsdp2";
+  const auto report = make_plan(request_);
+  ASSERT_TRUE(report.has_value()) << report.error().problems.front().text();
+  EXPECT_EQ(report->ranks[0].owned_bytes, 512U * 64U * 2U / 2U);
+}
+
 TEST_F(PlanTest, ExplainAndDiff) {
   const auto report = make_plan(request_);
   ASSERT_TRUE(report.has_value());

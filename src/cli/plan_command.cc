@@ -28,6 +28,14 @@ void add_strategy(CLI::App& command, PlanRequest& request) {
   command.add_option("--mesh", request.mesh, "Axes and sizes, such as dp=4,tp=2")->excludes(layout);
   command.add_option("--strategy", request.strategy, "single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3")
       ->excludes(layout);
+  CLI::Option* device = command.add_option("--device", request.device, "cpu, cuda, or for one rank such as cuda:1");
+  device->excludes(layout);
+  command
+      .add_option("--devices-per-node", request.devices_per_node,
+                  "Rank r has cuda:(r % N); all ranks if they are at most 8, else 8")
+      ->check(CLI::PositiveNumber)
+      ->needs(device)
+      ->excludes(layout);
   command
       .add_option_function<std::vector<std::string>>(
           "--tp-plan",
@@ -79,13 +87,22 @@ int run_diff(const PlanReport& report, const PlanArguments& arguments, Output& o
 
 }  // namespace
 
+void add_plan_inputs(CLI::App& command, PlanRequest& request) {
+  command.add_option("CKPT", request.checkpoint, "The checkpoint, as inspect takes it")->required();
+  add_documents(command, request);
+  add_strategy(command, request);
+  command.add_option("--root", request.root, "Follow links anywhere beneath this directory");
+  command.add_option("--revision", request.revision, "Branch, tag or commit of a cached repository");
+  command.add_flag_callback(
+      "--allow-trailing-bytes", [&] { request.trailing_bytes = TrailingBytesPolicy::kAllow; },
+      "Accept bytes behind the last tensor");
+}
+
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   CLI::App* command =
       app.add_subcommand("plan", "Show what each rank would load from where, or every reason why it cannot");
   PlanRequest& request = arguments.request;
-  command->add_option("CKPT", request.checkpoint, "The checkpoint, as inspect takes it")->required();
-  add_documents(*command, request);
-  add_strategy(*command, request);
+  add_plan_inputs(*command, request);
   add_ranks(*command, request);
   command->add_flag_callback(
       "--tensors", [&] { arguments.list = TensorList::kAll; }, "List every tensor");
@@ -94,11 +111,6 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   command
       ->add_option("--diff", arguments.diff, "Compare with a plan that --json wrote before; exit code 6 if they differ")
       ->excludes(explain);
-  command->add_option("--root", request.root, "Follow links anywhere beneath this directory");
-  command->add_option("--revision", request.revision, "Branch, tag or commit of a cached repository");
-  command->add_flag_callback(
-      "--allow-trailing-bytes", [&] { request.trailing_bytes = TrailingBytesPolicy::kAllow; },
-      "Accept bytes behind the last tensor");
   return command;
 }
 

@@ -19,6 +19,9 @@ struct PlanArguments {
   bool json = false;
 };
 
+/// The checkpoint, the documents and the strategy: what plan and load have in common.
+void add_plan_inputs(CLI::App& command, PlanRequest& request);
+
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
 int run_plan(const PlanArguments& arguments, Output& output);
 

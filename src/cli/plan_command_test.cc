@@ -144,6 +144,36 @@ TEST_F(PlanCommand, TensorParallelRulesInTheOrderGiven) {
   EXPECT_THAT(ran.out, HasSubstr("dim 1 in 2 chunks over tp"));
 }
 
+TEST_F(PlanCommand, R34_DevicesAreStated) {
+  const Ran ran =
+      plan({"--mesh", "dp=4", "--strategy", "ddp", "--device", "cuda", "--devices-per-node", "2", "--rank", "3"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("rank r has cuda:(r % 2)"));
+  EXPECT_THAT(ran.out, HasSubstr("peak cuda:1"));
+  EXPECT_EQ(plan({"--device", "cuda:1"}).code, 0);
+  EXPECT_EQ(plan({"--device", "cuda:1", "--mesh", "dp=2", "--strategy", "ddp"}).code, 2);
+  EXPECT_EQ(plan({"--devices-per-node", "2"}).code, 2);
+  EXPECT_EQ(plan({"--device", "cuda", "--devices-per-node", "0"}).code, 2);
+}
+
+// Half of a tensor is wanted: the other half is read by nobody, which only all ranks together can tell.
+TEST_F(PlanCommand, R11_BytesThatNobodyReadsAreToldOfAllRanks) {
+  const std::string skeleton = dir_.write("s.json", R"({"schema": "lading.skeleton/1", "tensors": [
+      {"name": "half", "kind": "parameter", "shape": [256, 64], "dtype": "BF16"}]})");
+  const std::string mapping = dir_.write("m.json", R"({"schema": "lading.mapping/1", "rules": [
+      {"id": "half", "kind": "build", "to": "half", "expression":
+       {"slice": {"dim": 0, "begin": 0, "end": 256, "of": "model.embed_tokens.weight"}}}]})");
+  const std::string policy = dir_.write("p.json", R"({"schema": "lading.policy/1", "unexpected": "report"})");
+  const std::vector<std::string> inputs = {"--skeleton", skeleton, "--mapping", mapping,      "--policy",
+                                           policy,       "--mesh", "dp=2",      "--strategy", "ddp"};
+  const Ran one = plan(inputs);
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.out, Not(HasSubstr("read by no rank")));
+  std::vector<std::string> all = inputs;
+  all.emplace_back("--all-ranks");
+  EXPECT_THAT(plan(all).out, HasSubstr("32,768 bytes of the checkpoint are read by no rank asked for"));
+}
+
 TEST_F(PlanCommand, JsonIsTheSameEveryTimeAndHasNoColour) {
   Output first;
   Output second;
@@ -197,13 +227,6 @@ TEST_F(PlanCommand, Fault16_HostileNamesAreEscaped) {
       EXPECT_EQ(find_invalid_utf8(text), std::nullopt);
     }
   }
-}
-
-TEST_F(PlanCommand, TheDemoPlansEightRanks) {
-  Output output;
-  EXPECT_EQ(run({"demo", "--dir", dir_.path("demo")}, output), 0);
-  EXPECT_THAT(output.out, HasSubstr("22 tensors in 2 files"));
-  EXPECT_THAT(output.out, HasSubstr("accepted: 22 tensors on 8 ranks (dp=4,tp=2)"));
 }
 
 }  // namespace

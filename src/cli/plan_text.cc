@@ -45,6 +45,10 @@ class Page {
                      plural(report_.tensors.size(), "tensor"), plural(report_.rank_count, "rank"), mesh, proved,
                      human_bytes(report_.bytes_proved)));
     line(style_.dim(fmt::format("digest {}", report_.digest)));
+    if (report_.unread_bytes.value_or(0) > 0) {
+      line(style_.yellow(
+          fmt::format("{} bytes of the checkpoint are read by no rank asked for", with_commas(*report_.unread_bytes))));
+    }
   }
 
   void provenances() {
@@ -70,6 +74,7 @@ class Page {
     row("read", rank.read_bytes);
     row("owned", rank.owned_bytes);
     row("staging", rank.staging_bytes);
+    if (rank.unit_gap_bytes > 0) row("left as it is", rank.unit_gap_bytes);
     for (const auto& [device, bytes] : peaks(rank)) row(fmt::format("peak {}", shorten(device)), bytes);
   }
 

@@ -29,7 +29,8 @@ class Unit {
               .of_tensor(tensor)
               .by_rule("R56")
               .wanted(std::to_string(first_->group_elems))
-              .got(std::to_string(cut.group_elems)));
+              .got(std::to_string(cut.group_elems))
+              .try_this(kOneName));
     }
     const std::uint64_t elems = shape.num_elems().value_or(0);
     if (elems > 0) members_.emplace(cut.group_offset_elems, Member{cut.group_offset_elems + elems, tensor});
@@ -45,7 +46,8 @@ class Unit {
                        .of_tensor(member.tensor)
                        .by_rule("R11")
                        .wanted(fmt::format("a begin at {} or behind", end))
-                       .got(std::to_string(begin)));
+                       .got(std::to_string(begin))
+                       .try_this(kOneName));
       }
       if (member.end >= end) {
         end = member.end;
@@ -55,6 +57,9 @@ class Unit {
   }
 
  private:
+  // Ranks are not told apart here: two stages may mean two buffers, and must say so.
+  static constexpr const char* kOneName =
+      "A name stands for one buffer on all ranks: give the units of each pipeline stage names of their own";
   struct Member {
     std::uint64_t end;
     std::string tensor;

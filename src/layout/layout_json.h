@@ -1,4 +1,4 @@
-// The pieces of `lading.layout/1` that stand alone. Private to this room and to tests/geometry.
+// The pieces of `lading.layout/1` that stand alone, for other documents that have them too.
 #pragma once
 
 #include <string>

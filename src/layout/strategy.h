@@ -3,6 +3,10 @@
 // No model and no layer is known here: what a tensor is like (its dims, parameter or buffer) and the
 // user's tensor-parallel plan decide. A layout made here is for the tensors it was made from: its last
 // rule may be "*".
+//
+// No `fsdp_group` is set, FSDP2 or not: the user's fully_shard calls are not known here. One unit for the whole
+// model would be refused for every model of several dtypes (R27), though its real units are uniform. Whoever
+// wants units checked writes a layout.
 #pragma once
 
 #include <cstdint>

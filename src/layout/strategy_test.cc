@@ -158,6 +158,13 @@ TEST(Strategy, R43_PlanRulesMustDecideAboutSomething) {
   EXPECT_FALSE(make_layout(wanted, model()).has_value());
 }
 
+TEST(Strategy, R27_UnitsAreTheUsersToName) {
+  for (const auto& layout : {made(request("fsdp2", "dp=2")), made(request("hsdp", "replicate=2,shard=2")),
+                             made(request("fsdp2+tp", "dp=4,tp=2"))}) {
+    for (const PlacementRule& rule : layout.layout.rules) EXPECT_EQ(rule.placement.fsdp_group, "") << rule.pattern;
+  }
+}
+
 TEST(Strategy, NamesMustBeUsableAsPatterns) {
   EXPECT_FALSE(make_layout(request("ddp", "dp=2"), {{"a*b", {1}, true}}).has_value());
   EXPECT_FALSE(make_layout(request("ddp", "dp=2"), {{"a", {1}, true}, {"a", {1}, true}}).has_value());

@@ -68,17 +68,38 @@ std::string_view name_of(Form form) {
   return "";
 }
 
+// Nothing for what people say, which becomes an Expression only with the shape of its part.
+std::optional<Op> op_of(Form form) {
+  switch (form) {
+    case Form::kSource: return Op::kSource;
+    case Form::kConcat: return Op::kConcat;
+    case Form::kStack: return Op::kStack;
+    case Form::kSlice: return Op::kSlice;
+    case Form::kPermute: return Op::kPermute;
+    case Form::kRearrange: return Op::kRearrange;
+    case Form::kReshape: return Op::kReshape;
+    case Form::kPad: return Op::kPad;
+    default: return std::nullopt;
+  }
+}
+
 Error at_value(Error error, const JsonValue& value, std::string_view path) {
   error.message = fmt::format("{}: {}", path, error.message);
   return std::move(error).at({value.offset(), value.offset() + 1});
 }
 
+enum class Keys : std::uint8_t { kTemplates, kLiteral };
+
 class Reader {
  public:
-  explicit Reader(Errors& errors) : errors_(errors) {}
+  explicit Reader(Errors& errors, Keys keys = Keys::kTemplates) : errors_(errors), keys_(keys) {}
 
   ExpressionTemplate run(const JsonValue& value, const std::string& path) {
     ExpressionTemplate node;
+    if (value.is_string() && keys_ == Keys::kLiteral) {
+      node.key = NameTemplate::literal(std::string(value.text()));
+      return node;
+    }
     if (value.is_string()) {
       auto key = NameTemplate::parse(value.text());
       if (key) {
@@ -105,6 +126,7 @@ class Reader {
       return node;
     }
     const Form* form = find_word(kForms, member.key);
+    if (form != nullptr && keys_ == Keys::kLiteral && !op_of(*form)) form = nullptr;
     if (form == nullptr) {
       errors_.add(
           at_value(Error(Code::kMapping, fmt::format("no operation is called {}", quote(member.key))), value, path)
@@ -202,8 +224,8 @@ class Reader {
   }
 
   // {"over": "e", "of": …}: returns false if the stack lists its parts instead.
-  static bool read_over(JsonFields& fields, ExpressionTemplate& node) {
-    if (!fields.find("over")) return false;
+  bool read_over(JsonFields& fields, ExpressionTemplate& node) const {
+    if (keys_ == Keys::kLiteral || !fields.find("over")) return false;
     node.form = Form::kStackOver;
     fields.string("over", node.over);
     fields.optional_uint64("first", node.begin);
@@ -248,7 +270,24 @@ class Reader {
   }
 
   Errors& errors_;
+  Keys keys_;
 };
+
+// Of a template whose forms all have an Op and whose keys have no variables.
+Expression plain(ExpressionTemplate node) {
+  Expression expression;
+  expression.op = *op_of(node.form);
+  expression.key = node.key.render({});
+  expression.dim = node.dim;
+  expression.begin = node.begin;
+  expression.end = node.end;
+  expression.factors = std::move(node.factors);
+  expression.order = std::move(node.order);
+  expression.shape = std::move(node.shape);
+  expression.fill = node.fill;
+  for (ExpressionTemplate& part : node.parts) expression.parts.push_back(plain(std::move(part)));
+  return expression;
+}
 
 class Writer {
  public:
@@ -328,6 +367,12 @@ class Writer {
 
 ExpressionTemplate read_expression(const JsonValue& value, const std::string& path, Errors& errors) {
   return Reader(errors).run(value, path);
+}
+
+Expression read_plain_expression(const JsonValue& value, const std::string& path, Errors& errors) {
+  const std::uint64_t before = errors.size() + errors.not_listed();
+  ExpressionTemplate node = Reader(errors, Keys::kLiteral).run(value, path);
+  return errors.size() + errors.not_listed() == before ? plain(std::move(node)) : Expression();
 }
 
 void write_expression(const ExpressionTemplate& expression, JsonWriter& writer) { Writer(writer).run(expression); }

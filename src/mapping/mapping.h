@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,14 +58,19 @@ std::string mapping_json(const Mapping& mapping);
 struct Target {
   std::string_view name;
   const Shape* shape;
+  bool in_files = true;  ///< false: never in a state dict, so that keys meant for it are left alone (R46)
 };
+
+/// What `Resolved::unread` says of keys that are meant for a target that is never in a file.
+inline constexpr std::string_view kNonPersistent = "non-persistent";
 
 struct Resolved {
   /// By model tensor. A tensor that is not here has no source in the checkpoint.
   std::map<std::string, Expression, std::less<>> expressions;
   /// By model tensor: the id of the rule that decided; "" for equal names.
   std::map<std::string, std::string, std::less<>> decided_by;
-  /// Keys that no tensor reads, by the id of the rule that ignores them; "" if none does.
+  /// Keys that no tensor reads, by the id of the rule that ignores them; kNonPersistent if their tensor is never in
+  /// a file; "" if nothing ignores them.
   std::map<std::string, std::string, std::less<>> unread;
   /// By unread key: why, where a rule had to do with it ("rule … renames it to …, which the model does not have").
   std::map<std::string, std::string, std::less<>> key_notes;
@@ -80,5 +86,15 @@ struct Resolved {
 /// by a pattern and never taken for its name; a rule that names it outright contradicts the ignoring one.
 Result<Resolved, Errors> resolve(const Mapping& mapping, const std::vector<Target>& targets,
                                  const std::vector<std::string_view>& keys, const ShapeOf& shape_of);
+
+/// As far as it can be told in spite of problems, so that others can be looked for in the rest.
+struct Resolution {
+  Resolved resolved;  ///< without what is disputed: neither those targets nor the keys that they dispute
+  Errors problems;
+  std::set<std::string, std::less<>> disputed;  ///< targets that a problem is about
+  bool settled = true;  ///< false: other names may be missing, or left over, only because of a problem
+};
+Resolution resolve_partly(const Mapping& mapping, const std::vector<Target>& targets,
+                          const std::vector<std::string_view>& keys, const ShapeOf& shape_of);
 
 }  // namespace lading::mapping

@@ -21,6 +21,8 @@ struct KeyState {
   std::uint32_t renamed_by = kNone;
   std::uint32_t taken_by = kNone;  ///< the target that has it by rename or by its name
   std::uint32_t built_by = kNone;  ///< the first rule whose expression reads it
+  bool left_alone = false;         ///< meant for a target that is never in a file (R46)
+  bool disputed = false;           ///< a problem is about it, so nothing can be said of it
   [[nodiscard]] bool is_read() const { return taken_by != kNone || built_by != kNone; }
 };
 
@@ -43,9 +45,9 @@ class Resolver {
         matched_(mapping.rules.size()),
         sourceless_(mapping.rules.size(), kNone) {}
 
-  Result<Resolved, Errors> run() {
+  Resolution run() {
     make_rules_ready();
-    if (!errors_.empty()) return fail(std::move(errors_));
+    if (!errors_.empty()) return {{}, std::move(errors_), {}, false};
     index_names();
     ignore_keys();
     rename_keys();
@@ -54,8 +56,9 @@ class Resolver {
     }
     take_equal_names();
     report_unmatched();
-    if (!errors_.empty()) return fail(std::move(errors_));
-    return assemble();
+    Resolution out{assemble(), std::move(errors_), {}, settled_};
+    for (const std::uint32_t t : disputed_) out.disputed.emplace(targets_[t].name);
+    return out;
   }
 
  private:
@@ -77,6 +80,13 @@ class Resolver {
   [[nodiscard]] std::uint32_t find_target(std::string_view name) const {
     const auto found = target_index_.find(name);
     return found == target_index_.end() ? kNone : found->second;
+  }
+
+  void dispute_target(std::uint32_t t) {
+    if (t != kNone) disputed_.insert(t);
+  }
+  void dispute_keys(const std::vector<std::uint32_t>& keys) {
+    for (const std::uint32_t k : keys) key_states_[k].disputed = true;
   }
 
   void make_rules_ready() {
@@ -135,11 +145,13 @@ class Resolver {
       claims.push_back({k, r, rules_[r].rule->to});
     } else if (!rules_[r].rule->optional) {
       matched_[r] = true;
+      dispute_target(find_target(rules_[r].rule->to));
       ignored_but_read(k, r);
     }
   }
 
   void ignored_but_read(std::uint32_t k, std::uint32_t r) {
+    key_states_[k].disputed = true;
     errors_.add(Error(Code::kMapping, fmt::format("{} reads the key {}, which {} ignores", rule_name(r),
                                                   quote(keys_[k]), rule_name(key_states_[k].ignored_by)))
                     .by_rule("R46"));
@@ -154,6 +166,9 @@ class Resolver {
       if (chosen == nullptr) {
         chosen = &claim;
       } else if (chosen->to != claim.to) {
+        key_states_[k].disputed = true;
+        dispute_target(find_target(chosen->to));
+        dispute_target(find_target(claim.to));
         errors_.add(Error(Code::kMapping, fmt::format("two rules rename the key {}: {} to {}, {} to {}",
                                                       quote(keys_[k]), rule_name(chosen->rule), quote(chosen->to),
                                                       rule_name(claim.rule), quote(claim.to)))
@@ -169,6 +184,10 @@ class Resolver {
     if (chosen == nullptr) return;
     key_states_[k].renamed_by = chosen->rule;
     if (t == kNone) return;
+    if (!targets_[t].in_files) {
+      key_states_[k].left_alone = true;
+      return;
+    }
     key_states_[k].taken_by = t;
     TargetState& state = target_states_[t];
     if (state.renamed_key != kNone) {
@@ -180,6 +199,8 @@ class Resolver {
 
   void two_sources(std::uint32_t t, std::uint32_t key_a, std::uint32_t rule_a, std::uint32_t key_b,
                    std::uint32_t rule_b) {
+    dispute_target(t);
+    dispute_keys({key_a, key_b});
     errors_.add(
         Error(Code::kMapping, fmt::format("two sources for one tensor: the key {} by {}, the key {} by {}",
                                           quote(keys_[key_a]), reason(rule_a), quote(keys_[key_b]), reason(rule_b)))
@@ -208,6 +229,7 @@ class Resolver {
     auto sources = source_keys(instance);
     if (!sources) {
       matched_[r] = true;
+      settled_ = false;  // which keys it is about is not known
       add_for(r, t, std::move(sources).error());
       return;
     }
@@ -220,6 +242,11 @@ class Resolver {
         missing.push_back(std::move(key));
       }
     }
+    if (!targets_[t].in_files) {
+      for (const std::uint32_t k : present) key_states_[k].left_alone = true;
+      if (!present.empty()) matched_[r] = true;
+      return;
+    }
     if (present.empty()) {
       note_sourceless(r, t, missing);
       return;
@@ -228,7 +255,11 @@ class Resolver {
     for (const std::string& key : missing) {
       add_for(r, t, Error(Code::kMapping, fmt::format("the checkpoint has no key {}", quote(key))).by_rule("R47"));
     }
-    if (!missing.empty() || !read_by_expression(r, present)) return;
+    if (!missing.empty() || !read_by_expression(r, present)) {
+      dispute_target(t);
+      dispute_keys(present);
+      return;
+    }
     auto expression = lower(instance, shape_of_);
     if (!expression) {
       for (const Error& error : expression.error()) add_for(r, t, error);
@@ -248,6 +279,7 @@ class Resolver {
   }
 
   void add_for(std::uint32_t r, std::uint32_t t, Error error) {
+    dispute_target(t);
     error.message = fmt::format("{}: {}", rule_name(r), error.message);
     errors_.add(std::move(error).of_tensor(targets_[t].name));
   }
@@ -290,7 +322,10 @@ class Resolver {
       TargetState& target = target_states_[t];
       const bool free = key.ignored_by == kNone && key.renamed_by == kNone;
       if (!free) continue;
-      if (target.made_by == kNone && key.built_by != kNone) {
+      if (!targets_[t].in_files) {
+        key.left_alone = true;
+      } else if (target.made_by == kNone && key.built_by != kNone) {
+        dispute_target(t);
         errors_.add(Error(Code::kMapping, fmt::format("{} reads the key {}, which is also the name of this tensor",
                                                       rule_name(key.built_by), quote(keys_[k])))
                         .of_tensor(targets_[t].name)
@@ -317,6 +352,11 @@ class Resolver {
     for (std::uint32_t r = 0; r < rules_.size(); ++r) {
       const Rule& rule = *rules_[r].rule;
       if (matched_[r] || rule.optional) continue;
+      if (rule.kind == RuleKind::kRename) {
+        dispute_target(find_target(rule.to));
+      } else {
+        settled_ = false;
+      }
       Error error(Code::kMapping, fmt::format("{} matches nothing", rule_name(r)));
       if (rule.kind == RuleKind::kBuild) {
         error.expected = fmt::format("model tensors named {}, and their sources", quote(rule.to));
@@ -335,6 +375,7 @@ class Resolver {
   Resolved assemble() {
     Resolved out;
     for (std::uint32_t t = 0; t < targets_.size(); ++t) {
+      if (disputed_.contains(t)) continue;
       const std::string name(targets_[t].name);
       TargetState& state = target_states_[t];
       if (state.expression) {
@@ -347,10 +388,11 @@ class Resolver {
     }
     for (std::uint32_t k = 0; k < keys_.size(); ++k) {
       const KeyState& state = key_states_[k];
-      if (state.is_read()) continue;
+      if (state.is_read() || state.disputed) continue;
       const std::string key(keys_[k]);
       const std::uint32_t r = state.ignored_by;
-      out.unread.emplace_hint(out.unread.end(), key, r == kNone ? "" : mapping_.rules[r].id);
+      const std::string_view by_itself = state.left_alone ? kNonPersistent : std::string_view();
+      out.unread.emplace_hint(out.unread.end(), key, r == kNone ? std::string(by_itself) : mapping_.rules[r].id);
       if (const auto note = key_notes_.find(k); note != key_notes_.end())
         out.key_notes.emplace_hint(out.key_notes.end(), key, note->second);
     }
@@ -370,6 +412,8 @@ class Resolver {
   std::vector<std::uint32_t> sourceless_;  ///< by rule: the first target that it found no source for
   std::unordered_map<std::uint32_t, std::string> key_notes_;
   std::unordered_map<std::uint32_t, std::string> tensor_notes_;
+  std::set<std::uint32_t> disputed_;  ///< targets
+  bool settled_ = true;
   Errors errors_;
 };
 
@@ -377,6 +421,13 @@ class Resolver {
 
 Result<Resolved, Errors> resolve(const Mapping& mapping, const std::vector<Target>& targets,
                                  const std::vector<std::string_view>& keys, const ShapeOf& shape_of) {
+  Resolution resolution = resolve_partly(mapping, targets, keys, shape_of);
+  if (!resolution.problems.empty()) return fail(std::move(resolution.problems));
+  return std::move(resolution.resolved);
+}
+
+Resolution resolve_partly(const Mapping& mapping, const std::vector<Target>& targets,
+                          const std::vector<std::string_view>& keys, const ShapeOf& shape_of) {
   return Resolver(mapping, targets, keys, shape_of).run();
 }
 

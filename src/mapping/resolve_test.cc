@@ -276,5 +276,37 @@ TEST(Resolve, AHundredThousandKeysResolveInWellUnderASecond) {
   EXPECT_LT(seconds_of([&] { EXPECT_FALSE(world.resolve(explicit_rules)); }), 10);
 }
 
+// A model of a, b and a table that is never in a file; keys as given.
+Resolution resolved_partly(const std::vector<Rule>& rules, const std::vector<std::string_view>& keys) {
+  const Shape shape = {2};
+  const std::vector<Target> targets = {{"a", &shape}, {"b", &shape}, {"table", &shape, false}};
+  return resolve_partly({rules}, targets, keys, [&](std::string_view) { return &shape; });
+}
+
+TEST(ResolvePartly, R46_KeysOfATargetThatIsNeverInAFileAreLeftAlone) {
+  const Resolution out = resolved_partly({Rule::rename("old", "x", "table")}, {"a", "b", "table", "x"});
+  EXPECT_TRUE(out.problems.empty()) << all_text(out.problems);
+  EXPECT_EQ(out.resolved.unread.at("table"), kNonPersistent);
+  EXPECT_EQ(out.resolved.unread.at("x"), kNonPersistent);
+  EXPECT_TRUE(out.resolved.key_notes.empty()) << "the model does have it";
+  EXPECT_FALSE(out.resolved.expressions.contains("table"));
+}
+
+TEST(ResolvePartly, R43_WhatIsDisputedIsLeftOutAndTheRestIsThere) {
+  const Resolution out =
+      resolved_partly({Rule::rename("one", "x", "a"), Rule::rename("two", "y", "a")}, {"b", "odd", "x", "y"});
+  EXPECT_EQ(out.problems.size(), 1U) << all_text(out.problems);
+  EXPECT_EQ(out.disputed, (std::set<std::string, std::less<>>{"a"}));
+  EXPECT_TRUE(out.settled) << "nothing else depends on these keys";
+  EXPECT_EQ(out.resolved.expressions.size(), 1U);
+  EXPECT_EQ(out.resolved.unread.size(), 1U) << "odd; x and y are disputed";
+}
+
+TEST(ResolvePartly, R43_APatternThatMatchesNothingLeavesNamesUnsettled) {
+  EXPECT_FALSE(resolved_partly({Rule::rename_pattern("strip", "m\\.(.*)", "\\1")}, {"a", "b"}).settled);
+  EXPECT_FALSE(resolved_partly({Rule::ignore("bad", "(")}, {"a", "b"}).settled);
+  EXPECT_TRUE(resolved_partly({Rule::rename("named", "typo", "a")}, {"b"}).settled) << "it is about one tensor";
+}
+
 }  // namespace
 }  // namespace lading::mapping

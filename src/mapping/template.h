@@ -113,4 +113,8 @@ std::optional<std::string> find_bad_variable(const ExpressionTemplate& expressio
 ExpressionTemplate read_expression(const JsonValue& value, const std::string& path, Errors& errors);
 void write_expression(const ExpressionTemplate& expression, JsonWriter& writer);
 
+/// The same form as plans have it: every key stands for itself, braces and all, and what needs a shape to be an
+/// Expression (a stack over a variable, chunk, transpose, interleave, rope) is refused.
+Expression read_plain_expression(const JsonValue& value, const std::string& path, Errors& errors);
+
 }  // namespace lading::mapping

@@ -68,6 +68,8 @@ void read_number(JsonFields& fields, std::string_view key, double& out) {
   }
 }
 
+}  // namespace
+
 // Only the fields of the kind may stand there: a "std" beside "fill" is somebody's mistake.
 std::optional<Recipe> read_recipe(JsonFields& owner, std::string_view key, Errors& errors) {
   const auto value = owner.find(key);
@@ -97,6 +99,8 @@ std::optional<Recipe> read_recipe(JsonFields& owner, std::string_view key, Error
   fields.finish();
   return recipe;
 }
+
+namespace {
 
 Tensor read_tensor(const JsonValue& value, const std::string& path, Errors& errors) {
   Tensor tensor;

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <functional>
 #include <map>
-#include <optional>
+#include <queue>
 #include <string_view>
 
 #include "base/text.h"
@@ -32,17 +32,25 @@ Result<std::vector<std::uint32_t>, Errors> call_order(const std::vector<Statemen
       if (statements[input].provenance == Provenance::kCall) inputs.push_back(input);
     }
   }
+  // Of those that wait for nothing any more, the first by name: by hand it would be done so too.
+  std::map<std::uint32_t, std::size_t> left;  // by call: the inputs that are not there yet
+  std::map<std::uint32_t, std::vector<std::uint32_t>> waiting;
+  std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ready;
+  for (const auto& [call, inputs] : waits_for) {
+    left[call] = inputs.size();
+    for (const std::uint32_t input : inputs) waiting[input].push_back(call);
+    if (inputs.empty()) ready.push(call);
+  }
   std::vector<std::uint32_t> order;
   std::vector<bool> done(statements.size(), false);
-  const auto is_ready = [&](const auto& call) {
-    return !done[call.first] &&
-           std::all_of(call.second.begin(), call.second.end(), [&](std::uint32_t i) { return done[i]; });
-  };
-  for (auto next = waits_for.begin(); next != waits_for.end();) {
-    next = std::find_if(waits_for.begin(), waits_for.end(), is_ready);
-    if (next == waits_for.end()) break;
-    done[next->first] = true;
-    order.push_back(next->first);
+  while (!ready.empty()) {
+    const std::uint32_t call = ready.top();
+    ready.pop();
+    done[call] = true;
+    order.push_back(call);
+    for (const std::uint32_t other : waiting[call]) {
+      if (--left[other] == 0) ready.push(other);
+    }
   }
   for (const auto& [call, inputs] : waits_for) {
     if (done[call]) continue;

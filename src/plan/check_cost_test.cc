@@ -39,7 +39,7 @@ Plan square(std::uint64_t n, Expression expression, const Shape& source, std::ve
   RankPlan r;
   r.owned_bytes = r.read_bytes = n * n * 4;
   r.reads = {{0, 0, n * n * 4, 1, 0}};
-  r.destinations = {{0, "", "cpu", "", n * n * 4, n * n, std::move(transfers), {}}};
+  r.destinations = {{0, "", "cpu", "", n * n * 4, n * n, std::move(transfers), {}, {}}};
   plan.ranks = {r};
   return plan;
 }
@@ -58,7 +58,7 @@ TEST(CheckCost, R64_a_hundred_thousand_destinations) {
     s.expression = Expression::source(name);
     s.checkpoint_dtype = DType::kF32;
     plan.statements.push_back(s);
-    r.destinations.push_back({i, "", "cpu", "", 64, 16, {{i, i * 64, 0, 16, {}, 0}}, {}});
+    r.destinations.push_back({i, "", "cpu", "", 64, 16, {{i, i * 64, 0, 16, {}, 0}}, {}, {}});
   }
   r.reads = {{0, 0, kTensors * 64, 1, 0}};
   r.read_bytes = r.owned_bytes = kTensors * 64;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "plan/check_bytes.h"
 
 namespace lading::plan::check {
 namespace {
@@ -103,8 +104,9 @@ bool transfers_write_elems(const DestinationQuestion& question) {
   if (question.root.provenance == Provenance::kFile) return true;
   if (question.root.provenance != Provenance::kFill) return false;
   const auto& transfers = question.destination.transfers;
-  const std::uint64_t owned_bits = question.share.owned_elems() * bits(question.root.storage);
-  return !transfers.empty() && transfers.front().target_begin_bytes < owned_bits / 8;
+  if (transfers.empty()) return false;
+  const auto first = elems_in(transfers.front().target_begin_bytes, question.root.storage);
+  return first && *first < question.share.owned_elems();
 }
 
 }  // namespace
@@ -117,7 +119,8 @@ Result<std::uint64_t> check_transfers(const DestinationQuestion& question, Offer
   }
   // A kept value lies in memory that is there already, padding and all.
   if (provenance == Provenance::kKept && question.destination.transfers.empty()) return std::uint64_t{0};
-  LADING_TRY(scratch.reset(question.plan, question.destination, question.root.storage));
+  const Destination& destination = question.destination;
+  LADING_TRY(scratch.reset({question.plan, destination.transfers, destination.buffer_bytes, question.root.storage}));
   Comparison comparison(question, scratch);
   bool same = true;
   if (transfers_write_elems(question)) {
@@ -130,7 +133,30 @@ Result<std::uint64_t> check_transfers(const DestinationQuestion& question, Offer
   if (same && padding > 0) same = comparison.take({Transfer::kFillSource, 0, 1, padding, 0});
   if (same) same = comparison.finish();
   if (!same) return fail(*comparison.error());
-  return comparison.proved_elems() * bits(question.root.storage) / 8;
+  // Written elements lie in the buffer, whose bytes have been counted.
+  return bytes_of(comparison.proved_elems(), question.root.storage).value_or(0);
+}
+
+Result<void> check_comparisons(const DestinationQuestion& question, Offers& scratch) {
+  const Destination& destination = question.destination;
+  if (destination.comparisons.size() != question.must_equal.size()) {
+    return fail(Error(Code::kPlanCheck, "the tensor is not compared with every key that must be equal")
+                    .by_rule("R50")
+                    .wanted(std::to_string(question.must_equal.size()))
+                    .got(std::to_string(destination.comparisons.size())));
+  }
+  for (std::size_t i = 0; i < destination.comparisons.size(); ++i) {
+    LADING_TRY(
+        scratch.reset({question.plan, destination.comparisons[i], destination.buffer_bytes, question.root.storage}));
+    Comparison comparison(question, scratch);
+    const bool same = question.share.for_each_stretch(
+        [&](std::uint64_t begin, std::uint64_t end) { return question.must_equal[i].follow(begin, end, comparison); });
+    if (same && comparison.finish()) continue;
+    Error error = *comparison.error();
+    error.message = fmt::format("in a comparison: {}", error.message);
+    return fail(std::move(error).by_rule("R50"));
+  }
+  return {};
 }
 
 }  // namespace lading::plan::check

@@ -26,7 +26,7 @@ struct Interval {
 // torch.chunk: pieces of ceil(n / pieces); the last ones may be short or empty (R53).
 Interval chunk(std::uint64_t n, std::uint64_t pieces, std::uint64_t index) {
   const std::uint64_t size = n / pieces + (n % pieces == 0 ? 0 : 1);
-  // index * size stays below n + pieces: both are far below 2^63.
+  // (index + 1) * size is at most n + pieces, and both are below 2^63.
   return {std::min(n, index * size), std::min(n, (index + 1) * size)};
 }
 
@@ -58,13 +58,13 @@ Result<void> check_cut(const Shape& shape, const Cut& cut, std::uint64_t group) 
     }
   }
   if (cut.kind == CutKind::kFlat && cut.pad_multiple != 0 &&
-      (cut.pad_multiple > kMaxSize / 4 || cut.pad_multiple % group != 0)) {
+      (cut.pad_multiple > kMaxSize || cut.pad_multiple % group != 0)) {
     return refuse(fmt::format("a flat tensor is padded to a multiple of {}, for {} ranks", cut.pad_multiple, group),
                   "R56");
   }
   if (cut.kind == CutKind::kFlatGroup) {
     const auto end = checked_add(cut.group_offset_elems, *shape.num_elems());
-    if (!end || *end > cut.group_elems || cut.group_elems > kMaxSize / 4 || cut.unit.empty()) {
+    if (!end || *end > cut.group_elems || cut.group_elems > kMaxSize - layout::Mesh::kMaxRanks || cut.unit.empty()) {
       return refuse(fmt::format("the tensor does not fit into the flat buffer {}", quote(cut.unit)), "R41");
     }
   }
@@ -91,9 +91,8 @@ Result<void> check_axes(const layout::Mesh& mesh) {
 }
 
 Result<void> check_slot(const Shape& shape, const layout::Slot& slot, const layout::Mesh& mesh) {
-  // Padding and chunks round up; a quarter of the range keeps that from overflowing.
-  const auto elems = shape.num_elems();
-  if (!elems || *elems > kMaxSize / 4) return refuse("the tensor is too large", "R41");
+  // Padding and chunks round up by less than 2^63 and 2^32: in 64 bits that never overflows.
+  if (!shape.num_elems()) return refuse("the tensor is too large", "R41");
   std::vector<std::size_t> used;
   for (std::size_t c = 0; c < slot.cuts.size(); ++c) {
     const Cut& cut = slot.cuts[c];

@@ -204,6 +204,9 @@ const std::vector<Mutator::Kind>& Mutator::kinds() {
   static const std::vector<Kind> all = {
       LADING_MUTATION(drop_transfer),
       LADING_MUTATION(double_transfer),
+      LADING_MUTATION(drop_comparison),
+      LADING_MUTATION(borrow_comparison),
+      LADING_MUTATION(change_comparison),
       LADING_MUTATION(borrow_transfer),
       LADING_MUTATION(shift_target),
       LADING_MUTATION(shift_source),

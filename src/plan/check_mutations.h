@@ -80,6 +80,30 @@ class Mutator {
               [](const Transfer& a, const Transfer& b) { return a.target_begin_bytes < b.target_begin_bytes; });
     return true;
   }
+  Destination* with_comparisons() {
+    for (int i = 0; i < 8; ++i) {
+      Destination* d = destination();
+      if (d != nullptr && !d->comparisons.empty()) return d;
+    }
+    return nullptr;
+  }
+  bool drop_comparison() {
+    Destination* d = with_comparisons();
+    if (d != nullptr) d->comparisons.pop_back();
+    return d != nullptr;
+  }
+  bool borrow_comparison() {
+    Destination* d = with_comparisons();
+    if (d != nullptr) d->comparisons.front() = dice_.once_in(2) ? d->transfers : d->comparisons.back();
+    return d != nullptr;
+  }
+  bool change_comparison() {
+    Destination* d = with_comparisons();
+    Transfer* t = d == nullptr ? nullptr : any(*any(d->comparisons));
+    if (t == nullptr) return false;
+    std::uint64_t* fields[] = {&t->source_begin_bytes, &t->target_begin_bytes, &t->run_elems};
+    return nudge(fields[dice_.below(3)]);
+  }
   bool shift_target() {
     Transfer* t = transfer();
     return nudge(t == nullptr ? nullptr : &t->target_begin_bytes);

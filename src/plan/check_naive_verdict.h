@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/check_naive.h"
+#include "plan/value_checks.h"
 
 namespace lading::plan::naive {
 
@@ -19,7 +20,7 @@ class Verdict {
     Indices sizes;
     for (const auto& axis : plan_.mesh.axes()) sizes.push_back(axis.size);
     if (product(sizes) == 0) return false;
-    if (!sources_good() || !statements_good() || !calls_good()) return false;
+    if (!sources_good() || !statements_good() || !calls_good() || !units_good()) return false;
     std::set<std::uint64_t> seen;
     for (const RankPlan& rank : plan_.ranks) {
       if (rank.rank >= product(sizes) || !seen.insert(rank.rank).second || !rank_good(rank)) return false;
@@ -54,11 +55,9 @@ class Verdict {
     return s.provenance == Provenance::kAlias ? plan_.statements[names_.at(s.alias_of)] : s;
   }
 
-  static layout::Placement without_owners(layout::Placement placement) {
-    for (auto& slot : placement.slots) {
-      std::erase_if(slot.cuts, [](const layout::Cut& c) { return c.kind == layout::CutKind::kOwner; });
-    }
-    return placement;
+  static std::vector<layout::Cut> without_owners(std::vector<layout::Cut> cuts) {
+    std::erase_if(cuts, [](const layout::Cut& c) { return c.kind == layout::CutKind::kOwner; });
+    return cuts;
   }
 
   static std::vector<std::string> slot_names(const Statement& s) {
@@ -67,14 +66,35 @@ class Verdict {
     return names;
   }
 
-  // Whether any rank of the mesh has both.
-  bool meet(const Statement& a, const Statement& b) const {
-    for (std::uint64_t rank = 0; rank < plan_.mesh.ranks(); ++rank) {
-      const auto one = memory_of(a, a.placement.slots.front(), plan_.mesh, rank);
-      const auto two = memory_of(b, b.placement.slots.front(), plan_.mesh, rank);
-      if (one && two && one->present && two->present) return true;
+  // Alike in every slot in which any rank of the mesh has both.
+  bool placed_alike(const Statement& a, const Statement& b) const {
+    for (std::size_t slot = 0; slot < a.placement.slots.size(); ++slot) {
+      const bool same = a.placement.device == b.placement.device && a.placement.fsdp_group == b.placement.fsdp_group &&
+                        without_owners(a.placement.slots[slot].cuts) == without_owners(b.placement.slots[slot].cuts);
+      for (std::uint64_t rank = 0; rank < plan_.mesh.ranks() && !same; ++rank) {
+        const auto one = memory_of(a, a.placement.slots[slot], plan_.mesh, rank);
+        const auto two = memory_of(b, b.placement.slots[slot], plan_.mesh, rank);
+        if (one && two && one->present && two->present) return false;
+      }
     }
-    return false;
+    return true;
+  }
+
+  bool castable(const mapping::Expression& e, DType storage) const {
+    const std::set<DType> floats = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+    for (const DType dtype : dtypes_of(e)) {
+      if (dtype != storage && (!floats.contains(dtype) || !floats.contains(storage))) return false;
+    }
+    return true;
+  }
+  std::set<DType> dtypes_of(const mapping::Expression& e) const {
+    std::set<DType> dtypes;
+    for (const std::string& key : e.keys()) {
+      for (const Source& source : plan_.sources) {
+        if (source.key == key) dtypes.insert(source.dtype);
+      }
+    }
+    return dtypes;
   }
 
   bool statements_good() {
@@ -91,7 +111,9 @@ class Verdict {
       for (const auto& other : s.must_equal) {
         const auto dense = evaluate(other, plan_);
         if (!dense || dense->dims != s.shape.dims()) return false;
+        if (s.provenance != Provenance::kFile || !castable(other, s.storage)) return false;
       }
+      if (find_value_problem(s)) return false;
       if (s.provenance == Provenance::kFile && !file_good(s)) return false;
       if (s.provenance == Provenance::kFill) {
         if (s.recipe.kind != model::RecipeKind::kFill) return false;
@@ -110,7 +132,7 @@ class Verdict {
           root.compute != s.compute || slot_names(root) != slot_names(s)) {
         return false;
       }
-      if (meet(root, s) && without_owners(root.placement) != without_owners(s.placement)) return false;
+      if (!placed_alike(root, s)) return false;
     }
     return true;
   }
@@ -118,16 +140,8 @@ class Verdict {
   bool file_good(const Statement& s) const {
     const auto dense = evaluate(s.expression, plan_);
     if (!dense || dense->dims != s.shape.dims()) return false;
-    const std::set<DType> floats = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
-    std::set<DType> dtypes;
-    for (const std::string& key : s.expression.keys()) {
-      for (const Source& source : plan_.sources) {
-        if (source.key == key) dtypes.insert(source.dtype);
-      }
-    }
-    for (const DType dtype : dtypes) {
-      if (dtype != s.storage && (!floats.contains(dtype) || !floats.contains(s.storage))) return false;
-    }
+    if (!castable(s.expression, s.storage)) return false;
+    const std::set<DType> dtypes = dtypes_of(s.expression);
     return dtypes.size() != 1 || s.checkpoint_dtype == *dtypes.begin();
   }
 
@@ -147,6 +161,33 @@ class Verdict {
       if (!done.insert(plan_.statements[s].name).second) return false;
     }
     return done.size() == calls;
+  }
+
+  // Any two parameters of one FSDP2 unit, side by side.
+  bool units_good() const {
+    const auto cuts_of = [](const Statement& s) { return without_owners(s.placement.slots.front().cuts); };
+    const auto is_sharded = [&](const Statement& s) {
+      return !cuts_of(s).empty() && cuts_of(s).back().kind == layout::CutKind::kShard;
+    };
+    for (const Statement& a : plan_.statements) {
+      if (a.kind != model::Kind::kParameter || a.placement.fsdp_group.empty()) continue;
+      if (is_sharded(a) && cuts_of(a).back().dim != 0 && !cuts_of(a).back().even) return false;
+      for (const Statement& b : plan_.statements) {
+        if (b.kind != model::Kind::kParameter || a.placement.fsdp_group != b.placement.fsdp_group) continue;
+        if (a.placement.device != b.placement.device || is_sharded(a) != is_sharded(b)) return false;
+        if (is_sharded(a) && cuts_of(a).back().axes != cuts_of(b).back().axes) return false;
+        if (class_of(a.storage) != DTypeClass::kFloat || class_of(b.storage) != DTypeClass::kFloat) continue;
+        if (a.compute != b.compute && is_cast_in(a.placement.fsdp_group)) return false;
+      }
+    }
+    return true;
+  }
+
+  bool is_cast_in(const std::string& unit) const {
+    return std::any_of(plan_.statements.begin(), plan_.statements.end(), [&](const Statement& s) {
+      return s.placement.fsdp_group == unit && s.kind == model::Kind::kParameter &&
+             class_of(s.storage) == DTypeClass::kFloat && s.storage != s.compute;
+    });
   }
 
   std::string device_of(const Statement& s, std::uint64_t rank) const {
@@ -180,6 +221,7 @@ class Verdict {
     std::map<std::pair<std::string, std::string>, std::set<std::uint64_t>> unit_elems;
     std::map<std::pair<std::string, std::string>, std::set<std::string>> unit_facts;
     std::uint64_t owned_bytes = 0;
+    std::uint64_t gap_bits = 0;  // below 0 for a while, which 64 bits bear
     std::size_t expected = 0;
     for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
       const Statement& root = plan_.statements[s];
@@ -195,6 +237,7 @@ class Verdict {
         }
         if (members.empty()) continue;
         ++expected;
+        if (root.provenance == Provenance::kCall && !inputs_here(root, rank.rank)) return false;
         const Statement& first = plan_.statements[members.front()];
         const layout::Slot& place = first.placement.slots[slot];
         const Destination* found = nullptr;
@@ -215,6 +258,7 @@ class Verdict {
           unit = cut.unit;
           const std::pair key(cut.unit, place.name);
           units[key] = found->buffer_bytes;
+          gap_bits -= found->owned_elems * bits(first.storage);
           std::string facts = std::to_string(cut.group_elems) + found->device + std::string(name(first.storage));
           for (const std::size_t axis : cut.axes) facts += "," + std::to_string(axis);
           unit_facts[key].insert(facts);
@@ -227,8 +271,22 @@ class Verdict {
         if (unit.empty()) owned_bytes += found->buffer_bytes;
       }
     }
-    for (const auto& [key, bytes] : units) owned_bytes += bytes;
+    for (const auto& [key, bytes] : units) {
+      owned_bytes += bytes;
+      gap_bits += bytes * 8;
+    }
+    if (gap_bits / 8 != rank.unit_gap_bytes) return false;
     return expected == rank.destinations.size() && owned_bytes == rank.owned_bytes;
+  }
+
+  bool inputs_here(const Statement& call, std::uint64_t rank) const {
+    for (const std::string& name : call.recipe.inputs) {
+      const Statement& input = plan_.statements[names_.at(name)];
+      bool here = false;
+      for (const auto& slot : input.placement.slots) here = here || memory_of(input, slot, plan_.mesh, rank)->present;
+      if (!here) return false;
+    }
+    return true;
   }
 
   // Every element that the transfers write, by the bit of the buffer where it begins.
@@ -240,11 +298,8 @@ class Verdict {
         std::count_if(memory.cells.begin(), memory.cells.end(), [](const auto& c) { return c.first == Cell::kOwned; }));
     if (owned != d.owned_elems) return false;
     std::map<std::uint64_t, Label> written;
-    for (std::size_t t = 0; t < d.transfers.size(); ++t) {
-      const Transfer& transfer = d.transfers[t];
-      if (t > 0 && d.transfers[t - 1].target_begin_bytes >= transfer.target_begin_bytes) return false;
-      if (!transfer_good(transfer, d, width, read, written)) return false;
-    }
+    if (!transfers_good(d.transfers, d, width, read, written)) return false;
+    if (!comparisons_good(d, root, memory, read)) return false;
     Dense dense;
     if (root.provenance == Provenance::kFile) dense = *evaluate(root.expression, plan_);
     if (root.provenance == Provenance::kFill) {
@@ -263,6 +318,32 @@ class Verdict {
     if (root.provenance == Provenance::kFill && written == padding) return true;
     elems.merge(padding);
     return written == elems;
+  }
+
+  bool comparisons_good(const Destination& d, const Statement& root, const Memory& memory,
+                        const std::vector<std::vector<bool>>& read) const {
+    if (d.comparisons.size() != root.must_equal.size()) return false;
+    for (std::size_t c = 0; c < d.comparisons.size(); ++c) {
+      const Dense dense = *evaluate(root.must_equal[c], plan_);
+      std::map<std::uint64_t, Label> compared;
+      std::map<std::uint64_t, Label> wanted;
+      if (!transfers_good(d.comparisons[c], d, bits(root.storage), read, compared)) return false;
+      for (std::uint64_t i = 0; i < memory.cells.size(); ++i) {
+        const auto& [cell, index] = memory.cells[i];
+        if (cell == Cell::kOwned) wanted[i * bits(root.storage)] = dense.labels[index];
+      }
+      if (compared != wanted) return false;
+    }
+    return true;
+  }
+
+  bool transfers_good(const std::vector<Transfer>& transfers, const Destination& d, std::uint64_t width,
+                      const std::vector<std::vector<bool>>& read, std::map<std::uint64_t, Label>& written) const {
+    for (std::size_t t = 0; t < transfers.size(); ++t) {
+      if (t > 0 && transfers[t - 1].target_begin_bytes >= transfers[t].target_begin_bytes) return false;
+      if (!transfer_good(transfers[t], d, width, read, written)) return false;
+    }
+    return true;
   }
 
   bool transfer_good(const Transfer& t, const Destination& d, std::uint64_t width,

@@ -33,18 +33,18 @@ std::optional<std::uint64_t> end_of(std::uint64_t begin, std::uint64_t run_bytes
 
 }  // namespace
 
-Result<void> Offers::reset(const Plan& plan, const Destination& destination, DType storage) {
+Result<void> Offers::reset(const OfferedTransfers& offered) {
   streams_.clear();
   active_.clear();
   next_ = 0;
-  const auto& transfers = destination.transfers;
+  const auto& transfers = offered.transfers;
   for (std::size_t i = 0; i < transfers.size(); ++i) {
     if (i > 0 && transfers[i].target_begin_bytes <= transfers[i - 1].target_begin_bytes) {
       return fail(
           problem("the transfers are not sorted by target", "R11")
               .got(fmt::format("{} after {}", transfers[i].target_begin_bytes, transfers[i - 1].target_begin_bytes)));
     }
-    LADING_TRY(add(plan, destination, transfers[i], storage));
+    LADING_TRY(add(offered, transfers[i]));
   }
   const auto by_target = [](const Stream& a, const Stream& b) { return a.target < b.target; };
   if (!std::is_sorted(streams_.begin(), streams_.end(), by_target)) {
@@ -53,7 +53,9 @@ Result<void> Offers::reset(const Plan& plan, const Destination& destination, DTy
   return {};
 }
 
-Result<void> Offers::add(const Plan& plan, const Destination& destination, const Transfer& transfer, DType storage) {
+Result<void> Offers::add(const OfferedTransfers& offered, const Transfer& transfer) {
+  const Plan& plan = offered.plan;
+  const DType storage = offered.storage;
   if (!transfer.is_fill() && transfer.source >= plan.sources.size()) {
     return fail(problem("a transfer names a source that the plan has not", "R45"));
   }
@@ -67,9 +69,9 @@ Result<void> Offers::add(const Plan& plan, const Destination& destination, const
   const auto target_end =
       run_bytes ? end_of(transfer.target_begin_bytes, *run_bytes, transfer.loops, &TransferLoop::target_stride_bytes)
                 : std::nullopt;
-  if (!target_end || *target_end > destination.buffer_bytes) {
+  if (!target_end || *target_end > offered.buffer_bytes) {
     return fail(problem("a transfer leaves the buffer, or cuts inside a byte", "R11")
-                    .wanted(fmt::format("at most {} bytes", destination.buffer_bytes))
+                    .wanted(fmt::format("at most {} bytes", offered.buffer_bytes))
                     .got(target_end ? fmt::format("an end at {}", *target_end) : "no whole number of bytes"));
   }
   const auto target = elems_in(transfer.target_begin_bytes, storage);

@@ -17,12 +17,20 @@ struct Offer {
   Origin origin;
 };
 
+/// Transfers to one buffer, and what that is like. A comparison is of the same form: it is compared, not written.
+struct OfferedTransfers {
+  const Plan& plan;
+  const std::vector<Transfer>& transfers;
+  std::uint64_t buffer_bytes = 0;
+  DType storage = DType::kF32;
+};
+
 /// Merges transfers whose targets may interleave. Memory: one odometer per transfer, whatever it moves.
 class Offers {
  public:
   /// Refuses transfers that leave their tensor, the file or the buffer, move nothing, write a byte twice by
   /// themselves, or cut inside a byte or an element.
-  Result<void> reset(const Plan& plan, const Destination& destination, DType storage);
+  Result<void> reset(const OfferedTransfers& offered);
 
   /// The next elements by target; false if there are none left. Overlaps come out as a target below the
   /// previous one's end.
@@ -46,7 +54,7 @@ class Offers {
     std::size_t stream = 0;
   };
 
-  Result<void> add(const Plan& plan, const Destination& destination, const Transfer& transfer, DType storage);
+  Result<void> add(const OfferedTransfers& offered, const Transfer& transfer);
   Result<void> untangle(Stream stream);
   static bool advance(Stream& stream);
 

@@ -69,7 +69,12 @@ class PlanMaker {
         if (d.unit.empty() || std::find(units.begin(), units.end(), d.unit) == units.end()) {
           out.owned_bytes += d.buffer_bytes;
         }
-        if (!d.unit.empty()) units.push_back(d.unit);
+        if (!d.unit.empty()) {
+          const std::uint64_t owned = d.owned_elems * bits(plan_.statements[d.statement].storage) / 8;
+          if (std::find(units.begin(), units.end(), d.unit) == units.end()) out.unit_gap_bytes += d.buffer_bytes;
+          out.unit_gap_bytes -= owned;
+          units.push_back(d.unit);
+        }
         out.destinations.push_back(std::move(d));
       }
     }
@@ -174,7 +179,7 @@ class PlanMaker {
       }
       default: {
         other[dim] = dims[dim] - std::min(dims[dim], below(3));
-        const double fills[] = {0, 1.5, -0.0};
+        const double fills[] = {0, class_of(dtype_) == DTypeClass::kFloat ? 1.5 : 2, -0.0};
         return Expression::pad(expression_of(other, depth - 1), dim, dims[dim], fills[below(3)]);
       }
     }
@@ -233,6 +238,8 @@ class PlanMaker {
     const Provenance kinds[] = {Provenance::kFill, Provenance::kRandom, Provenance::kHost, Provenance::kKept};
     if (once_in(4)) {
       s.provenance = kinds[below(4)];
+      if (class_of(s.storage) != DTypeClass::kFloat && s.provenance == Provenance::kRandom)
+        s.provenance = Provenance::kHost;
       if (s.provenance == Provenance::kRandom) s.recipe.kind = model::RecipeKind::kNormal;
       s.recipe.value = 1;
       if (s.provenance == Provenance::kFill && !dims.empty() && dims[0] > 0 && once_in(2))
@@ -240,7 +247,9 @@ class PlanMaker {
     } else {
       s.expression = expression_of(dims, 3);
       s.checkpoint_dtype = dtype_;
-      if (once_in(8)) s.must_equal.push_back(new_source(dims));
+      for (std::uint64_t others = once_in(6) ? 1 + below(2) : 0; others > 0; --others) {
+        s.must_equal.push_back(expression_of(dims, 1));
+      }
     }
     const bool tied = once_in(4);
     plan_.statements.push_back(s);
@@ -284,6 +293,13 @@ class PlanMaker {
     }
   }
 
+  // On the ranks that have its input, no others.
+  static std::vector<layout::Cut> owner_cuts(const layout::Slot& slot) {
+    std::vector<layout::Cut> cuts = slot.cuts;
+    std::erase_if(cuts, [](const layout::Cut& cut) { return cut.kind != layout::CutKind::kOwner; });
+    return cuts;
+  }
+
   void make_calls() {
     Statement s;
     s.name = new_name();
@@ -291,6 +307,7 @@ class PlanMaker {
     s.recipe.kind = model::RecipeKind::kCall;
     s.shape = {2, 2};
     s.recipe.inputs = {plan_.statements.front().name};
+    s.placement.slots.front().cuts = owner_cuts(plan_.statements.front().placement.slots.front());
     plan_.statements.push_back(s);
     Statement later = s;
     later.name = new_name();
@@ -311,6 +328,7 @@ class PlanMaker {
   }
 
   void fill_in(Destination& d, std::size_t slot_index, std::uint64_t rank, std::vector<std::vector<bool>>& needed);
+  void need(const std::vector<std::pair<std::uint64_t, Label>>& cells, std::vector<std::vector<bool>>& needed) const;
   std::vector<Transfer> transfers_for(const std::vector<std::pair<std::uint64_t, Label>>& cells, DType storage);
   void add_reads(RankPlan& rank, const std::vector<std::vector<bool>>& needed);
 

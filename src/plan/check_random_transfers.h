@@ -35,13 +35,28 @@ inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint
     if (cell == Cell::kOwned && !dense.labels.empty()) cells.emplace_back(i, dense.labels[index]);
     if (cell == Cell::kZero && root->provenance != Provenance::kKept) cells.emplace_back(i, constant(0));
   }
+  need(cells, needed);
+  d.transfers = transfers_for(cells, s.storage);
+  for (const auto& other : root->must_equal) {
+    const Dense wanted = *evaluate(other, plan_);
+    std::vector<std::pair<std::uint64_t, Label>> compared;
+    for (std::uint64_t i = 0; i < memory.cells.size(); ++i) {
+      const auto& [cell, index] = memory.cells[i];
+      if (cell == Cell::kOwned) compared.emplace_back(i, wanted.labels[index]);
+    }
+    need(compared, needed);
+    d.comparisons.push_back(transfers_for(compared, s.storage));
+  }
+}
+
+inline void PlanMaker::need(const std::vector<std::pair<std::uint64_t, Label>>& cells,
+                            std::vector<std::vector<bool>>& needed) const {
   for (const auto& [at, label] : cells) {
     if (label.source == Transfer::kFillSource) continue;
     const Source& source = plan_.sources[label.source];
     const std::uint64_t width = bits(source.dtype) / 8;
     for (std::uint64_t b = 0; b < width; ++b) needed[source.file][source.bytes.begin + label.value * width + b] = true;
   }
-  d.transfers = transfers_for(cells, s.storage);
 }
 
 // Runs first; then runs that are alike and evenly spaced, neighbours or not, become loops; twice.

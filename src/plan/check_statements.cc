@@ -42,17 +42,17 @@ bool owns(const layout::Slot& slot, const layout::Mesh& mesh, const std::map<std
 }
 
 // Whether some rank has both: not if they belong to different pipeline stages (R51). Tries every place.
-bool can_meet(const layout::Placement& a, const layout::Placement& b, const layout::Mesh& mesh) {
+bool can_meet(const layout::Slot& a, const layout::Slot& b, const layout::Mesh& mesh) {
   constexpr std::uint64_t kMostPlaces = 1 << 16;
   std::map<std::size_t, std::uint64_t> at;
-  for (const layout::Placement* placement : {&a, &b}) {
-    for (const layout::Cut& cut : placement->slots.front().cuts) {
+  for (const layout::Slot* slot : {&a, &b}) {
+    for (const layout::Cut& cut : slot->cuts) {
       if (cut.kind != layout::CutKind::kOwner) continue;
       for (const std::size_t axis : cut.axes) at.emplace(axis, 0);
     }
   }
   for (std::uint64_t tried = 0; tried < kMostPlaces; ++tried) {
-    if (owns(a.slots.front(), mesh, at) && owns(b.slots.front(), mesh, at)) return true;
+    if (owns(a, mesh, at) && owns(b, mesh, at)) return true;
     auto next = at.begin();
     while (next != at.end() && ++next->second == mesh.axes()[next->first].size) {
       next->second = 0;
@@ -63,14 +63,9 @@ bool can_meet(const layout::Placement& a, const layout::Placement& b, const layo
   return true;
 }
 
-bool same_slots(const layout::Placement& a, const layout::Placement& b) {
-  return std::equal(a.slots.begin(), a.slots.end(), b.slots.begin(), b.slots.end(),
-                    [](const layout::Slot& one, const layout::Slot& two) { return one.name == two.name; });
-}
-
-// Where members of a tie class meet, owners may differ; nothing else may.
-bool same_placement(const layout::Placement& a, const layout::Placement& b) {
-  if (a.device != b.device || a.fsdp_group != b.fsdp_group || a.slots.size() != b.slots.size()) return false;
+// Where members of a tie class meet, in any slot, owners may differ; nothing else may.
+bool same_placement(const layout::Placement& a, const layout::Placement& b, const layout::Mesh& mesh) {
+  if (a.slots.size() != b.slots.size()) return false;
   const auto cuts_without_owners = [](const layout::Slot& slot) {
     std::vector<layout::Cut> cuts = slot.cuts;
     std::erase_if(cuts, [](const layout::Cut& cut) { return cut.kind == layout::CutKind::kOwner; });
@@ -78,6 +73,8 @@ bool same_placement(const layout::Placement& a, const layout::Placement& b) {
   };
   for (std::size_t i = 0; i < a.slots.size(); ++i) {
     if (a.slots[i].name != b.slots[i].name) return false;
+    if (!can_meet(a.slots[i], b.slots[i], mesh)) continue;
+    if (a.device != b.device || a.fsdp_group != b.fsdp_group) return false;
     if (cuts_without_owners(a.slots[i]) != cuts_without_owners(b.slots[i])) return false;
   }
   return true;
@@ -100,6 +97,7 @@ class StatementCheck {
       tensor.sound = tensor.sound && facts_.tensors[tensor.root].sound;
     }
     check_calls();
+    check_units();
     return std::move(facts_);
   }
 
@@ -312,9 +310,7 @@ class StatementCheck {
       return add(problem(fmt::format("{} and the tensor tied to it differ in dtype", quote(root.name)), "R31"),
                  statement);
     }
-    const bool apart = !can_meet(root.placement, statement.placement, plan_.mesh);
-    if (!same_slots(root.placement, statement.placement) ||
-        (!apart && !same_placement(root.placement, statement.placement))) {
+    if (!same_placement(root.placement, statement.placement, plan_.mesh)) {
       return add(problem(fmt::format("{} and the tensor tied to it differ in placement", quote(root.name)), "R52"),
                  statement);
     }
@@ -353,6 +349,56 @@ class StatementCheck {
         }
       }
     }
+  }
+
+  struct Unit {
+    const Statement* first = nullptr;
+    const Statement* cast = nullptr;  // computed in another dtype than it is stored in
+    std::map<DType, const Statement*> computed;
+  };
+
+  // FSDP2 gathers a unit by one call, over one process group, and casts all that is floating in it or nothing (R27).
+  void check_units() {
+    std::map<std::string_view, Unit> units;
+    for (const Statement& s : plan_.statements) {
+      if (s.kind != model::Kind::kParameter || s.placement.fsdp_group.empty() || s.placement.slots.empty()) continue;
+      Unit& unit = units[s.placement.fsdp_group];
+      if (unit.first == nullptr) unit.first = &s;
+      const layout::Cut* const mine = last_shard(s);
+      const layout::Cut* const theirs = last_shard(*unit.first);
+      const bool same_axes = mine == nullptr || theirs == nullptr ? mine == theirs : mine->axes == theirs->axes;
+      if (!same_axes || s.placement.device != unit.first->placement.device) {
+        add(problem(fmt::format("{} and it are of one FSDP2 unit, but on different axes or devices",
+                                quote(unit.first->name)),
+                    "R27"),
+            s);
+      }
+      if (mine != nullptr && mine->dim > 0 && !mine->even) {
+        add(problem("FSDP2 cuts only dim 0 unevenly, and the plan does not say that this cut is even", "R53"), s);
+      }
+      if (class_of(s.storage) != DTypeClass::kFloat) continue;
+      unit.computed.emplace(s.compute, &s);
+      if (s.compute != s.storage) unit.cast = &s;
+    }
+    for (const auto& [group, unit] : units) {
+      if (unit.cast == nullptr || unit.computed.size() == 1) continue;
+      for (const auto& [dtype, other] : unit.computed) {
+        if (dtype == unit.cast->compute) continue;
+        add(problem(fmt::format("FSDP2 would cast it as it casts {} of the same unit", quote(unit.cast->name)), "R27")
+                .wanted(std::string(name(unit.cast->compute)))
+                .got(std::string(name(dtype))),
+            *other);
+      }
+    }
+  }
+
+  // FSDP2's own: it cuts what every other cut has left (R54).
+  static const layout::Cut* last_shard(const Statement& s) {
+    const layout::Cut* last = nullptr;
+    for (const layout::Cut& cut : s.placement.slots.front().cuts) {
+      if (cut.kind != layout::CutKind::kOwner) last = &cut;
+    }
+    return last != nullptr && last->kind == layout::CutKind::kShard ? last : nullptr;
   }
 
   const Plan& plan_;

@@ -17,6 +17,7 @@
 #include "plan/check_offers.h"
 #include "plan/check_reads.h"
 #include "plan/check_statements.h"
+#include "plan/check_values.h"
 
 namespace lading::plan {
 namespace {
@@ -49,13 +50,18 @@ struct Unit {
   std::string_view device;
   std::uint64_t buffer_bytes = 0;
   std::vector<std::tuple<std::uint64_t, std::uint64_t, const std::string*>> members;  // elements from, to; name
+  std::uint64_t owned_elems = 0;                                                      // of the rank's part, by members
 };
+
+// Where the keys lie that a tensor is compared with, by statement and its must_equal (R50).
+using CompareTraces = std::vector<std::vector<check::Trace>>;
 
 class RankCheck {
  public:
-  RankCheck(const Plan& plan, const Facts& facts, const RankPlan& rank)
+  RankCheck(const Plan& plan, const Facts& facts, const CompareTraces& compared, const RankPlan& rank)
       : plan_(plan),
         facts_(facts),
+        compared_(compared),
         rank_(rank),
         seating_(plan.mesh, rank.rank),
         heads_(plan.statements.size(), kNone) {}
@@ -142,6 +148,7 @@ class RankCheck {
         return;
       }
       check_destination(*found, root, slot);
+      if (statement.provenance == Provenance::kCall) check_inputs(root);
     }
     std::size_t count = 0;
     for (std::uint32_t d = heads_[root]; d != kNone; d = next_[d]) ++count;
@@ -150,6 +157,21 @@ class RankCheck {
               .wanted(std::to_string(expected))
               .got(std::to_string(count)),
           statement);
+    }
+  }
+
+  // Whatever is computed here needs its inputs here (R66).
+  void check_inputs(std::uint32_t root) {
+    for (const std::string& name : plan_.statements[root].recipe.inputs) {
+      const Statement* input = plan_.find(name);
+      if (input == nullptr) continue;  // refused already
+      if (!facts_.tensors[static_cast<std::size_t>(input - plan_.statements.data())].sound) continue;
+      const auto& slots = input->placement.slots;
+      const bool here = std::any_of(slots.begin(), slots.end(),
+                                    [&](const layout::Slot& slot) { return check::is_present(slot, seating_); });
+      if (here) continue;
+      add(problem("the tensor is computed on a rank that has not all of its inputs", "R66").got(quote(name)),
+          plan_.statements[present_.front()]);
     }
   }
 
@@ -179,19 +201,30 @@ class RankCheck {
     if (group != nullptr) note_unit(destination, statement, *group);
 
     const Statement& source = plan_.statements[root];
-    const auto proved = check::check_transfers({plan_, destination, *share, source, facts_.traces[root]}, offers_);
+    const check::DestinationQuestion question{plan_, destination, *share, source, facts_.traces[root], compared_[root]};
+    const auto proved = check::check_transfers(question, offers_);
     if (!proved) return add(proved.error(), statement);
     proved_bytes_ += *proved;
-    if (!reads_known_) return;
-    for (const Transfer& transfer : destination.transfers) {
+    if (const auto compared = check::check_comparisons(question, offers_); !compared) {
+      return add(compared.error(), statement);
+    }
+    if (!reads_known_ || !check_reads(destination.transfers, statement)) return;
+    for (const auto& comparison : destination.comparisons) {
+      if (!check_reads(comparison, statement)) return;
+    }
+  }
+
+  bool check_reads(const std::vector<Transfer>& transfers, const Statement& statement) {
+    for (const Transfer& transfer : transfers) {
       if (check::reads_suffice(plan_, transfer, read_)) continue;
       const Source& from = plan_.sources[transfer.source];
       add(problem(fmt::format("bytes of {} that the tensor needs are not read", quote(from.key)), "R11")
               .in_file(plan_.files[from.file].name)
               .at(from.bytes),
           statement);
-      return;
+      return false;
     }
+    return true;
   }
 
   bool check_sizes(const Destination& destination, const check::Share& share, const Statement& statement,
@@ -220,12 +253,13 @@ class RankCheck {
   void note_unit(const Destination& destination, const Statement& statement, const layout::Cut& cut) {
     Unit& unit = units_[std::pair(std::string_view(destination.unit), std::string_view(destination.slot))];
     if (unit.cut == nullptr) {
-      unit = {&cut, statement.storage, destination.device, destination.buffer_bytes, {}};
+      unit = {&cut, statement.storage, destination.device, destination.buffer_bytes, {}, 0};
     } else if (unit.cut->group_elems != cut.group_elems || unit.cut->axes != cut.axes ||
                unit.storage != statement.storage || unit.device != destination.device) {
       add(problem(fmt::format("the members of the flat buffer {} disagree about it", quote(destination.unit)), "R52"),
           statement);
     }
+    unit.owned_elems += destination.owned_elems;
     const std::uint64_t elems = *statement.shape.num_elems();
     unit.members.emplace_back(cut.group_offset_elems, cut.group_offset_elems + elems, &statement.name);
   }
@@ -234,6 +268,8 @@ class RankCheck {
   void check_units() {
     for (auto& [name, unit] : units_) {
       owned_bytes_ = owned_bytes_ ? checked_add(*owned_bytes_, unit.buffer_bytes) : std::nullopt;
+      const auto owned = check::bytes_of(unit.owned_elems, unit.storage);
+      if (owned && *owned <= unit.buffer_bytes) gap_bytes_ += unit.buffer_bytes - *owned;
       std::sort(unit.members.begin(), unit.members.end());
       std::uint64_t end = 0;
       for (const auto& [from, to, tensor] : unit.members) {
@@ -252,6 +288,11 @@ class RankCheck {
               .wanted(owned_bytes_ ? std::to_string(*owned_bytes_) : "less than 2^63")
               .got(std::to_string(rank_.owned_bytes)));
     }
+    if (gap_bytes_ != rank_.unit_gap_bytes) {
+      add(problem("the gaps of shared buffers do not add up to what the plan states", "R56")
+              .wanted(std::to_string(gap_bytes_))
+              .got(std::to_string(rank_.unit_gap_bytes)));
+    }
     if (rank_.staging_bytes > plan_.budget_bytes) {
       add(problem("the rank needs more memory beside its tensors than it may have", "R64")
               .wanted(fmt::format("at most {}", plan_.budget_bytes))
@@ -261,6 +302,7 @@ class RankCheck {
 
   const Plan& plan_;
   const Facts& facts_;
+  const CompareTraces& compared_;
   const RankPlan& rank_;
   check::Seating seating_;
   std::string device_;
@@ -272,16 +314,66 @@ class RankCheck {
   bool reads_known_ = false;
   check::Offers offers_;
   std::optional<std::uint64_t> owned_bytes_ = 0;
+  std::uint64_t gap_bytes_ = 0;
   std::uint64_t proved_bytes_ = 0;
   Errors errors_;
 };
+
+// Of tensors that hold so far. Only what is read from a file is compared with other keys, cast as it is (R50).
+CompareTraces check_compared(const Plan& plan, Facts& facts, Errors& errors) {
+  CompareTraces traces(plan.statements.size());
+  check::SourceIndex index;
+  for (std::uint32_t s = 0; s < plan.statements.size(); ++s) {
+    const Statement& statement = plan.statements[s];
+    if (statement.must_equal.empty() || !facts.tensors[s].sound) continue;
+    const auto refuse = [&](Error error) {
+      facts.tensors[s].sound = false;
+      errors.add(std::move(error).of_tensor(statement.name));
+    };
+    if (statement.provenance != Provenance::kFile) {
+      refuse(problem("a tensor that no file holds is to be equal to a key", "R50"));
+      continue;
+    }
+    if (index.empty()) {
+      for (std::uint32_t k = 0; k < plan.sources.size(); ++k) index.emplace(plan.sources[k].key, k);
+    }
+    for (const mapping::Expression& other : statement.must_equal) {
+      auto trace = check::Trace::of(other, index, plan.sources);
+      if (!trace) {
+        refuse(trace.error());
+        break;
+      }
+      const auto& sources = trace->sources();
+      // A source that is refused is not refused again, but nothing can be compared with it either.
+      const bool usable = std::all_of(sources.begin(), sources.end(), [&](std::uint32_t k) {
+        const Source& source = plan.sources[k];
+        return source.file < plan.files.size() && source.bytes.satisfies_invariants() &&
+               source.bytes.end <= plan.files[source.file].size_bytes &&
+               source.shape.size_bytes(source.dtype) == source.bytes.size_bytes();
+      });
+      if (!usable) facts.tensors[s].sound = false;
+      const bool castable = std::all_of(sources.begin(), sources.end(), [&](std::uint32_t k) {
+        return check::cast_is_sound(plan.sources[k].dtype, statement.storage);
+      });
+      if (!castable) refuse(problem("a key that must be equal cannot be cast to the tensor's dtype", "R50"));
+      traces[s].push_back(*std::move(trace));
+    }
+  }
+  return traces;
+}
 
 }  // namespace
 
 Result<CheckReport, Errors> check_plan(const Plan& plan) {
   Errors errors;
   if (auto checked = check::check_axes(plan.mesh); !checked) return fail(Errors(checked.error()));
-  const Facts facts = check::check_statements(plan, errors);
+  Facts facts = check::check_statements(plan, errors);
+  for (std::uint32_t s = 0; s < plan.statements.size(); ++s) {
+    if (!facts.tensors[s].sound) continue;
+    const auto checked = check::check_values(plan.statements[s]);
+    if (!checked) errors.add(Error(checked.error()).of_tensor(plan.statements[s].name));
+  }
+  const CompareTraces compared = check_compared(plan, facts, errors);
 
   std::uint64_t ranks = 1;
   for (const layout::Axis& axis : plan.mesh.axes()) ranks *= axis.size;
@@ -297,7 +389,7 @@ Result<CheckReport, Errors> check_plan(const Plan& plan) {
       continue;
     }
     seen.push_back(rank.rank);
-    errors.add(RankCheck(plan, facts, rank).run(report, read_by_all));
+    errors.add(RankCheck(plan, facts, compared, rank).run(report, read_by_all));
     // Shares of many ranks join to whole tensors: memory stays near that of one rank.
     if (read_by_all.size() > settle_at) {
       read_by_all.settle();

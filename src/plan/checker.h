@@ -7,8 +7,11 @@
 //  R41  each transfer takes the elements that expression and placement demand: the right key, the right place
 //  R45  every source range lies inside its tensor, and that inside its file
 //  R23  the dtypes that are cast can be cast, in one step
-//  R49  members of a tie class share one destination on each rank, and one placement (R52)
+//  R20  constants are values of the dtype that they are written in
+//  R49  members of a tie class share one destination on each rank and slot, and one placement (R52)
+//  R50  every owned element is compared once with each key that must be equal
 //  R64  the stated memory is what the buffers need
+//  R66  what is computed has its inputs on the same rank
 #pragma once
 
 #include <string>

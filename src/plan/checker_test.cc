@@ -306,6 +306,8 @@ TEST(Checker, R11_members_of_a_flat_buffer_do_not_overlap) {
   plan.statements[1].placement.slots[0].cuts[0].group_offset_elems = 7;
   second.owned_elems = 1;
   second.transfers = {run(0, 7, 1)};
+  EXPECT_EQ(verdict(plan).substr(0, 3), "R56") << "one element is nobody's, and the plan does not say so";
+  plan.ranks[0].unit_gap_bytes = 4;
   EXPECT_EQ(verdict(plan), "good");
   plan.statements[1].placement.slots[0].cuts[0].group_offset_elems = 5;
   second.owned_elems = 3;

@@ -23,11 +23,20 @@ bool is_beneath_any(std::string_view name, const Modules& modules) {
   return false;
 }
 
-bool is_sharded(const layout::Placement& placement) {
-  const auto& cuts = placement.slots.front().cuts;
-  return std::any_of(cuts.begin(), cuts.end(), [](const layout::Cut& cut) {
-    return cut.kind == layout::CutKind::kShard || cut.kind == layout::CutKind::kStridedShard;
-  });
+std::string_view owner_of(std::string_view name) {
+  const auto dot = name.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+}
+
+// Whole names: a remedy is to be copied.
+std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", escape(text)); }
+
+std::string first_few(const std::vector<std::string_view>& names) {
+  constexpr std::size_t kFew = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kFew, names.size()); ++i) text += (i > 0 ? ", " : "") + quote(names[i]);
+  if (names.size() > kFew) text += fmt::format(" and {} more", names.size() - kFew);
+  return text;
 }
 
 class DTypeDecider {
@@ -38,33 +47,53 @@ class DTypeDecider {
   Errors run() {
     const std::vector<std::string> frozen = inputs_.skeleton.frozen_subtrees();
     const Modules frozen_modules(frozen.begin(), frozen.end());
-    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) decide(i, frozen_modules);
+    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
+      if (!out_.is_refused[i]) decide(i, frozen_modules);
+    }
+    refuse_payloads(frozen_modules);
+    report_records();
     return std::move(errors_);
   }
 
  private:
-  void decide(std::size_t i, const Modules& frozen_modules) {
-    const model::Tensor& tensor = inputs_.skeleton.tensors[i];
-    Statement& s = out_.plan.statements[i];
+  [[nodiscard]] policy::DTypeQuestion question_about(std::size_t i, const Modules& frozen_modules) const {
+    // One storage is asked about once: names may differ in what is requested or pinned, but in nothing else (R31).
     const std::size_t head = out_.class_of[i];
-    s.checkpoint_dtype = checkpoint_dtype(s, head);
+    const Speakers& speakers = out_.speakers[head];
+    const model::Tensor& memory = inputs_.skeleton.tensors[speakers.memory];
+    const model::Tensor& member = inputs_.skeleton.tensors[speakers.kind];
+    const Statement& s = out_.plan.statements[i];
     policy::DTypeQuestion question;
     question.name = s.name;
-    question.kind = s.kind;
-    question.constructed = tensor.dtype;
-    question.presence = tensor.presence;
+    question.kind = member.kind;
+    question.constructed = memory.dtype;
+    question.presence = memory.presence;
     question.checkpoint = s.checkpoint_dtype;
     question.pinned = pins_.of(s.name);
     question.derived = out_.is_derived[head];
-    if (question.derived) question.declared = tensor.declared_dtype;
-    question.sharded = is_sharded(s.placement);
-    question.frozen = is_beneath_any(s.name, frozen_modules);
-    question.requires_grad = tensor.requires_grad;
+    if (question.derived) question.declared = inputs_.skeleton.tensors[speakers.value].declared_dtype;
+    question.frozen = is_beneath_any(member.name, frozen_modules);
+    question.requires_grad = member.requires_grad;
+    return question;
+  }
+
+  void decide(std::size_t i, const Modules& frozen_modules) {
+    Statement& s = out_.plan.statements[i];
+    const std::size_t head = out_.class_of[i];
+    s.checkpoint_dtype = checkpoint_dtype(s, head);
+    const policy::DTypeQuestion question = question_about(i, frozen_modules);
     auto decision = policy::decide_dtype(inputs_.policy, question);
     if (!decision) {
-      errors_.add(std::move(decision).error().of_tensor(s.name));
+      const DType source = question.checkpoint.value_or(question.constructed);
+      const bool is_payload = policy::is_float8(source) || policy::is_packed(source);
+      if (is_payload && decision.error().rule == "R23") {
+        payloads_.push_back(i);
+      } else {
+        errors_.add(std::move(decision).error().of_tensor(s.name));
+      }
       return;
     }
+    if (is_held_by_its_record(question, *decision)) held_by_record_.insert(head);
     s.storage = decision->storage;
     s.compute = decision->compute;
     s.dtype_reason =
@@ -75,6 +104,121 @@ class DTypeDecider {
                     .of_tensor(s.name)
                     .by_rule("S3")
                     .got(fmt::format("{} {}", name(s.storage), s.shape.text())));
+  }
+
+  // F32 in the file and not pinned, so that compute_dtype is void for it, and only for that (R26).
+  [[nodiscard]] bool is_held_by_its_record(const policy::DTypeQuestion& question,
+                                           const policy::DTypeDecision& decision) const {
+    const policy::Policy& policy = inputs_.policy;
+    if (policy.compute_record != policy::ComputeRecord::kCheckpoint || !question.requires_grad) return false;
+    if (!policy.compute_dtype || bits(*policy.compute_dtype) >= bits(DType::kF32)) return false;
+    if (question.kind != model::Kind::kParameter || question.derived || question.checkpoint != DType::kF32)
+      return false;
+    if (question.pinned && policy::pin_withstands(*question.pinned, *policy.compute_dtype)) return false;
+    return decision.storage == DType::kF32 && decision.compute == DType::kF32;
+  }
+
+  // The commonest recipe is an F32 file, F32 masters and BF16 compute. By the rule it computes in F32 (ADR 0004).
+  void report_records() {
+    if (held_by_record_.empty()) return;
+    std::vector<std::string_view> names;
+    for (const std::size_t i : held_by_record_) names.push_back(out_.plan.statements[i].name);
+    const std::string_view policy = name(*inputs_.policy.compute_dtype);
+    out_.plan.warnings.add(
+        Error(Code::kDType,
+              fmt::format("{} trainable parameter{} will be computed in F32, because the checkpoint has "
+                          "{} in F32, and not in the compute dtype {}",
+                          names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "it" : "them", policy))
+            .of_tensor(names.front())
+            .by_rule("R26")
+            .got(first_few(names))
+            .try_this(
+                fmt::format("write \"compute_record\": \"ignore\" to compute in {}, pinned tensors excepted", policy)));
+  }
+
+  // Payloads of quantized weights do not promote with the request. One error for all, with what to write.
+  void refuse_payloads(const Modules& frozen_modules) {
+    if (payloads_.empty()) return;
+    std::vector<std::string_view> names;
+    for (const std::size_t i : payloads_) {
+      names.push_back(out_.plan.statements[i].name);
+      out_.is_refused[i] = true;
+    }
+    const Statement& first = out_.plan.statements[payloads_.front()];
+    const DType source = first.checkpoint_dtype.value_or(inputs_.skeleton.tensors[payloads_.front()].dtype);
+    const auto requested = policy::requested_dtype(inputs_.policy, first.name);
+    errors_.add(
+        Error(Code::kDType, fmt::format("{} quantized tensor{} cannot be promoted to the dtype that is requested",
+                                        names.size(), names.size() == 1 ? "" : "s"))
+            .of_tensor(first.name)
+            .by_rule("R23")
+            .wanted(fmt::format("{}, as in the checkpoint", name(source)))
+            .got(fmt::format("a request for {} of {}", requested ? name(*requested) : "auto", first_few(names)))
+            .try_this(payload_remedy(frozen_modules)));
+  }
+
+  // The modules to ask "auto" for: the largest ones in which nothing else changes by it. If those are too many
+  // to write, the one module above all payloads, and then other tensors in it change too.
+  [[nodiscard]] std::string payload_remedy(const Modules& frozen_modules) const {
+    constexpr std::size_t kMostModules = 8;
+    const std::set<std::string_view> others = modules_that_auto_would_change(frozen_modules);
+    std::set<std::string_view> modules;
+    std::string_view above = owner_of(out_.plan.statements[payloads_.front()].name);
+    for (const std::size_t i : payloads_) {
+      const std::string_view name = out_.plan.statements[i].name;
+      std::string_view module = name;
+      const std::string_view asked_for = asked_for_by(name);
+      while (module != asked_for && !others.contains(owner_of(module))) module = owner_of(module);
+      modules.insert(module);
+      while (!model::is_beneath(name, above)) above = owner_of(above);
+    }
+    const bool is_exact = modules.size() <= kMostModules;
+    if (!is_exact) {
+      modules = {above};
+      for (const std::size_t i : payloads_) {
+        const std::string_view asked_for = asked_for_by(out_.plan.statements[i].name);
+        if (asked_for.size() > above.size()) modules.insert(asked_for);
+      }
+    }
+    std::string field = modules.erase(std::string_view()) > 0 ? "\"dtype\": \"auto\"" : "";
+    if (!modules.empty()) {
+      std::string entries;
+      for (const std::string_view module : modules) {
+        entries += fmt::format("{}{}: \"auto\"", entries.empty() ? "" : ", ", in_quotes(module));
+      }
+      field += fmt::format("{}\"subtree_dtypes\": {{{}}}", field.empty() ? "" : " and ", entries);
+    }
+    return fmt::format("write {}: they stay as in the checkpoint{}", field,
+                       is_exact ? "" : ", and so does everything else there");
+  }
+
+  // The entry of subtree_dtypes that a tensor's request comes from; an entry above it would not be heard.
+  [[nodiscard]] std::string_view asked_for_by(std::string_view name) const {
+    std::string_view longest;
+    for (const auto& [module, dtype] : inputs_.policy.subtree_dtypes) {
+      if (module.size() > longest.size() && model::is_beneath(name, module)) longest = module;
+    }
+    return longest;
+  }
+
+  // Modules with a tensor beneath them, other than payloads, that the request makes different from "auto".
+  [[nodiscard]] std::set<std::string_view> modules_that_auto_would_change(const Modules& frozen_modules) const {
+    policy::Policy automatic = inputs_.policy;
+    automatic.dtype.reset();
+    automatic.subtree_dtypes.clear();
+    const std::set<std::size_t> payloads(payloads_.begin(), payloads_.end());
+    std::set<std::string_view> modules;
+    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
+      if (payloads.contains(i) || out_.is_refused[i]) continue;
+      const Statement& s = out_.plan.statements[i];
+      const auto otherwise = policy::decide_dtype(automatic, question_about(i, frozen_modules));
+      if (otherwise && otherwise->storage == s.storage && otherwise->compute == s.compute) continue;
+      for (std::string_view module = s.name; !module.empty();) {
+        module = owner_of(module);
+        modules.insert(module);
+      }
+    }
+    return modules;
   }
 
   // Each part is cast by itself, in one step (R24).
@@ -114,6 +258,8 @@ class DTypeDecider {
   const PlanInputs& inputs_;
   const policy::Pins& pins_;
   Decisions& out_;
+  std::vector<std::size_t> payloads_;     // statements that do not promote with what was requested
+  std::set<std::size_t> held_by_record_;  // heads of classes
   Errors errors_;
 };
 

@@ -7,7 +7,8 @@
 
 namespace lading::plan {
 
-/// Sets checkpoint_dtype, storage, compute and dtype_reason of every statement.
+/// Sets checkpoint_dtype, storage, compute and dtype_reason of every statement. Adds one warning to the plan if
+/// the checkpoint's dtypes make compute_dtype void for trainable parameters (R26).
 Errors decide_dtypes(const PlanInputs& inputs, const policy::Pins& pins, Decisions& decisions);
 
 }  // namespace lading::plan

@@ -145,7 +145,17 @@ class Explainer {
                              with_commas(d.owned_elems), with_commas(d.buffer_bytes)));
     say("device", fmt::format("{}{}", shorten(d.device),
                               held.placement.device == layout::DeviceRule::kCpu ? " (offloaded, R36)" : ""));
+    if (!d.unit.empty()) {
+      say("padding", fmt::format("the gaps and the padding of the shared buffer {} are its framework's: nothing is "
+                                 "written there [R56]",
+                                 quote(d.unit)));
+    }
     transfers(d);
+    for (const auto& comparison : d.comparisons) {
+      std::uint64_t elems = 0;
+      for (const Transfer& t : comparison) elems += t.elems();
+      say("compare", fmt::format("{} elements with another key, while loading [R50]", with_commas(elems)));
+    }
   }
 
   void transfers(const Destination& d) {

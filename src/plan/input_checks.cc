@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "plan/name_list.h"
+#include "plan/presence.h"
 
 namespace lading::plan {
 namespace {
@@ -27,27 +28,29 @@ Error unexpected_key(const PlanInputs& inputs, const mapping::Resolved& resolved
   return error;
 }
 
-Placement without_owners(Placement placement) {
-  for (layout::Slot& slot : placement.slots) {
-    std::erase_if(slot.cuts, [](const Cut& cut) { return cut.kind == CutKind::kOwner; });
-  }
-  return placement;
+std::vector<Cut> without_owners(std::vector<Cut> cuts) {
+  std::erase_if(cuts, [](const Cut& cut) { return cut.kind == CutKind::kOwner; });
+  return cuts;
 }
 
-// Pipeline stages that have one copy each are apart.
-bool never_together(const Placement& one, const Placement& two) {
+// Pipeline stages that have one copy each are apart, and may cut it as they like; in one slot or in all.
+bool go_together(const Placement& one, const Placement& two, const layout::Mesh& mesh) {
   const auto same_name = [](const layout::Slot& a, const layout::Slot& b) { return a.name == b.name; };
   if (!std::equal(one.slots.begin(), one.slots.end(), two.slots.begin(), two.slots.end(), same_name)) return false;
-  for (const Cut& a : one.slots.front().cuts) {
-    for (const Cut& b : two.slots.front().cuts) {
-      if (a.kind != CutKind::kOwner || b.kind != CutKind::kOwner || a.axes != b.axes) continue;
-      const auto also_owns = [&](std::uint64_t owner) {
-        return std::find(b.owners.begin(), b.owners.end(), owner) != b.owners.end();
-      };
-      if (std::none_of(a.owners.begin(), a.owners.end(), also_owns)) return true;
+  const bool same_cuts = [&] {
+    for (std::size_t i = 0; i < one.slots.size(); ++i) {
+      const layout::Slot& a = one.slots[i];
+      const layout::Slot& b = two.slots[i];
+      if (without_owners(a.cuts) != without_owners(b.cuts) && can_meet(a, b, mesh)) return false;
     }
+    return true;
+  }();
+  if (!same_cuts) return false;
+  if (one.device == two.device && one.fsdp_group == two.fsdp_group) return true;
+  for (std::size_t i = 0; i < one.slots.size(); ++i) {
+    if (can_meet(one.slots[i], two.slots[i], mesh)) return false;
   }
-  return false;
+  return true;
 }
 
 }  // namespace
@@ -56,24 +59,23 @@ bool can_be_in_a_file(model::Kind kind) {
   return kind == model::Kind::kParameter || kind == model::Kind::kBuffer || kind == model::Kind::kExtraState;
 }
 
-Errors check_keys(const PlanInputs& inputs, const mapping::Resolved& resolved, Plan& plan) {
+Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, Plan& plan) {
   Errors errors;
+  const mapping::Resolved& resolved = names.resolved;
   const NameList allowed(inputs.policy.allow_unexpected);
   for (const auto& [key, rule] : resolved.unread) {
-    const model::Tensor* tensor = inputs.skeleton.find(key);
     if (!rule.empty()) {
       plan.ignored_keys.emplace_back(key, rule);
-    } else if (tensor != nullptr && !can_be_in_a_file(tensor->kind)) {
-      plan.ignored_keys.emplace_back(key, "non-persistent");
     } else if (allowed.matches(key)) {
       plan.unexpected_keys.push_back(key);
     } else if (inputs.policy.unexpected == policy::Strictness::kReport) {
       plan.unexpected_keys.push_back(key);
       plan.warnings.add(unexpected_key(inputs, resolved, key));
-    } else {
+    } else if (names.settled) {
       errors.add(unexpected_key(inputs, resolved, key));
     }
   }
+  if (!names.problems.empty()) return errors;
   const bool both_have_tensors = !inputs.catalog.tensors.empty() && !inputs.skeleton.tensors.empty();
   if (resolved.expressions.empty() && both_have_tensors) {
     errors.add(Error(Code::kPlan, "the checkpoint and the model have no tensor in common")
@@ -113,11 +115,13 @@ Errors check_name_lists(const PlanInputs& inputs, Plan& plan) {
   return errors;
 }
 
-Errors check_placements(const PlanInputs& inputs, const Plan& plan) {
+Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
   Errors errors;
   const bool has_accelerators = inputs.layout.devices.of(0).type != "cpu";
   std::map<std::string_view, const Statement*> first_of_unit;
-  for (const Statement& s : plan.statements) {
+  for (std::size_t i = 0; i < decisions.plan.statements.size(); ++i) {
+    const Statement& s = decisions.plan.statements[i];
+    if (decisions.is_misplaced[i]) continue;
     const bool offloaded = s.placement.device == layout::DeviceRule::kCpu;
     if (offloaded && has_accelerators && s.kind != model::Kind::kParameter) {
       errors.add(Error(Code::kPlan, "a buffer is offloaded to the CPU, and the forward pass needs it on the device")
@@ -125,6 +129,7 @@ Errors check_placements(const PlanInputs& inputs, const Plan& plan) {
                      .by_rule("R36")
                      .try_this("Offload parameters only: give buffers a rule of their own, before this one"));
     }
+    if (decisions.is_refused[i]) continue;
     for (const layout::Slot& slot : s.placement.slots) {
       for (const Cut& cut : slot.cuts) {
         if (cut.kind != CutKind::kFlatGroup) continue;
@@ -143,13 +148,13 @@ Errors check_placements(const PlanInputs& inputs, const Plan& plan) {
   return errors;
 }
 
-Errors check_tie_placements(const std::vector<const Statement*>& members) {
+Errors check_tie_placements(const std::vector<const Statement*>& members, const layout::Mesh& mesh) {
   Errors errors;
   for (std::size_t a = 0; a + 1 < members.size(); ++a) {
     for (std::size_t b = a + 1; b < members.size(); ++b) {
       const Placement& one = members[a]->placement;
       const Placement& two = members[b]->placement;
-      if (never_together(one, two) || without_owners(one) == without_owners(two)) continue;
+      if (go_together(one, two, mesh)) continue;
       const bool one_unit = one.fsdp_group == two.fsdp_group;
       errors.add(
           Error(Code::kPlan, fmt::format("it is tied to {}, but they are placed differently", quote(members[b]->name)))
@@ -159,6 +164,29 @@ Errors check_tie_placements(const std::vector<const Statement*>& members) {
               .got(one_unit ? "different cuts or devices"
                             : fmt::format("units {} and {}", quote(one.fsdp_group), quote(two.fsdp_group)))
               .try_this("Put both into one fully_shard call"));
+    }
+  }
+  return errors;
+}
+
+Errors check_call_places(const PlanInputs& inputs, const Decisions& decisions) {
+  Errors errors;
+  const auto& statements = decisions.plan.statements;
+  for (std::size_t i = 0; i < statements.size() && !errors.is_full(); ++i) {
+    const Statement& call = statements[decisions.class_of[i]];
+    if (call.provenance != Provenance::kCall || decisions.is_refused[i] || decisions.is_misplaced[i]) continue;
+    for (const std::string& name : call.recipe.inputs) {
+      const Statement* input = decisions.plan.find(name);
+      if (input == nullptr) continue;  // call_order() tells it
+      if (decisions.is_misplaced[static_cast<std::size_t>(input - statements.data())]) continue;
+      const auto rank = rank_without(statements[i].placement, input->placement, inputs.layout.mesh);
+      if (!rank) continue;
+      errors.add(Error(Code::kPlan, fmt::format("it is computed from {}, which is on other ranks", quote(name)))
+                     .of_tensor(statements[i].name)
+                     .by_rule("R66")
+                     .wanted("every input on every rank that has the result")
+                     .got(fmt::format("rank {}, which has the result and not the input", *rank))
+                     .try_this("Put both on one pipeline stage, or hand the value in (external)"));
     }
   }
   return errors;

@@ -103,6 +103,10 @@ struct Destination {
   std::uint64_t owned_elems = 0;       ///< without padding
   std::vector<Transfer> transfers;     ///< sorted by target
   std::vector<std::uint32_t> aliases;  ///< other members of the tie class that this rank has
+  /// By `must_equal` of the class's first member: what its owned elements must be equal to, in the form of
+  /// transfers that are compared with the buffer instead of written to it, after the same cast. Each list is
+  /// sorted by target and covers the owned elements once; padding is not compared (R50).
+  std::vector<std::vector<Transfer>> comparisons;
 };
 
 /// Bytes of one file, read once; `count` reads of `size_bytes`, `stride_bytes` apart.
@@ -121,6 +125,8 @@ struct RankPlan {
   std::uint64_t read_bytes = 0;
   std::uint64_t owned_bytes = 0;    ///< of all buffers, padding included
   std::uint64_t staging_bytes = 0;  ///< host memory beside them
+  /// Of shared buffers (FSDP1): alignment gaps and padding, which are their framework's. Nothing is written there.
+  std::uint64_t unit_gap_bytes = 0;
 };
 
 struct Plan {
@@ -136,6 +142,8 @@ struct Plan {
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
   std::vector<RankPlan> ranks;                                    ///< those that were asked for
   Errors warnings;
+  /// Bytes of `sources` that no rank reads: the checker's finding, if all ranks were worked out.
+  std::optional<std::uint64_t> unread_bytes;
 
   [[nodiscard]] const Statement* find(std::string_view name) const;
 };

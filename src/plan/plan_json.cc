@@ -1,4 +1,6 @@
 // `lading.plan/1`, docs/schema/plan.md. The same plan gives the same bytes.
+#include "plan/plan_json.h"
+
 #include "base/error_json.h"
 #include "base/json_writer.h"
 #include "base/version.h"
@@ -41,7 +43,8 @@ std::string_view word_of(Op op) {
   return "unknown";
 }
 
-// In the form of docs/schema/mapping.md; keys are keys here, never templates.
+}  // namespace
+
 void write_expression(JsonWriter& json, const Expression& e) {
   if (e.op == Op::kSource) {
     json.string(e.key);
@@ -83,6 +86,8 @@ void write_placement(JsonWriter& json, const layout::Placement& placement, const
   }
   json.end_array().end_object();
 }
+
+namespace {
 
 void write_statement(JsonWriter& json, const Statement& s, const layout::Mesh& mesh) {
   json.begin_object();
@@ -136,6 +141,7 @@ class Writer {
     json_.key("ranks").begin_array();
     for (const RankPlan& rank : plan_.ranks) write_rank(rank);
     json_.end_array();
+    if (plan_.unread_bytes) json_.key("unread_bytes").number(*plan_.unread_bytes);
     write_errors(json_, "warnings", plan_.warnings);
     write_errors(json_, "problems", {});
     json_.end_object();
@@ -194,6 +200,12 @@ class Writer {
     json_.end_object();
   }
 
+  void write_transfers(std::string_view key, const std::vector<Transfer>& transfers) {
+    json_.key(key).begin_array();
+    for (const Transfer& transfer : transfers) write_transfer(transfer);
+    json_.end_array();
+  }
+
   void write_destination(const Destination& destination) {
     json_.begin_object();
     json_.key("tensor").string(plan_.statements[destination.statement].name);
@@ -207,9 +219,16 @@ class Writer {
       for (const std::uint32_t alias : destination.aliases) json_.string(plan_.statements[alias].name);
       json_.end_array();
     }
-    json_.key("transfers").begin_array();
-    for (const Transfer& transfer : destination.transfers) write_transfer(transfer);
-    json_.end_array();
+    write_transfers("transfers", destination.transfers);
+    if (!destination.comparisons.empty()) {
+      json_.key("comparisons").begin_array();
+      for (const auto& comparison : destination.comparisons) {
+        json_.begin_object();
+        write_transfers("transfers", comparison);
+        json_.end_object();
+      }
+      json_.end_array();
+    }
     json_.end_object();
   }
 
@@ -219,6 +238,7 @@ class Writer {
     json_.key("read_bytes").number(rank.read_bytes);
     json_.key("owned_bytes").number(rank.owned_bytes);
     json_.key("staging_bytes").number(rank.staging_bytes);
+    if (rank.unit_gap_bytes > 0) json_.key("unit_gap_bytes").number(rank.unit_gap_bytes);
     json_.key("device_bytes").begin_object(kOneLine);
     for (const auto& [device, bytes] : device_bytes(rank)) json_.key(device).number(bytes);
     json_.end_object();

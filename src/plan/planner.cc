@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "plan/decide.h"
@@ -26,19 +27,20 @@ class RankPlanner {
 
   RankPlan run() {
     const auto& statements = decisions_.plan.statements;
-    std::map<std::uint32_t, std::size_t> holder;  // by tie class: where this rank's first destination is
+    // By tie class and slot: where this rank's destination is. The first member that the rank has there gives
+    // it its name; the others are more names for it (R49).
+    std::map<std::pair<std::uint32_t, std::string_view>, std::size_t> holders;
     for (std::uint32_t i = 0; i < statements.size(); ++i) {
+      const Statement& s = statements[i];
       const std::uint32_t head = decisions_.class_of[i];
-      const auto held = holder.find(head);
-      if (held == holder.end()) {
-        const std::size_t first = plan_.destinations.size();
-        add_destinations(i, head);
-        if (plan_.destinations.size() > first) holder.emplace(head, first);
-      } else if (is_present(statements[i])) {
-        // The other names of a storage that this rank has already (R49).
-        for (std::size_t d = held->second;
-             d < plan_.destinations.size() && decisions_.class_of[plan_.destinations[d].statement] == head; ++d) {
-          plan_.destinations[d].aliases.push_back(i);
+      for (const layout::Slot& slot : s.placement.slots) {
+        const layout::Region region = layout::region_of(s.shape, slot.cuts, layout_.mesh, rank_);
+        if (!region.present) continue;
+        const auto [held, is_first] = holders.try_emplace({head, slot.name}, plan_.destinations.size());
+        if (is_first) {
+          add_destination({i, head}, slot, region);
+        } else {
+          plan_.destinations[held->second].aliases.push_back(i);
         }
       }
     }
@@ -47,52 +49,66 @@ class RankPlanner {
   }
 
  private:
-  [[nodiscard]] bool is_present(const Statement& s) const {
-    return layout::region_of(s.shape, s.placement.slots.front().cuts, layout_.mesh, rank_).present;
-  }
+  struct Named {
+    std::uint32_t statement = 0;
+    std::uint32_t head = 0;  // of its tie class
+  };
 
-  void add_destinations(std::uint32_t i, std::uint32_t head) {
-    const Statement& s = decisions_.plan.statements[i];
-    for (const layout::Slot& slot : s.placement.slots) {
-      const layout::Region region = layout::region_of(s.shape, slot.cuts, layout_.mesh, rank_);
-      if (!region.present) continue;
-      Destination destination;
-      destination.statement = i;
-      destination.slot = slot.name;
-      destination.device = layout_.device_of(s.placement, rank_).text();
-      destination.unit = region.unit;
-      destination.owned_elems = region.owned_elems();
-      destination.buffer_bytes = *Shape{region.buffer_elems}.size_bytes(s.storage);
-      const Statement& source = decisions_.plan.statements[head];
-      if (source.provenance == Provenance::kFile) work_out_files(s, decisions_.pieces[head], region, destination);
-      if (source.provenance != Provenance::kKept) {
-        for (Transfer& fill : padding_fills(region, s.storage)) destination.transfers.push_back(std::move(fill));
+  void add_destination(Named named, const layout::Slot& slot, const layout::Region& region) {
+    const Statement& s = decisions_.plan.statements[named.statement];
+    Destination destination;
+    destination.statement = named.statement;
+    destination.slot = slot.name;
+    destination.device = layout_.device_of(s.placement, rank_).text();
+    destination.unit = region.unit;
+    destination.owned_elems = region.owned_elems();
+    destination.buffer_bytes = *Shape{region.buffer_elems}.size_bytes(s.storage);
+    const Provenance provenance = decisions_.plan.statements[named.head].provenance;
+    if (provenance == Provenance::kFile) {
+      destination.transfers = work_out_file(decisions_.pieces[named.head], region, s.storage);
+      for (const FilePieces& other : decisions_.compared[named.head]) {
+        destination.comparisons.push_back(work_out_file(other, region, s.storage));
       }
-      plan_.destinations.push_back(std::move(destination));
     }
+    if (provenance != Provenance::kKept) {
+      for (Transfer& fill : padding_fills(region, s.storage)) destination.transfers.push_back(std::move(fill));
+    }
+    plan_.destinations.push_back(std::move(destination));
   }
 
-  void work_out_files(const Statement& s, const FilePieces& file, const layout::Region& region,
-                      Destination& destination) {
-    const WorkInputs inputs{file.pieces, file.source_numbers, decisions_.plan.sources, s.storage};
-    auto transfers = work_out(inputs, region);
+  [[nodiscard]] std::vector<Transfer> work_out_file(const FilePieces& file, const layout::Region& region,
+                                                    DType storage) const {
+    auto transfers = work_out({file.pieces, file.source_numbers, decisions_.plan.sources, storage}, region);
     LADING_CHECK(transfers.has_value());  // check_buffers() refused what could fail
-    destination.transfers = *std::move(transfers);
+    return *std::move(transfers);
   }
+
+  struct Unit {
+    std::uint64_t buffer_bytes = 0;  // it counts once
+    std::uint64_t owned_bits = 0;    // by its members
+  };
 
   void add_up() {
     std::vector<const Transfer*> transfers;
-    std::map<std::pair<std::string, std::string>, std::uint64_t> units;  // a shared buffer counts once
+    std::map<std::pair<std::string_view, std::string_view>, Unit> units;
+    const auto add = [&](const std::vector<Transfer>& more) {
+      for (const Transfer& transfer : more) transfers.push_back(&transfer);
+    };
     for (const Destination& destination : plan_.destinations) {
-      for (const Transfer& transfer : destination.transfers) transfers.push_back(&transfer);
+      add(destination.transfers);
+      for (const auto& comparison : destination.comparisons) add(comparison);
       if (destination.unit.empty()) {
         plan_.owned_bytes += destination.buffer_bytes;
       } else {
-        auto& bytes = units[{destination.unit, destination.slot}];
-        bytes = std::max(bytes, destination.buffer_bytes);
+        Unit& unit = units[{destination.unit, destination.slot}];
+        unit.buffer_bytes = std::max(unit.buffer_bytes, destination.buffer_bytes);
+        unit.owned_bits += destination.owned_elems * bits(decisions_.plan.statements[destination.statement].storage);
       }
     }
-    for (const auto& [unit, bytes] : units) plan_.owned_bytes += bytes;
+    for (const auto& [name, unit] : units) {
+      plan_.owned_bytes += unit.buffer_bytes;
+      plan_.unit_gap_bytes += unit.buffer_bytes - unit.owned_bits / 8;
+    }
     plan_.reads = reads_of(transfers, decisions_.plan.sources);
     for (const Read& read : plan_.reads) plan_.read_bytes += read.size_bytes * read.count;
     if (plan_.read_bytes > 0) plan_.staging_bytes = staging_bytes();
@@ -126,15 +142,21 @@ Errors check_buffers(const Decisions& decisions, const layout::Layout& layout) {
   Errors errors;
   for (std::size_t i = 0; i < decisions.plan.statements.size() && !errors.is_full(); ++i) {
     const Statement& s = decisions.plan.statements[i];
-    const FilePieces& file = decisions.pieces[decisions.class_of[i]];
-    const WorkInputs inputs{file.pieces, file.source_numbers, decisions.plan.sources, s.storage};
+    std::vector<const FilePieces*> files = {&decisions.pieces[decisions.class_of[i]]};
+    for (const FilePieces& other : decisions.compared[decisions.class_of[i]]) files.push_back(&other);
+    const auto can_be_cut = [&](const layout::Region& region) {
+      return std::all_of(files.begin(), files.end(), [&](const FilePieces* file) {
+        const WorkInputs inputs{file->pieces, file->source_numbers, decisions.plan.sources, s.storage};
+        return file->source_numbers.empty() || work_out(inputs, region);
+      });
+    };
     for (const layout::Slot& slot : s.placement.slots) {
       const bool differs = policy::is_packed(s.storage) && !slot.cuts.empty();
       const std::uint64_t ranks = differs ? layout.mesh.ranks() : 1;
       for (std::uint64_t rank = 0; rank < ranks; ++rank) {
         const layout::Region region = layout::region_of(s.shape, slot.cuts, layout.mesh, rank);
         const bool fits = Shape{region.buffer_elems}.size_bytes(s.storage).has_value();
-        if (fits && (!differs || file.source_numbers.empty() || work_out(inputs, region))) continue;
+        if (fits && (!differs || can_be_cut(region))) continue;
         errors.add(
             Error(Code::kPlan, differs ? "the layout cuts packed elements inside a byte" : "the buffer is too large")
                 .of_tensor(s.name)

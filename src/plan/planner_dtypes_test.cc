@@ -1,6 +1,9 @@
 // Dtypes through the whole planner; the table itself is policy's (dtype_table_test.cc).
 #include <gtest/gtest.h>
 
+#include <functional>
+
+#include "plan/check_naive_verdict.h"
 #include "plan/planner_support.h"
 
 namespace lading::plan {
@@ -79,6 +82,120 @@ TEST(PlannerDtypes, R26_ComputeFollowsPinThenRecordThenPolicy) {
   EXPECT_EQ(dtypes(world, "fresh"), "F32/BF16") << "no record, so the policy's";
 }
 
+// An F32 file, F32 masters, BF16 compute: the commonest recipe.
+World f32_file() {
+  World world{{{"gate", {4}, DType::kBF16}, {"m.A_log", {4}}, {"q", {4}}, {"k", {4}}, {"frozen", {4}}},
+              {trained(param("gate", {4})), trained(param("m.A_log", {4})), trained(param("q", {4})),
+               trained(param("k", {4})), param("frozen", {4})}};
+  world.policy.dtype = DType::kF32;
+  world.policy.compute_dtype = DType::kBF16;
+  world.pins = {{"A_log", model::PinStrength::kFloat16AndBFloat16}};
+  return world;
+}
+
+TEST(PlannerDtypes, R26_TheRulesOwnTestHoldsIfTheRecordIsIgnored) {
+  World world = f32_file();
+  world.policy.compute_record = policy::ComputeRecord::kIgnore;
+  EXPECT_EQ(dtypes(world, "q"), "F32/BF16");
+  EXPECT_EQ(dtypes(world, "gate"), "F32/BF16");
+  EXPECT_EQ(dtypes(world, "m.A_log"), "F32/F32");
+  EXPECT_EQ(world.plan()->warnings.size(), 0U);
+}
+
+TEST(PlannerDtypes, R26_AVoidComputeDtypeIsOneWarning) {
+  World world = f32_file();
+  EXPECT_EQ(dtypes(world, "q"), "F32/F32") << "the rule's text: the record goes first";
+  EXPECT_EQ(dtypes(world, "gate"), "F32/BF16");
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  ASSERT_EQ(plan->warnings.size(), 1U) << all_text(plan->warnings);
+  const Error& warning = plan->warnings.front();
+  EXPECT_EQ(warning.code, Code::kDType);
+  EXPECT_EQ(warning.rule, "R26");
+  EXPECT_NE(warning.message.find("2 trainable parameters"), std::string::npos) << warning.message;
+  EXPECT_EQ(warning.found, R"("k", "q")") << "neither the pinned one, nor the frozen one, nor the bf16 one";
+  EXPECT_NE(warning.remedy.find(R"("compute_record": "ignore")"), std::string::npos) << warning.remedy;
+
+  for (int i = 0; i < 8; ++i) {
+    world.tensors.push_back(trained(param(fmt::format("z{}", i), {4})));
+    world.keys.push_back({fmt::format("z{}", i), {4}});
+  }
+  EXPECT_EQ(world.plan()->warnings.front().found, R"("k", "q", "z0", "z1", "z2" and 5 more)");
+  world.policy.compute_dtype = DType::kF32;
+  EXPECT_EQ(world.plan()->warnings.size(), 0U) << "F32 was wanted";
+  world.policy.compute_dtype.reset();
+  EXPECT_EQ(world.plan()->warnings.size(), 0U);
+  world.policy.compute_dtype = DType::kBF16;
+  world.policy.dtype = DType::kBF16;
+  world.policy.cast = policy::Cast::kExact;
+  EXPECT_EQ(world.plan()->warnings.size(), 0U) << "stored in BF16, so the record is void";
+}
+
+TEST(PlannerDtypes, R26_ATieIsWarnedOfOnce) {
+  World world{{{"embed", {4}}}, {trained(param("embed", {4})), trained(param("head", {4}))}, {{"embed", "head"}}};
+  world.policy.compute_dtype = DType::kBF16;
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  ASSERT_EQ(plan->warnings.size(), 1U);
+  EXPECT_EQ(plan->warnings.front().found, R"("embed")");
+}
+
+// The request is F32. A quantized layer, its scale, and a norm that the request widens.
+World quantized(int layers) {
+  World world{{}, {}};
+  world.policy.dtype = DType::kF32;
+  const auto add = [&](std::string name, DType dtype) {
+    world.keys.push_back({name, {4}, dtype});
+    world.tensors.push_back(param(std::move(name), {4}, dtype));
+  };
+  for (int i = 0; i < layers; ++i) {
+    add(fmt::format("m.{}.mlp.up.weight", i), DType::kF8E4M3);
+    add(fmt::format("m.{}.mlp.up.scale", i), DType::kF32);
+    add(fmt::format("m.{}.norm", i), DType::kBF16);
+  }
+  return world;
+}
+
+TEST(PlannerDtypes, R23_QuantizedTensorsAreOneErrorThatSaysWhatToWrite) {
+  World world = quantized(2);
+  auto plan = world.plan();
+  ASSERT_EQ(verdict(plan), "R23 m.0.mlp.up.weight");
+  EXPECT_NE(plan.error().front().message.find("2 quantized tensors"), std::string::npos);
+  EXPECT_NE(plan.error().front().remedy.find(R"("subtree_dtypes": {"m.0.mlp": "auto", "m.1.mlp": "auto"})"),
+            std::string::npos)
+      << plan.error().front().remedy;
+  world.policy.subtree_dtypes = {{"m.0.mlp", {}}, {"m.1.mlp", {}}};
+  EXPECT_EQ(dtypes(world, "m.0.mlp.up.weight"), "F8_E4M3/F8_E4M3") << "what was said helps";
+  EXPECT_EQ(dtypes(world, "m.0.norm"), "F32/F32") << "and changes nothing else";
+}
+
+TEST(PlannerDtypes, R23_TooManyQuantizedModulesAreAskedForTogether) {
+  World world = quantized(9);
+  auto plan = world.plan();
+  ASSERT_EQ(verdict(plan), "R23 m.0.mlp.up.weight");
+  EXPECT_NE(plan.error().front().remedy.find(R"("subtree_dtypes": {"m": "auto"})"), std::string::npos)
+      << plan.error().front().remedy;
+  EXPECT_NE(plan.error().front().remedy.find("everything else"), std::string::npos);
+  world.policy.subtree_dtypes = {{"m", {}}};
+  EXPECT_EQ(verdict(world), "accepted");
+}
+
+TEST(PlannerDtypes, R23_WhereNothingElseChangesTheWholeModelIsAuto) {
+  World world = quantized(9);
+  world.policy.dtype = DType::kBF16;
+  auto plan = world.plan();
+  ASSERT_FALSE(plan);
+  EXPECT_NE(plan.error().front().remedy.find(R"(write "dtype": "auto":)"), std::string::npos)
+      << plan.error().front().remedy;
+  world.policy.dtype.reset();
+  EXPECT_EQ(verdict(world), "accepted");
+  world.policy.subtree_dtypes = {{"m.0", DType::kBF16}};  // an entry above this one would not be heard
+  plan = world.plan();
+  ASSERT_FALSE(plan);
+  EXPECT_NE(plan.error().front().remedy.find(R"("subtree_dtypes": {"m.0": "auto"})"), std::string::npos)
+      << plan.error().front().remedy;
+}
+
 TEST(PlannerDtypes, R27_AnFsdpUnitOfTwoDtypesIsRefused) {
   World world = mixed();
   world.mesh({{"dp", 2}}).place("proj", {shard(0, 0)}).place("A_log", {shard(0, 0)});
@@ -88,7 +205,88 @@ TEST(PlannerDtypes, R27_AnFsdpUnitOfTwoDtypesIsRefused) {
   EXPECT_EQ(dtypes(world, "proj"), "BF16/BF16");
   world.layout.rules[1].placement.fsdp_group = "layer";
   world.tensors[1].requires_grad = false;
-  EXPECT_EQ(dtypes(world, "proj"), "BF16/BF16") << "frozen ones go with any unit";
+  EXPECT_EQ(dtypes(world, "proj"), "BF16/BF16") << "nobody casts, so frozen ones go with any unit";
+}
+
+// A unit of a projection that trains and a norm that is frozen, over dp.
+World unit_of_two() {
+  World world{{{"l.norm.w", {4, 6}}, {"l.proj.w", {4, 6}}},
+              {param("l.norm.w", {4, 6}), trained(param("l.proj.w", {4, 6}))}};
+  world.policy.compute_dtype = DType::kBF16;
+  world.policy.compute_record = policy::ComputeRecord::kIgnore;
+  world.mesh({{"dp", 2}, {"ep", 2}}).place("l.norm.w", {shard(0, 0)}).place("l.proj.w", {shard(0, 0)});
+  for (auto& rule : world.layout.rules) rule.placement.fsdp_group = "l";
+  return world;
+}
+
+TEST(PlannerDtypes, R27_APinnedFrozenParameterInABf16UnitIsRefusedByName) {
+  World world = unit_of_two();
+  EXPECT_EQ(dtypes(world, "l.norm.w"), "BF16/BF16") << "frozen ones may be stored otherwise";
+  EXPECT_EQ(dtypes(world, "l.proj.w"), "F32/BF16");
+  world.pins = {{"norm", model::PinStrength::kFloat16AndBFloat16}};
+  EXPECT_EQ(verdict(world), "R27 l.norm.w") << "FSDP2 would gather it as BF16";
+  world.layout.rules[0].placement.fsdp_group = "l.norm";
+  EXPECT_EQ(dtypes(world, "l.norm.w"), "F32/F32");
+}
+
+TEST(PlannerDtypes, R27_AUnitIsOnOneSetOfAxesAndOneDevice) {
+  World axes = unit_of_two();
+  axes.layout.rules[1].placement.slots[0].cuts = {shard(1, 0)};
+  EXPECT_EQ(verdict(axes), "R27 l.proj.w");
+  axes.layout.rules[1].placement.slots[0].cuts = {};
+  EXPECT_EQ(verdict(axes), "R27 l.proj.w") << "one is not sharded at all";
+  axes.layout.rules[1].placement.slots[0].cuts = {shard(1, 0), shard(0, 0)};
+  EXPECT_EQ(verdict(axes), "accepted") << "cut by ep, and then by dp like the other";
+  World devices = unit_of_two();
+  devices.cuda(4).layout.rules[1].placement.device = layout::DeviceRule::kCpu;
+  EXPECT_EQ(verdict(devices), "R27 l.proj.w");
+  for (auto& rule : devices.layout.rules) rule.placement.device = layout::DeviceRule::kCpu;
+  EXPECT_EQ(verdict(devices), "accepted");
+}
+
+TEST(PlannerDtypes, R53_AUnitsOtherDimsAreCutEvenly) {
+  World world = unit_of_two();
+  world.mesh({{"dp", 4}});
+  EXPECT_EQ(verdict(world), "accepted");
+  world.layout.rules[0].placement.slots[0].cuts = {shard(0, 1)};
+  EXPECT_EQ(verdict(world), "R53 l.norm.w") << "6 among 4";
+  world.layout.rules[0].placement.fsdp_group = "";
+  EXPECT_EQ(verdict(world), "accepted") << "not FSDP2's";
+  World even = unit_of_two();
+  even.layout.rules[0].placement.slots[0].cuts = {shard(0, 1)};
+  const auto plan = even.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_TRUE(plan->find("l.norm.w")->placement.slots[0].cuts[0].even) << "the plan says so";
+}
+
+// The checker, and the slow one beside it, see for themselves.
+TEST(PlannerDtypes, R27_TheCheckerRefusesUnitsThatFsdp2WouldNotTake) {
+  const auto made = unit_of_two().plan();
+  ASSERT_TRUE(made) << verdict(made);
+  const auto refused_for = [&](const std::function<void(Statement & norm)>& change) {
+    Plan plan = *made;
+    change(plan.statements[0]);
+    const auto checked = check_plan(plan);
+    EXPECT_EQ(checked.has_value(), naive::is_good(plan));
+    std::string rules;
+    if (!checked) {
+      for (const Error& error : checked.error()) rules += error.rule + " ";
+    }
+    return rules;
+  };
+  EXPECT_EQ(refused_for([](Statement&) {}), "");
+  EXPECT_EQ(refused_for([](Statement& norm) { norm.compute = DType::kF32; }), "R27 ");
+  EXPECT_EQ(refused_for([](Statement& norm) {
+              norm.compute = DType::kF32;
+              norm.placement.fsdp_group = "alone";
+            }),
+            "");
+  EXPECT_EQ(refused_for([](Statement& norm) { norm.kind = Kind::kBuffer, norm.compute = DType::kF32; }), "");
+  EXPECT_NE(refused_for([](Statement& norm) { norm.placement.slots[0].cuts[0].axes = {1}; }).find("R27"),
+            std::string::npos);
+  EXPECT_NE(refused_for([](Statement& norm) { norm.placement.slots[0].cuts.clear(); }).find("R27"), std::string::npos);
+  EXPECT_NE(refused_for([](Statement& norm) { norm.placement.slots[0].cuts[0].dim = 1; }).find("R53"),
+            std::string::npos);
 }
 
 TEST(PlannerDtypes, R28_AFrozenTowerIsCastAndATrainableOneIsNot) {
@@ -101,8 +299,28 @@ TEST(PlannerDtypes, R28_AFrozenTowerIsCastAndATrainableOneIsNot) {
   EXPECT_EQ(dtypes(world, "vision.w"), "BF16/BF16");
   EXPECT_EQ(dtypes(world, "vision.scale"), "F32/F32") << "pinned";
   EXPECT_EQ(dtypes(world, "text.b"), "F32/F32");
-  world.mesh({{"dp", 2}}).place("vision.w", {shard(0, 0)});
-  EXPECT_EQ(dtypes(world, "vision.w").substr(0, 4), "F32/") << "a DTensor is never cast in place";
+  world.mesh({{"dp", 2}}).place("vision.w", {shard(0, 0)}).place("vision.std_bias", {shard(0, 0)});
+  EXPECT_EQ(dtypes(world, "vision.w"), "BF16/BF16") << "decided when it is allocated, so no DTensor is cast in place";
+  EXPECT_EQ(dtypes(world, "vision.std_bias"), "BF16/BF16");
+  world.tensors[0] = allocated(world.tensors[0]);
+  EXPECT_EQ(dtypes(world, "vision.w"), "F32/BF16") << "it stays, and FSDP2 casts it when it gathers";
+}
+
+TEST(PlannerDtypes, R28_AFrozenTowerHasOneComputeDtype) {
+  World world{{{"t.a", {4}}, {"t.b", {4}, DType::kBF16}, {"t.c", {4}}, {"t.d", {4}, DType::kF16}, {"w", {4}}},
+              {param("t.a", {4}), param("t.b", {4}), allocated(param("t.c", {4})), buffer("t.d", {4}),
+               real(param("t.kept", {4})), trained(param("w", {4}))}};
+  world.mesh({{"dp", 2}}).place("t.b", {shard(0, 0)}).place("t.c", {shard(0, 0)});
+  world.policy.keep = {"t.kept"};
+  for (const DType compute : {DType::kBF16, DType::kF32}) {
+    world.policy.compute_dtype = compute;
+    const auto plan = world.plan();
+    ASSERT_TRUE(plan) << verdict(plan);
+    for (const Statement& s : plan->statements) {
+      if (s.name == "w") continue;
+      EXPECT_EQ(s.compute, compute) << s.name;
+    }
+  }
 }
 
 TEST(PlannerDtypes, R29_WhatIsDerivedHasItsDeclaredDtype) {

@@ -273,5 +273,17 @@ TEST(PlannerLayouts, R48_ScalesAndRaggedBlocksLoadAsTheyAre) {
   EXPECT_FALSE(world.plan()) << "dequantization is refused";
 }
 
+// Two stages name their flat units alike: the name stands for one buffer, so the refusal says what to do.
+TEST(PlannerLayouts, R11_UnitsOfTwoStagesNeedTwoNames) {
+  World world{{{"a", {4}}, {"b", {4}}}, {param("a", {4}), param("b", {4})}};
+  world.mesh({{"pp", 2}, {"dp", 2}});
+  world.place("a", {owner(0, {0}), unit(1, "block", 0, 4)}).place("b", {owner(0, {1}), unit(1, "block", 0, 4)});
+  const auto plan = world.plan();
+  ASSERT_EQ(verdict(plan), "R11 b");
+  EXPECT_NE(plan.error().front().remedy.find("pipeline stage"), std::string::npos) << plan.error().front().remedy;
+  world.layout.rules[1].placement.slots.front().cuts.back().unit = "block of stage 1";
+  EXPECT_EQ(verdict(world), "accepted");
+}
+
 }  // namespace
 }  // namespace lading::plan

@@ -241,14 +241,12 @@ inline std::string device_of(const Plan& plan, std::uint64_t rank, std::string_v
   return d == nullptr ? "nowhere" : d->device;
 }
 
-/// What the transfers write, element by element of the buffer: "w:3" is element 3 of the key w, row-major;
-/// "=0" a constant; "." nothing; "w:3+w:4" written twice.
-inline std::string held(const Plan& plan, std::uint64_t rank, std::string_view name, std::string_view slot = "") {
-  const Destination* d = find(plan, rank, name, slot);
-  if (d == nullptr) return "absent";
-  const std::uint64_t width = bits(plan.statements[d->statement].storage);
-  std::vector<std::string> elements(d->buffer_bytes * 8 / width);
-  for (const Transfer& t : d->transfers) {
+/// Transfers element by element of the buffer: "w:3" is element 3 of the key w, row-major; "=0" a constant;
+/// "." nothing; "w:3+w:4" both.
+inline std::string shown(const Plan& plan, const Destination& d, const std::vector<Transfer>& transfers) {
+  const std::uint64_t width = bits(plan.statements[d.statement].storage);
+  std::vector<std::string> elements(d.buffer_bytes * 8 / width);
+  for (const Transfer& t : transfers) {
     for (std::uint64_t i = 0; i < t.elems(); ++i) {
       std::uint64_t from_bits = t.source_begin_bytes * 8;
       std::uint64_t to_bits = t.target_begin_bytes * 8 + i % t.run_elems * width;
@@ -271,6 +269,21 @@ inline std::string held(const Plan& plan, std::uint64_t rank, std::string_view n
   std::string text;
   for (const std::string& element : elements) text += (text.empty() ? "" : " ") + (element.empty() ? "." : element);
   return text;
+}
+
+/// What the transfers write.
+inline std::string held(const Plan& plan, std::uint64_t rank, std::string_view name, std::string_view slot = "") {
+  const Destination* d = find(plan, rank, name, slot);
+  return d == nullptr ? "absent" : shown(plan, *d, d->transfers);
+}
+
+/// What the elements are compared with, other key by other key.
+inline std::vector<std::string> compared(const Plan& plan, std::uint64_t rank, std::string_view name) {
+  std::vector<std::string> all;
+  const Destination* d = find(plan, rank, name);
+  if (d == nullptr) return {"absent"};
+  for (const auto& comparison : d->comparisons) all.push_back(shown(plan, *d, comparison));
+  return all;
 }
 
 /// "w:0 w:1 w:4": what held() says of these elements of one key.

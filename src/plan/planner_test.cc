@@ -80,7 +80,8 @@ TEST(Planner, R64_TheBudgetBoundsStagingAndTheFloorNeverBreaksIt) {
   };
   EXPECT_EQ(staging(1024 * kMiB), 64 * kMiB);
   EXPECT_EQ(staging(256 * kMiB), 32 * kMiB) << "at least 32 MiB each";
-  EXPECT_EQ(staging(8 * kMiB), 8 * kMiB) << "but never more than was allowed";
+  EXPECT_EQ(staging(32 * kMiB), 32 * kMiB) << "but never more than was allowed";
+  EXPECT_EQ(staging(32 * kMiB - 1), 0U) << "refused: less than one rank needs";
 }
 
 TEST(Planner, R64_WhoReadsNothingStagesNothing) {

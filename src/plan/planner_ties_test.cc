@@ -51,6 +51,54 @@ TEST(PlannerTies, R50_BothPresentAreToBeCompared) {
   EXPECT_TRUE(plan->unexpected_keys.empty());
 }
 
+TEST(PlannerTies, R50_EachRankComparesWhatItOwns) {
+  World world = tied(kBoth);
+  world.mesh({{"dp", 2}}).place("norm", {}).place("*", {shard(0, 1)});
+  const auto cut = world.plan();
+  ASSERT_TRUE(cut) << verdict(cut);
+  EXPECT_EQ(held(*cut, 1, "embed"), of("embed", {1, 3, 5, 7}));
+  EXPECT_EQ(compared(*cut, 1, "embed"), std::vector{of("head", {1, 3, 5, 7})});
+  EXPECT_EQ(compared(*cut, 1, "norm"), std::vector<std::string>{});
+}
+
+TEST(PlannerTies, R50_R64_WhatIsComparedIsRead) {
+  const auto one = tied(kEmbedOnly).plan();
+  const auto both = tied(kBoth).plan();
+  ASSERT_TRUE(one && both);
+  EXPECT_EQ(both->ranks[0].read_bytes, one->ranks[0].read_bytes + 32U);
+  EXPECT_EQ(both->ranks[0].owned_bytes, one->ranks[0].owned_bytes);
+  EXPECT_TRUE(check_plan(*both)->unread.empty());
+}
+
+TEST(PlannerTies, R50_PaddingIsNotCompared) {
+  World world{{{"a", {5}}, {"b", {5}}}, {param("a", {5}), param("b", {5})}, {{"a", "b"}}};
+  const auto plan = world.mesh({{"dp", 2}}).place("*", {flat({0})}).plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(held(*plan, 1, "a"), "a:3 a:4 =0");
+  EXPECT_EQ(compared(*plan, 1, "a"), std::vector<std::string>{"b:3 b:4 ."});
+}
+
+TEST(PlannerTies, R50_EveryOtherKeyIsComparedOnce) {
+  World world = tied({{"embed", {4, 2}}, {"head", {4, 2}}, {"copy", {4, 2}}});
+  world.tensors.push_back(param("copy", {4, 2}));
+  world.ties = {{"copy", "embed", "head"}};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(find(*plan, 0, "head")->comparisons.size(), 2U);
+  Plan forgotten = *plan;
+  forgotten.ranks[0].destinations[0].comparisons.pop_back();
+  EXPECT_FALSE(check_plan(forgotten)) << "the checker misses it";
+}
+
+TEST(PlannerTies, R21_R50_AnotherShapeThatIsAllowedIsNotCompared) {
+  World world = tied({{"embed", {4, 2}}, {"head", {5, 2}}});
+  world.policy.allow_mismatch = {"head"};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_TRUE(plan->find("embed")->must_equal.empty());
+  EXPECT_EQ(plan->ignored_keys, (std::vector<std::pair<std::string, std::string>>{{"head", "allow_mismatch"}}));
+}
+
 TEST(PlannerTies, R50_BothPresentInDifferentFormsAreRefused) {
   EXPECT_EQ(verdict(tied({{"embed", {4, 2}}, {"head", {4, 2}, DType::kBF16}})), "R50 embed");
   World shapes = tied({{"embed", {4, 2}}, {"head", {5, 2}}});
@@ -71,8 +119,57 @@ TEST(PlannerTies, R50_UntiedOnRequestBothHaveTheirOwn) {
   EXPECT_EQ(held(*plan, 0, "embed"), of("embed", {0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_EQ(held(*plan, 0, "head"), of("head", {0, 1, 2, 3, 4, 5, 6, 7}));
   EXPECT_NE(find(*plan, 0, "embed"), find(*plan, 0, "head"));
-  world.keys = tied(kEmbedOnly).keys;
-  EXPECT_EQ(verdict(world), "R39 head") << "untied, it needs a source of its own";
+}
+
+TEST(PlannerTies, R50_AClassWithOneKeyHasNothingToUntie) {
+  World world = tied(kEmbedOnly);
+  world.policy.ties = policy::Ties::kUntie;
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(source_of(plan, "head"), "alias R49");
+  world.tensors[0] = allocated(world.tensors[0]);
+  world.tensors[1] = allocated(world.tensors[1]);
+  EXPECT_EQ(verdict(world), "accepted") << "and memory that is there may stay as it is";
+}
+
+TEST(PlannerTies, R50_UntiedMembersWithoutAKeyStayWithTheFirstThatHasOne) {
+  World world = tied(kBoth);
+  world.tensors.push_back(param("copy", {4, 2}));
+  world.tensors.push_back(param("zopy", {4, 2}));
+  world.ties = {{"copy", "embed", "head", "zopy"}};
+  world.policy.ties = policy::Ties::kUntie;
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(source_of(plan, "copy"), "file R50") << "the first of its class by name, from embed's key";
+  EXPECT_EQ(plan->find("embed")->alias_of, "copy");
+  EXPECT_EQ(plan->find("zopy")->alias_of, "copy");
+  EXPECT_EQ(held(*plan, 0, "copy"), of("embed", {0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(held(*plan, 0, "head"), of("head", {0, 1, 2, 3, 4, 5, 6, 7}));
+}
+
+TEST(PlannerTies, R50_OneExpressionForTwoNamesIsOneSource) {
+  World world = tied({{"raw", {4, 2}}});
+  world.build("embed", mapping::Expression::source("raw")).build("head", mapping::Expression::source("raw"));
+  world.policy.ties = policy::Ties::kUntie;
+  EXPECT_EQ(source_of(world, "head"), "alias R49");
+}
+
+TEST(PlannerTies, R14_R50_TheUsersWordIsASourceOfItsOwn) {
+  World world = tied(kEmbedOnly);
+  world.policy.ties = policy::Ties::kUntie;
+  world.policy.external = {"head"};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(source_of(plan, "embed"), "file R38");
+  EXPECT_EQ(source_of(plan, "head"), "host R14");
+}
+
+TEST(PlannerTies, R50_KeysOfDifferentDtypesAreNamedWithThem) {
+  const auto plan = tied({{"embed", {4, 2}}, {"head", {4, 2}, DType::kBF16}}).plan();
+  ASSERT_EQ(verdict(plan), "R50 embed");
+  const std::string text = plan.error().front().text();
+  EXPECT_NE(text.find("\"embed\" F32 [4, 2]"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"head\" BF16 [4, 2]"), std::string::npos) << text;
 }
 
 TEST(PlannerTies, R50_ATieIsCoveredByAnyMembersRecipeOrValue) {
@@ -158,6 +255,63 @@ TEST(PlannerTies, R49_ThreeNamesAndTwoMembersOnARank) {
   EXPECT_EQ(find(*plan, 0, "head")->aliases.size(), 2U);
 }
 
+// Two memories each, on other ranks: the ordinary slot of one and the second slot of both meet on rank 1.
+World in_two_slots(std::vector<Cut> embed_second, std::vector<Cut> head_second) {
+  World world = tied(kEmbedOnly);
+  world.mesh({{"pp", 2}, {"tp", 2}}).place("embed", {owner(0, {0})}).place("head", {owner(0, {1})});
+  world.layout.rules[0].placement.slots.push_back({"secondary", std::move(embed_second)});
+  world.layout.rules[1].placement.slots.push_back({"secondary", std::move(head_second)});
+  return world;
+}
+
+TEST(PlannerTies, R49_R51_EachSlotHasItsOwnMembersOnARank) {
+  const auto plan = in_two_slots({owner(0, {0, 1}), shard(1, 0)}, {owner(0, {1}), shard(1, 0)}).plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(held(*plan, 2, "head"), of("embed", {0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(held(*plan, 2, "embed"), "absent");
+  EXPECT_EQ(find(*plan, 2, "head", "secondary"), find(*plan, 2, "embed", "secondary"));
+  EXPECT_EQ(held(*plan, 2, "head", "secondary"), of("embed", {0, 1, 2, 3}));
+  EXPECT_EQ(find(*plan, 0, "embed", "secondary")->aliases.size(), 0U);
+}
+
+TEST(PlannerTies, R52_SlotsThatMeetAreCutAlikeWhereverTheFirstOnesAre) {
+  EXPECT_EQ(verdict(in_two_slots({shard(1, 0)}, {shard(1, 1)})), "R52 embed");
+  EXPECT_EQ(verdict(in_two_slots({owner(0, {0}), shard(1, 0)}, {owner(0, {1}), shard(1, 1)})), "accepted");
+}
+
+// Owners over one axis and over two: no cut of one is like a cut of the other, and still no rank has both.
+TEST(PlannerTies, R51_R52_StagesAreApartHoweverTheirOwnersAreWritten) {
+  World world = tied(kEmbedOnly);
+  Cut pairs = owner(0, {2, 3});
+  pairs.axes = {0, 1};
+  world.mesh({{"pp", 2}, {"tp", 2}, {"dp", 2}});
+  world.place("embed", {owner(0, {0}), shard(2, 0)}).place("head", {pairs, shard(2, 1)});
+  EXPECT_EQ(verdict(world), "accepted");
+}
+
+TEST(PlannerTies, R31_ABufferThatSharesAParametersStorageIsOfItsDtype) {
+  World world{
+      {{"w", {4}, DType::kBF16}}, {trained(param("w", {4})), tensor(Kind::kAttribute, "cache", {4})}, {{"cache", "w"}}};
+  world.policy.compute_dtype = DType::kBF16;
+  world.policy.dtype = DType::kF32;
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(plan->find("cache")->storage, DType::kF32);
+  EXPECT_EQ(plan->find("cache")->compute, DType::kBF16) << "the parameter's, because it is one";
+}
+
+TEST(PlannerTies, R14_R31_AKeptEmbeddingDecidesForTheHeadOnMeta) {
+  World world = tied({});
+  world.tensors[0] = real(world.tensors[0]);
+  world.policy.keep = {"embed"};
+  world.policy.dtype = DType::kBF16;
+  world.policy.cast = policy::Cast::kExact;
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(plan->find("embed")->storage, DType::kF32);
+  EXPECT_EQ(plan->find("head")->storage, DType::kF32);
+}
+
 TEST(PlannerTies, R49_TheTieIsOnePlaceInASharedBuffer) {
   World world = tied(kEmbedOnly);
   world.mesh({{"dp", 2}}).place("norm", {unit(0, "root", 8, 12)}).place("*", {unit(0, "root", 0, 12)});
@@ -168,6 +322,8 @@ TEST(PlannerTies, R49_TheTieIsOnePlaceInASharedBuffer) {
   EXPECT_EQ(held(*plan, 1, "head"), "embed:6 embed:7 . . . .");
   EXPECT_EQ(held(*plan, 1, "norm"), ". . norm:0 norm:1 . .");
   EXPECT_EQ(rank_of(*plan, 1)->owned_bytes, 24U) << "the unit counts once";
+  EXPECT_EQ(rank_of(*plan, 0)->unit_gap_bytes, 0U);
+  EXPECT_EQ(rank_of(*plan, 1)->unit_gap_bytes, 8U) << "two elements, which nobody writes (R56)";
 }
 
 }  // namespace

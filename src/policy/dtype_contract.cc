@@ -34,12 +34,13 @@ bool is_kept(const DTypeQuestion& question) {
 
 bool is_buffer(Kind kind) { return kind == Kind::kBuffer || kind == Kind::kNonPersistentBuffer; }
 
-// Payloads of quantized weights are left alone; so are sharded parameters, which FSDP2 casts when it gathers.
-bool is_cast_when_frozen(const Policy& policy, const DTypeQuestion& question) {
-  if (!policy.compute_dtype || !question.frozen || question.requires_grad) return false;
-  if (!is_ordinary_float(source_dtype(question))) return false;
+// Whether the tensor, being of this dtype, is of a frozen tower that is computed in one dtype (R28). Payloads of
+// quantized weights are left alone, and so are tables that are computed in a dtype of their own (R29).
+bool follows_its_tower(const Policy& policy, const DTypeQuestion& question, DType dtype) {
+  if (!policy.compute_dtype || !question.frozen || question.requires_grad || question.derived) return false;
+  if (!is_ordinary_float(dtype)) return false;
   if (question.pinned && pin_withstands(*question.pinned, *policy.compute_dtype)) return false;
-  return is_buffer(question.kind) || (question.kind == Kind::kParameter && !question.sharded);
+  return is_buffer(question.kind) || question.kind == Kind::kParameter;
 }
 
 Result<Asked> ask_by_request(const Policy& policy, const DTypeQuestion& question) {
@@ -52,12 +53,15 @@ Result<Asked> ask_by_request(const Policy& policy, const DTypeQuestion& question
   }
   auto promoted = promote_types(source, *requested);
   if (!promoted) {
-    return fail(std::move(promoted)
-                    .error()
-                    .of_tensor(question.name)
-                    .wanted(fmt::format("{}, as in {}", name(source), where))
-                    .got(fmt::format("a request for {}", name(*requested)))
-                    .try_this("ask for dtype \"auto\", for another dtype in this subtree, or for cast \"exact\""));
+    return fail(
+        std::move(promoted)
+            .error()
+            .of_tensor(question.name)
+            .wanted(fmt::format("{}, as in {}", name(source), where))
+            .got(fmt::format("a request for {}", name(*requested)))
+            .try_this(fmt::format("write \"subtree_dtypes\": {{\"{}\": \"auto\"}} to leave it as it is, or \"cast\": "
+                                  "\"exact\" to convert it",
+                                  escape(question.name))));
   }
   return Asked{
       *promoted, "R23",
@@ -70,7 +74,7 @@ Result<Asked> ask(const Policy& policy, const DTypeQuestion& question) {
   if (question.kind == Kind::kExtraState) return Asked{source, "R10", "extra state is restored as it is"};
   if (!is_floating(source)) return Asked{source, "R23", fmt::format("{} is not floating and stays", name(source))};
   if (is_kept(question)) return Asked{source, "R14", fmt::format("the {} value that is there is kept", name(source))};
-  if (is_cast_when_frozen(policy, question)) {
+  if (follows_its_tower(policy, question, source)) {
     return Asked{*policy.compute_dtype, "R28",
                  fmt::format("{}: in a frozen subtree, so in the compute dtype", name(*policy.compute_dtype))};
   }
@@ -117,11 +121,14 @@ struct Computed {
 
 Computed compute(const Policy& policy, const DTypeQuestion& question, DType storage) {
   if (!is_floating(storage) || is_packed(storage)) return {storage, "R26"};
+  if (follows_its_tower(policy, question, storage)) return {*policy.compute_dtype, "R28"};
   if (question.kind != Kind::kParameter) return {storage, "R28"};  // FSDP2 casts parameters only
   if (!policy.compute_dtype) return {storage, "R26"};              // then nobody casts
   DType otherwise = storage;
   // The record says what the authors computed in; it is void where the bits are gone.
-  if (!question.derived && question.checkpoint && is_wide_enough(*question.checkpoint, storage)) {
+  const bool has_record =
+      policy.compute_record == ComputeRecord::kCheckpoint && !question.derived && question.checkpoint.has_value();
+  if (has_record && is_wide_enough(*question.checkpoint, storage)) {
     otherwise = *question.checkpoint;
   } else if (storage == DType::kF32 && bits(*policy.compute_dtype) < bits(DType::kF32)) {
     otherwise = *policy.compute_dtype;

@@ -65,7 +65,7 @@ TEST(DTypeContract, R23_Float8WithAnotherDtypeIsAnErrorThatNamesTheTensor) {
   EXPECT_EQ(error.code, Code::kDType);
   EXPECT_EQ(error.rule, "R23");
   EXPECT_EQ(error.tensor, "t");
-  EXPECT_FALSE(error.remedy.empty());
+  EXPECT_THAT(error.remedy, HasSubstr(R"("subtree_dtypes": {"t": "auto"})")) << "as it is to be written";
   EXPECT_EQ(storage(request(DType::kF8E4M3), from_file(DType::kF8E4M3)), DType::kF8E4M3);
   refusal(request(DType::kF8E4M3), from_file(DType::kBF16));
 }
@@ -150,6 +150,27 @@ TEST(DTypeContract, R26_ComputePrecedence) {
   EXPECT_EQ(compute(policy, a_log), DType::kF32) << "a pin beats a wrong record";
 }
 
+// The rule's own test, from a file: it holds if the record is not looked at (ADR 0004).
+TEST(DTypeContract, R26_WithTheRecordIgnoredThePolicyDecidesForAnF32File) {
+  Policy policy = computing_in(DType::kBF16);
+  DTypeQuestion a_log = from_file(DType::kF32);
+  a_log.pinned = kStrict;
+  EXPECT_EQ(compute(policy, from_file(DType::kF32)), DType::kF32) << "the rule's text: the record goes first";
+  EXPECT_EQ(compute(policy, from_file(DType::kBF16)), DType::kBF16);
+  EXPECT_EQ(compute(policy, a_log), DType::kF32);
+
+  policy.compute_record = ComputeRecord::kIgnore;
+  EXPECT_EQ(compute(policy, from_file(DType::kF32)), DType::kBF16) << "projections";
+  EXPECT_EQ(compute(policy, from_file(DType::kBF16)), DType::kBF16) << "shared_expert_gate";
+  EXPECT_EQ(compute(policy, a_log), DType::kF32) << "pinned";
+  EXPECT_EQ(storage(policy, from_file(DType::kF32)), DType::kF32) << "masters stay masters";
+  EXPECT_EQ(compute(policy, from_file(DType::kF64)), DType::kF64) << "the storage's own";
+  EXPECT_EQ(compute(policy, from_file(DType::kF8E4M3)), DType::kF8E4M3);
+  EXPECT_EQ(compute(policy, from_file(DType::kI64)), DType::kI64);
+  policy.dtype = DType::kF32;
+  EXPECT_EQ(compute(policy, from_file(DType::kF16)), DType::kBF16) << "stored as F32, so the policy's";
+}
+
 TEST(DTypeContract, R26_TheRecordIsOlderThanTheWidening) {
   Policy policy = computing_in(DType::kBF16);
   policy.dtype = DType::kF32;
@@ -182,9 +203,43 @@ TEST(DTypeContract, R28_FrozenTowers) {
   DTypeQuestion weight = from_file(DType::kF32);
   weight.frozen = true;
   EXPECT_EQ(storage(policy, weight), DType::kBF16);
-  weight.sharded = true;
-  EXPECT_EQ(storage(policy, weight), DType::kF32) << "a DTensor is FSDP2's to cast";
+  EXPECT_EQ(compute(policy, weight), DType::kBF16);
   EXPECT_EQ(storage(request({}), weight), DType::kF32) << "no compute dtype, no cast";
+  weight.pinned = kStrict;
+  EXPECT_EQ(storage(policy, weight), DType::kF32);
+  EXPECT_EQ(compute(policy, weight), DType::kF32);
+}
+
+TEST(DTypeContract, R28_AFrozenTowerIsComputedInOneDtype) {
+  for (const DType compute_dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    const Policy policy = computing_in(compute_dtype);
+    for (const Kind kind : {Kind::kParameter, Kind::kBuffer}) {
+      for (const DType checkpoint : {DType::kF32, DType::kBF16, DType::kF16}) {
+        for (const Presence presence : {Presence::kMeta, Presence::kEmpty, Presence::kReal}) {
+          DTypeQuestion question = from_file(checkpoint);
+          question.kind = kind;
+          question.frozen = true;
+          question.presence = presence;
+          question.constructed = DType::kF32;
+          const bool fixed = presence != Presence::kMeta;
+          EXPECT_EQ(storage(policy, question), fixed ? DType::kF32 : compute_dtype) << "memory stays what it is";
+          EXPECT_EQ(compute(policy, question), compute_dtype) << name(checkpoint);
+        }
+      }
+    }
+    const DTypeQuestion kept{.name = "w", .presence = Presence::kReal, .frozen = true};
+    EXPECT_EQ(storage(policy, kept), DType::kF32);
+    EXPECT_EQ(compute(policy, kept), compute_dtype);
+  }
+  DTypeQuestion payload = from_file(DType::kF8E4M3);
+  payload.frozen = true;
+  EXPECT_EQ(storage(computing_in(DType::kBF16), payload), DType::kF8E4M3);
+  EXPECT_EQ(compute(computing_in(DType::kBF16), payload), DType::kF8E4M3);
+  DTypeQuestion narrow = from_file(DType::kBF16);
+  narrow.frozen = true;
+  narrow.presence = Presence::kEmpty;
+  narrow.constructed = DType::kF16;
+  EXPECT_EQ(refusal(computing_in(DType::kBF16), narrow).rule, "R28") << "it cannot hold what it should";
 }
 
 TEST(DTypeContract, R28_BuffersAreComputedInAsStored) {

@@ -20,7 +20,19 @@ using model::Kind;
 using model::PinStrength;
 using model::Presence;
 
-enum Column : std::size_t { kSource, kKind, kDType, kCast, kRequest, kFrozen, kPolicy, kPin, kMemory, kColumns };
+enum Column : std::size_t {
+  kSource,
+  kKind,
+  kDType,
+  kCast,
+  kRequest,
+  kFrozen,
+  kPolicy,
+  kRecord,
+  kPin,
+  kMemory,
+  kColumns
+};
 
 // A word's bit; words of different columns do not meet.
 std::uint64_t bit(std::string_view word) {
@@ -58,12 +70,14 @@ std::vector<Row> read_table() {
   std::istringstream lines{table};
   std::string line;
   std::getline(lines, line);  // header
-  EXPECT_EQ(line, "| step | source | kind | dtype | cast | request | frozen | policy | pin | memory | result | rule |");
+  EXPECT_EQ(
+      line,
+      "| step | source | kind | dtype | cast | request | frozen | policy | record | pin | memory | result | rule |");
   std::getline(lines, line);  // rule below it
   while (std::getline(lines, line)) {
     auto cells = split(line, '|');  // the first is before the first bar
-    EXPECT_EQ(cells.size(), 13U) << line;
-    Row row{.step = cells[1], .fits = {}, .result = cells[11], .rule = cells[12], .line = line};
+    EXPECT_EQ(cells.size(), 14U) << line;
+    Row row{.step = cells[1], .fits = {}, .result = cells[12], .rule = cells[13], .line = line};
     for (std::size_t column = 0; column < kColumns; ++column) {
       for (const std::string& word : split(cells[column + 2], '/')) {
         if (!word.empty()) row.fits[column] |= bit(word);
@@ -150,7 +164,8 @@ class Evaluation {
     constexpr std::array<std::string_view, 3> kCasts = {"promote", "exact", "destination"};
     bits_[kCast] = bit(kCasts[static_cast<std::size_t>(policy_.cast)]);
     bits_[kRequest] = bit(policy_.dtype ? "explicit" : "auto");
-    bits_[kFrozen] = bit(!q.frozen || q.requires_grad ? "no" : q.sharded ? "sharded" : "plain");
+    bits_[kFrozen] = bit(q.frozen && !q.requires_grad ? "yes" : "no");
+    bits_[kRecord] = bit(policy_.compute_record == ComputeRecord::kIgnore ? "ignore" : "checkpoint");
     bits_[kPolicy] = policy_.compute_dtype ? bit("set") | bit(name(*policy_.compute_dtype)) : bit("none");
   }
 
@@ -202,7 +217,8 @@ class Evaluation {
   }
 
   void set_pin(const Row& row, bool computing) {
-    const DType against = row.step == "ask" ? result_of(row.result).value_or(DType::kF32) : reached_;
+    const DType against =
+        row.step == "ask" || row.step == "compute" ? result_of(row.result).value_or(DType::kF32) : reached_;
     const bool payload = is_f8(against) && against == (computing ? storage_ : source_);
     bits_[kPin] = bit(!payload && withstands(question_.pinned, against) ? "holds" : "free");
   }
@@ -239,8 +255,9 @@ std::string text(const Case& given) {
       << dtype(given.policy.compute_dtype) << ", checkpoint " << dtype(q.checkpoint) << ", constructed "
       << dtype(q.constructed) << ", kind " << word_of(q.kind) << ", presence " << static_cast<int>(q.presence)
       << ", pin " << (q.pinned ? static_cast<int>(*q.pinned) : -1) << (q.derived ? ", derived" : "")
-      << (q.frozen ? ", frozen" : "") << (q.sharded ? ", sharded" : "") << (q.requires_grad ? ", trainable" : "")
-      << ", declared " << dtype(q.declared);
+      << (q.frozen ? ", frozen" : "")
+      << (given.policy.compute_record == ComputeRecord::kIgnore ? ", record ignored" : "")
+      << (q.requires_grad ? ", trainable" : "") << ", declared " << dtype(q.declared);
   return out.str();
 }
 
@@ -249,7 +266,11 @@ using Maybe = std::optional<DType>;
 // The whole cross product. `visit` gets every `stride`-th case.
 void for_each_case(std::size_t stride, const std::function<void(const Case&)>& visit) {
   const std::vector<Maybe> requests = {{}, DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kF8E4M3};
-  const std::vector<Maybe> computes = {{}, DType::kBF16, DType::kF16, DType::kF32};
+  std::vector<std::pair<Maybe, ComputeRecord>> computes;
+  for (const ComputeRecord record : {ComputeRecord::kCheckpoint, ComputeRecord::kIgnore}) {
+    for (const Maybe& compute : {Maybe(), Maybe(DType::kBF16), Maybe(DType::kF16), Maybe(DType::kF32)})
+      computes.emplace_back(compute, record);
+  }
   const std::vector<Maybe> checkpoints = {{},          DType::kF32,    DType::kF16,    DType::kBF16,
                                           DType::kF64, DType::kF8E4M3, DType::kF8E8M0, DType::kF4,
                                           DType::kI64, DType::kI32,    DType::kBool,   DType::kC64};
@@ -257,10 +278,9 @@ void for_each_case(std::size_t stride, const std::function<void(const Case&)>& v
                                           DType::kF8E4M3, DType::kF4,   DType::kI64};
   const std::vector<std::optional<PinStrength>> pins = {{}, PinStrength::kFloat16, PinStrength::kFloat16AndBFloat16};
   struct Where {
-    bool frozen, sharded, requires_grad;
+    bool frozen, requires_grad;
   };
-  const std::vector<Where> wheres = {
-      {false, false, true}, {false, true, true}, {true, false, false}, {true, true, false}, {true, false, true}};
+  const std::vector<Where> wheres = {{false, true}, {false, false}, {true, false}, {true, true}};
   struct Origin {
     Maybe checkpoint;
     bool derived;
@@ -276,8 +296,9 @@ void for_each_case(std::size_t stride, const std::function<void(const Case&)>& v
     given.policy.dtype = request;
     for (const Cast cast : {Cast::kPromote, Cast::kExact, Cast::kDestination}) {
       given.policy.cast = cast;
-      for (const Maybe& compute : computes) {
+      for (const auto& [compute, record] : computes) {
         given.policy.compute_dtype = compute;
+        given.policy.compute_record = record;
         for (const Origin& origin : origins) {
           for (const DType made : constructed) {
             for (const auto& pin : pins) {
@@ -293,7 +314,6 @@ void for_each_case(std::size_t stride, const std::function<void(const Case&)>& v
                                       .pinned = pin,
                                       .derived = origin.derived,
                                       .declared = origin.declared,
-                                      .sharded = where.sharded,
                                       .frozen = where.frozen,
                                       .requires_grad = where.requires_grad};
                     visit(given);

@@ -1,4 +1,8 @@
 // FSDP2 units: one storage and one compute dtype each (R27). Modules are dotted prefixes of names.
+//
+// torch 2.13 asks trainable parameters only for one storage dtype (FSDPParamGroup._init_mp_dtypes), but gathers
+// every floating member in the unit's param_dtype (FSDPParam.init_dtype_attrs), float8 payloads included. It
+// reduces all gradients of a unit in the mixed-precision policy's one reduce_dtype, so that needs no check.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,10 +39,12 @@ std::string_view owner_of(std::string_view name) {
 
 using Members = std::vector<const GroupMember*>;
 
-std::map<std::string_view, Members> trainable_by_group(const std::vector<GroupMember>& members) {
+enum class Among : std::uint8_t { kAll, kTrainable };
+
+std::map<std::string_view, Members> by_group(const std::vector<GroupMember>& members, Among among) {
   std::map<std::string_view, Members> groups;
   for (const GroupMember& member : members) {
-    if (member.requires_grad) groups[member.group].push_back(&member);
+    if (among == Among::kAll || member.requires_grad) groups[member.group].push_back(&member);
   }
   for (auto& [group, list] : groups) {
     std::sort(list.begin(), list.end(), [](const GroupMember* a, const GroupMember* b) { return a->name < b->name; });
@@ -84,6 +90,39 @@ Errors inseparable(const Members& members) {
             .try_this("request one dtype for them, pin all or none of them, or move some into a module of their own"));
   }
   return errors;
+}
+
+// What FSDP2 gathers a unit in: the dtype of what trains; of a frozen unit, the policy's if anything wants it.
+DType gathered_in(const Policy& policy, const Members& members) {
+  const auto trains = [](const GroupMember* member) { return member->requires_grad; };
+  if (const auto found = std::find_if(members.begin(), members.end(), trains); found != members.end())
+    return (*found)->compute;
+  const auto as_policy = [&](const GroupMember* member) { return member->compute == *policy.compute_dtype; };
+  const bool any = std::any_of(members.begin(), members.end(), as_policy);
+  return any ? *policy.compute_dtype : members.front()->compute;
+}
+
+// Members that FSDP2 would cast to another dtype than they are to be computed in. Integers it leaves alone.
+Errors misgathered(const Policy& policy, std::string_view group, Members members) {
+  std::erase_if(members, [](const GroupMember* member) { return class_of(member->storage) != DTypeClass::kFloat; });
+  if (members.empty()) return {};
+  const DType unit = gathered_in(policy, members);
+  std::erase_if(members, [&](const GroupMember* member) { return member->compute == unit; });
+  if (members.empty()) return {};
+  std::string remedy =
+      "give them a unit of their own, which takes a module of their own, or leave them to no unit (ignored_params)";
+  if (policy.compute_record == ComputeRecord::kCheckpoint) {
+    remedy += "; if only the checkpoint's dtype sets them apart, write \"compute_record\": \"ignore\"";
+  }
+  return Error(Code::kDType,
+               fmt::format("FSDP2 would gather frozen parameters of the unit {} in {}, and they are to be "
+                           "computed in another dtype",
+                           quote(group), name(unit)))
+      .of_tensor(members.front()->name)
+      .by_rule("R27")
+      .wanted(fmt::format("{} for all of the unit", name(unit)))
+      .got(list_by_key(members, Listing::kSome))
+      .try_this(std::move(remedy));
 }
 
 std::string_view common_module(const Members& members) {
@@ -134,9 +173,17 @@ void draw_units(const Tree& tree, std::string_view module, std::map<Key, GroupPr
 
 }  // namespace
 
-Errors check_groups(const std::vector<GroupMember>& members) {
+Errors check_groups(const Policy& policy, const std::vector<GroupMember>& members) {
   Errors errors;
-  for (const auto& [group, list] : trainable_by_group(members)) {
+  const auto trainable = by_group(members, Among::kTrainable);
+  if (policy.compute_dtype) {
+    for (const auto& [group, list] : by_group(members, Among::kAll)) {
+      const auto found = trainable.find(group);
+      const bool is_mixed = found != trainable.end() && names_by_key(found->second).size() > 1;  // told below
+      if (!group.empty() && !is_mixed) errors.add(misgathered(policy, group, list));
+    }
+  }
+  for (const auto& [group, list] : trainable) {
     if (group.empty() || names_by_key(list).size() < 2) continue;
     Errors siblings = inseparable(list);
     Error mixed =
@@ -157,7 +204,7 @@ Errors check_groups(const std::vector<GroupMember>& members) {
 Result<std::vector<GroupProposal>, Errors> propose_groups(const std::vector<GroupMember>& members) {
   Errors errors;
   std::map<Key, GroupProposal> proposals;
-  for (const auto& [group, list] : trainable_by_group(members)) {
+  for (const auto& [group, list] : by_group(members, Among::kTrainable)) {
     if (Errors siblings = inseparable(list); !siblings.empty()) {
       errors.add(std::move(siblings));
       continue;

@@ -87,7 +87,7 @@ TEST(Museum, Bug3_R22_R23_R28_MixedLoadAndFrozenBuffers) {
   for (const char* name : {"text.mixer.fp32.A_log", "text.proj.weight"}) {
     members.push_back({name, "text", masters[name].storage, masters[name].compute, true});
   }
-  EXPECT_FALSE(check_groups(members).empty());
+  EXPECT_FALSE(check_groups(policy, members).empty());
   const auto proposals = propose_groups(members);
   ASSERT_TRUE(proposals);
   EXPECT_EQ(proposals->size(), 2U);
@@ -150,6 +150,22 @@ TEST(Museum, Bug31_R26_ASiblingDoesNotFlipTheMasters) {
   }
   EXPECT_EQ(together["l.shared_expert_gate.weight"].compute, DType::kBF16);
   EXPECT_EQ(together["l.m.A_log"].compute, DType::kF32);
+
+  // The same with records: each has its own, or none.
+  for (const ComputeRecord record : {ComputeRecord::kCheckpoint, ComputeRecord::kIgnore}) {
+    policy.compute_record = record;
+    const std::vector<Loaded> file = {trained("l.q.weight", DType::kF32), trained("l.k.weight", DType::kF32),
+                                      trained("l.m.A_log", DType::kF32)};
+    std::vector<Loaded> file_with_gate = file;
+    file_with_gate.push_back(trained("l.shared_expert_gate.weight", DType::kBF16));
+    auto without = decide(policy, file, pins);
+    auto with = decide(policy, file_with_gate, pins);
+    for (const auto& [name, decision] : without) EXPECT_EQ(with[name].compute, decision.compute) << name;
+    const bool ignored = record == ComputeRecord::kIgnore;
+    EXPECT_EQ(with["l.q.weight"].compute, ignored ? DType::kBF16 : DType::kF32);
+    EXPECT_EQ(with["l.shared_expert_gate.weight"].compute, DType::kBF16);
+    EXPECT_EQ(with["l.m.A_log"].compute, DType::kF32);
+  }
 }
 
 // Automodel#1896: fp32 masters were asked for, and towers with a config of their own stayed bf16.

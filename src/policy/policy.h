@@ -22,6 +22,12 @@ enum class Cast : std::uint8_t {
   kDestination,  ///< memory that is there decides; what is on meta is as under kPromote
 };
 
+/// What the checkpoint's dtype says about the dtype to compute in (R26, ADR 0004).
+enum class ComputeRecord : std::uint8_t {
+  kCheckpoint,  ///< the rule's text: it goes before the policy's compute_dtype, parameter by parameter
+  kIgnore,      ///< it is not looked at: F32 storage is computed in compute_dtype, pins excepted
+};
+
 enum class Ties : std::uint8_t { kKeep, kUntie };
 enum class Strictness : std::uint8_t { kStrict, kReport };
 
@@ -29,22 +35,27 @@ struct Policy {
   std::optional<DType> dtype;  ///< requested; nothing: auto, as in the checkpoint (R22)
   Cast cast = Cast::kPromote;
   std::optional<DType> compute_dtype;  ///< the mixed-precision policy's param_dtype
-  std::optional<DType> reduce_dtype;
+  ComputeRecord compute_record = ComputeRecord::kCheckpoint;
   Strictness unexpected = Strictness::kStrict;
   Ties ties = Ties::kKeep;
   std::uint64_t seed = 0;
-  std::uint64_t budget_bytes = 256ULL << 20;  ///< host memory above the model itself, per node
+  /// Host memory above the model itself, per node; kLeastBudgetBytes or more.
+  std::uint64_t budget_bytes = 256ULL << 20;
   // Names in which "*" stands for any characters.
   std::vector<std::string> allow_missing;
   std::vector<std::string> allow_unexpected;
   std::vector<std::string> allow_mismatch;
-  std::vector<std::string> keep;                              ///< real values that win over the checkpoint
-  std::vector<std::string> external;                          ///< values that the caller hands in
-  std::vector<model::Pin> pins;                               ///< beside the skeleton's own
-  std::vector<std::pair<std::string, DType>> subtree_dtypes;  ///< requested dtype by module prefix (R32)
+  std::vector<std::string> keep;      ///< real values that win over the checkpoint
+  std::vector<std::string> external;  ///< values that the caller hands in
+  std::vector<model::Pin> pins;       ///< beside the skeleton's own
+  /// Requested dtype by module, or by the name of one tensor (R32); nothing: auto there.
+  std::vector<std::pair<std::string, std::optional<DType>>> subtree_dtypes;
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };
+
+/// What one rank needs to read at speed, and so the least that a node can be given.
+inline constexpr std::uint64_t kLeastBudgetBytes = 32ULL << 20;
 
 /// What no policy can ask for, such as an integer dtype. Messages begin with the field.
 Errors check_policy(const Policy& policy);
@@ -102,7 +113,6 @@ struct DTypeQuestion {
   std::optional<model::PinStrength> pinned = {};  ///< Pins::of
   bool derived = false;                ///< its value is computed, in its declared dtype (R29); then no file counts
   std::optional<DType> declared = {};  ///< of a derivation; nothing: as constructed
-  bool sharded = false;                ///< a DTensor: never cast in place, so decided at allocation (R28)
   bool frozen = false;                 ///< in a fully frozen subtree
   bool requires_grad = false;
 };
@@ -127,7 +137,7 @@ struct TieMember {
 /// One storage has one dtype: a problem that names every member, if they differ (R31).
 Errors check_tie_dtypes(const std::vector<TieMember>& members);
 
-/// A trainable parameter as FSDP2 sees it when it groups (R27).
+/// A parameter as FSDP2 sees it when it groups (R27).
 struct GroupMember {
   std::string_view name;
   std::string_view group;  ///< the FSDP2 unit; "" if it is in none yet
@@ -135,9 +145,10 @@ struct GroupMember {
   DType compute = DType::kF32;
   bool requires_grad = false;
 };
-/// Problems of FSDP2 units whose trainable parameters are not of one storage and one compute dtype; a unit has
-/// one param_dtype, and its reduce dtype follows from it. Parameters that are in no unit are nobody's problem.
-Errors check_groups(const std::vector<GroupMember>& members);
+/// Problems of FSDP2 units. Trainable parameters must be of one storage and one compute dtype. Under a compute
+/// dtype a unit has one param_dtype, and FSDP2 gathers every floating member in it, frozen ones too: one that is
+/// to be computed in another dtype is refused by name. Parameters that are in no unit are nobody's problem.
+Errors check_groups(const Policy& policy, const std::vector<GroupMember>& members);
 
 struct GroupProposal {
   DType storage = DType::kF32;
@@ -148,7 +159,8 @@ struct GroupProposal {
   friend bool operator==(const GroupProposal&, const GroupProposal&) = default;
 };
 /// How to cut the units that there are, so that each is uniform in (storage, compute). Parameters that one
-/// module owns and that differ are inseparable: an error that names them all. Frozen ones go with any unit.
+/// module owns and that differ are inseparable: an error that names them all. Frozen ones are not looked at:
+/// check_groups says whether they can go with the unit that they come to lie in.
 /// Over all proposals, shard deeper modules first: an outer unit takes what is left.
 Result<std::vector<GroupProposal>, Errors> propose_groups(const std::vector<GroupMember>& members);
 

@@ -19,6 +19,10 @@ constexpr std::array kCasts = {
     std::pair<std::string_view, Cast>{"exact", Cast::kExact},
     std::pair<std::string_view, Cast>{"destination", Cast::kDestination},
 };
+constexpr std::array kComputeRecords = {
+    std::pair<std::string_view, ComputeRecord>{"checkpoint", ComputeRecord::kCheckpoint},
+    std::pair<std::string_view, ComputeRecord>{"ignore", ComputeRecord::kIgnore},
+};
 constexpr std::array kTies = {
     std::pair<std::string_view, Ties>{"keep", Ties::kKeep},
     std::pair<std::string_view, Ties>{"untie", Ties::kUntie},
@@ -47,13 +51,6 @@ Error problem(std::string message, std::string_view rule) {
   return Error(Code::kPolicy, std::move(message)).by_rule(rule);
 }
 
-void check_compute(std::string_view field, std::optional<DType> dtype, Errors& errors) {
-  if (!dtype || can_be_computed_in(*dtype)) return;
-  errors.add(problem(fmt::format("{}: not a dtype to compute in", field), "R26")
-                 .wanted("F16, BF16, F32 or F64")
-                 .got(std::string(name(*dtype))));
-}
-
 void check_subtrees(const Policy& policy, Errors& errors) {
   std::set<std::string_view> seen;
   for (const auto& [module, dtype] : policy.subtree_dtypes) {
@@ -64,19 +61,35 @@ void check_subtrees(const Policy& policy, Errors& errors) {
                      .try_this("for the whole model, say dtype"));
     }
     if (!seen.insert(module).second) errors.add(problem(field + ": listed twice", "R32"));
-    if (!can_be_requested(dtype)) {
+    if (dtype && !can_be_requested(*dtype)) {
       errors.add(problem(field + ": not a dtype that can be requested", "R23")
                      .wanted("a floating dtype of 8 bits or more")
-                     .got(std::string(name(dtype))));
+                     .got(std::string(name(*dtype))));
     }
   }
 }
 
-void read_dtype_or_auto(JsonFields& fields, std::optional<DType>& out) {
-  const auto value = fields.find("dtype");
+void check_budget(const Policy& policy, Errors& errors) {
+  if (policy.budget_bytes >= kLeastBudgetBytes) return;
+  errors.add(problem("budget_bytes: too little to read through", "R64")
+                 .wanted(fmt::format("{} (32 MiB) or more: each rank of a node reads through that much, at least",
+                                     kLeastBudgetBytes))
+                 .got(std::to_string(policy.budget_bytes)));
+}
+
+void read_dtype_or_auto(JsonFields& fields, std::string_view key, std::optional<DType>& out) {
+  const auto value = fields.find(key);
   if (!value || (value->is_string() && value->text() == "auto")) return;
   out = value->is_string() ? dtype_from_name(value->text()) : std::nullopt;
-  if (!out) fields.problem(*value, "dtype", "not a dtype", "\"auto\", or a name as in safetensors, such as \"BF16\"");
+  if (!out) fields.problem(*value, key, "not a dtype", "\"auto\", or a name as in safetensors, such as \"BF16\"");
+}
+
+// Half of FSDP2's mixed-precision policy is ours. The other half is easily written here too.
+void refuse_reduce_dtype(JsonFields& fields) {
+  if (const auto value = fields.find("reduce_dtype")) {
+    fields.problem(*value, "reduce_dtype", "no load depends on the dtype that gradients are reduced in",
+                   "no such field: give it to FSDP2's MixedPrecisionPolicy");
+  }
 }
 
 void read_subtrees(JsonFields& fields, Policy& policy, Errors& errors) {
@@ -85,8 +98,8 @@ void read_subtrees(JsonFields& fields, Policy& policy, Errors& errors) {
   JsonFields subtrees(*value, fields.path_of("subtree_dtypes"), errors);
   if (!value->is_object()) return;
   for (const JsonMember member : *value) {
-    DType dtype = DType::kF32;
-    subtrees.dtype(member.key, dtype);
+    std::optional<DType> dtype;
+    read_dtype_or_auto(subtrees, member.key, dtype);
     policy.subtree_dtypes.emplace_back(member.key, dtype);
   }
 }
@@ -106,9 +119,12 @@ Errors check_policy(const Policy& policy) {
                    .wanted("a floating dtype of 8 bits or more")
                    .got(std::string(name(*policy.dtype))));
   }
-  check_compute("compute_dtype", policy.compute_dtype, errors);
-  check_compute("reduce_dtype", policy.reduce_dtype, errors);
-  if (policy.budget_bytes == 0) errors.add(problem("budget_bytes: nothing can be loaded through no memory", "R64"));
+  if (policy.compute_dtype && !can_be_computed_in(*policy.compute_dtype)) {
+    errors.add(problem("compute_dtype: not a dtype to compute in", "R26")
+                   .wanted("F16, BF16, F32 or F64")
+                   .got(std::string(name(*policy.compute_dtype))));
+  }
+  check_budget(policy, errors);
   for (const auto& [field, list] : kPatternLists) {
     const auto& patterns = policy.*list;
     for (std::size_t i = 0; i < patterns.size(); ++i) {
@@ -128,10 +144,11 @@ Result<Policy, Errors> parse_policy(const JsonDocument& document) {
   Errors errors;
   Policy policy;
   auto fields = begin_document(document, kSchemaName, errors);
-  read_dtype_or_auto(fields, policy.dtype);
+  read_dtype_or_auto(fields, "dtype", policy.dtype);
   fields.optional_word("cast", kCasts, policy.cast);
   fields.optional_dtype("compute_dtype", policy.compute_dtype);
-  fields.optional_dtype("reduce_dtype", policy.reduce_dtype);
+  fields.optional_word("compute_record", kComputeRecords, policy.compute_record);
+  refuse_reduce_dtype(fields);
   fields.optional_word("unexpected", kStrictnesses, policy.unexpected);
   fields.optional_word("ties", kTies, policy.ties);
   fields.optional_uint64("seed", policy.seed);
@@ -159,7 +176,7 @@ std::string policy_json(const Policy& policy) {
   json.key("dtype").string(policy.dtype ? name(*policy.dtype) : "auto");
   json.key("cast").string(word_of(kCasts, policy.cast));
   if (policy.compute_dtype) json.key("compute_dtype").string(name(*policy.compute_dtype));
-  if (policy.reduce_dtype) json.key("reduce_dtype").string(name(*policy.reduce_dtype));
+  json.key("compute_record").string(word_of(kComputeRecords, policy.compute_record));
   json.key("unexpected").string(word_of(kStrictnesses, policy.unexpected));
   json.key("ties").string(word_of(kTies, policy.ties));
   json.key("seed").number(policy.seed);
@@ -176,7 +193,7 @@ std::string policy_json(const Policy& policy) {
   }
   json.end_array();
   json.key("subtree_dtypes").begin_object();
-  for (const auto& [module, dtype] : policy.subtree_dtypes) json.key(module).string(name(dtype));
+  for (const auto& [module, dtype] : policy.subtree_dtypes) json.key(module).string(dtype ? name(*dtype) : "auto");
   json.end_object();
   json.end_object();
   return json.take();

@@ -45,18 +45,18 @@ TEST(PolicyJson, RoundTrip) {
   policy.dtype = DType::kBF16;
   policy.cast = Cast::kExact;
   policy.compute_dtype = DType::kF16;
-  policy.reduce_dtype = DType::kF32;
+  policy.compute_record = ComputeRecord::kIgnore;
   policy.unexpected = Strictness::kReport;
   policy.ties = Ties::kUntie;
   policy.seed = 18446744073709551615ULL;
-  policy.budget_bytes = 1;
+  policy.budget_bytes = kLeastBudgetBytes;
   policy.allow_missing = {"*.bias", "\"quoted\"\n"};
   policy.allow_unexpected = {"a"};
   policy.allow_mismatch = {"b"};
   policy.keep = {"c"};
   policy.external = {"d", "e"};
   policy.pins = {{"norm", PinStrength::kFloat16}, {"A_log", PinStrength::kFloat16AndBFloat16}};
-  policy.subtree_dtypes = {{"vision", DType::kF32}, {"audio.tower", DType::kF8E4M3}};
+  policy.subtree_dtypes = {{"vision", DType::kF32}, {"audio.tower", DType::kF8E4M3}, {"experts", {}}};
   const auto again = parse(policy_json(policy));
   ASSERT_TRUE(again) << again.error().front().text();
   EXPECT_EQ(*again, policy);
@@ -83,9 +83,8 @@ TEST(PolicyJson, TheDocumentNamesEveryField) {
     const std::string field = json.substr(at + 4, json.find('"', at + 4) - at - 4);
     EXPECT_THAT(doc, HasSubstr("| `" + field + "` |"));
   }
-  EXPECT_EQ(fields, 14U) << "and compute_dtype, reduce_dtype, which have no default";
+  EXPECT_EQ(fields, 15U) << "and compute_dtype, which has no default";
   EXPECT_THAT(doc, HasSubstr("| `compute_dtype` |"));
-  EXPECT_THAT(doc, HasSubstr("| `reduce_dtype` |"));
 }
 
 TEST(PolicyJson, WrongFieldsSayWhere) {
@@ -111,8 +110,7 @@ TEST(PolicyJson, R23_R26_ImpossibleValuesSayWhere) {
   EXPECT_THAT(messages(R"(, "dtype": "F4")"), ElementsAre(HasSubstr("$.dtype: ")));
   EXPECT_THAT(messages(R"(, "dtype": "F8_E8M0")"), ElementsAre(HasSubstr("$.dtype: ")));
   EXPECT_THAT(messages(R"(, "dtype": "F8_E4M3")"), ElementsAre());
-  EXPECT_THAT(messages(R"(, "compute_dtype": "F8_E4M3", "reduce_dtype": "I32")"),
-              ElementsAre(HasSubstr("$.compute_dtype: "), HasSubstr("$.reduce_dtype: ")));
+  EXPECT_THAT(messages(R"(, "compute_dtype": "F8_E4M3")"), ElementsAre(HasSubstr("$.compute_dtype: ")));
   EXPECT_THAT(messages(R"(, "budget_bytes": 0, "keep": ["a", ""])"),
               ElementsAre(HasSubstr("$.budget_bytes: "), HasSubstr("$.keep[1]: ")));
   EXPECT_THAT(messages(R"(, "subtree_dtypes": {"": "F32", "a..b": "F32", "c": "BOOL"})"),
@@ -120,6 +118,37 @@ TEST(PolicyJson, R23_R26_ImpossibleValuesSayWhere) {
                           HasSubstr("$.subtree_dtypes.c: ")));
   EXPECT_THAT(messages(R"(, "pins": [{"pattern": "a.", "strength": "float16"}])"),
               ElementsAre(HasSubstr("$.pins[0].pattern: ")));
+}
+
+TEST(PolicyJson, R27_TheReduceDtypeIsNotOursAndSaysSo) {
+  const auto policy = parse_with(R"(, "reduce_dtype": "F32")");
+  ASSERT_FALSE(policy);
+  ASSERT_EQ(policy.error().size(), 1U);
+  EXPECT_THAT(policy.error().front().message, HasSubstr("$.reduce_dtype: no load depends on"));
+  EXPECT_THAT(policy.error().front().expected, HasSubstr("MixedPrecisionPolicy"));
+}
+
+TEST(PolicyJson, R64_ABudgetThatNothingCanBeReadThroughIsRefused) {
+  EXPECT_THAT(messages(R"(, "budget_bytes": 1)"), ElementsAre(HasSubstr("$.budget_bytes: ")));
+  const auto policy = parse_with(R"(, "budget_bytes": 33554431)");
+  ASSERT_FALSE(policy);
+  EXPECT_EQ(policy.error().front().rule, "R64");
+  EXPECT_THAT(policy.error().front().expected, HasSubstr("33554432"));
+  EXPECT_EQ(policy.error().front().found, "33554431");
+  EXPECT_THAT(messages(R"(, "budget_bytes": 33554432)"), ElementsAre());
+}
+
+TEST(PolicyJson, R26_WhetherTheRecordCounts) {
+  EXPECT_EQ(parse_with("")->compute_record, ComputeRecord::kCheckpoint);
+  EXPECT_EQ(parse_with(R"(, "compute_record": "ignore")")->compute_record, ComputeRecord::kIgnore);
+  EXPECT_THAT(messages(R"(, "compute_record": "file")"), ElementsAre(HasSubstr("$.compute_record")));
+}
+
+TEST(PolicyJson, R22_ASubtreeCanBeAuto) {
+  const auto policy = parse_with(R"(, "dtype": "F32", "subtree_dtypes": {"experts": "auto"})");
+  ASSERT_TRUE(policy);
+  EXPECT_EQ(requested_dtype(*policy, "experts.w"), std::nullopt);
+  EXPECT_EQ(requested_dtype(*policy, "w"), DType::kF32);
 }
 
 TEST(PolicyJson, R32_ASubtreeTwiceIsRefused) {

@@ -1,0 +1,14 @@
+// The planner's sources: each tensor, or tie class, gets one.
+#pragma once
+
+#include "mapping/mapping.h"
+#include "plan/decide.h"
+#include "plan/planner.h"
+
+namespace lading::plan {
+
+/// Sets the source of every statement, by class_of; adds the plan's files and sources, the keys that the user's
+/// word hides, and warnings. Statements that it can give none are refused; so are those tied to one that is.
+Errors decide_sources(const PlanInputs& inputs, const mapping::Resolution& names, Decisions& decisions);
+
+}  // namespace lading::plan
