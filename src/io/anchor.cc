@@ -81,12 +81,12 @@ Result<Anchor> Anchor::open(const std::string& directory) {
   if (real == nullptr) return fail(Error(code_of(errno), errno_text(errno)).in_file(directory));
   Fd fd(::open(real.get(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return fail(Error(code_of(errno), errno_text(errno)).in_file(directory));
-  return Anchor(std::move(fd), real.get());
+  return Anchor(std::make_shared<const Root>(Root{std::move(fd), real.get()}));
 }
 
 std::string Anchor::display(std::string_view relative) const {
-  if (relative.empty()) return path_;
-  return path_ == "/" ? fmt::format("/{}", relative) : fmt::format("{}/{}", path_, relative);
+  if (relative.empty()) return path();
+  return path() == "/" ? fmt::format("/{}", relative) : fmt::format("{}/{}", path(), relative);
 }
 
 Result<Anchor::Walk> Anchor::walk(std::string_view relative) const {
@@ -95,7 +95,7 @@ Result<Anchor::Walk> Anchor::walk(std::string_view relative) const {
     return fail(Error(Code::kOutsideRoot, "the path leads outside the checkpoint")
                     .in_file(shown)
                     .by_rule("S4")
-                    .wanted(fmt::format("a file beneath {}", quote(path_)))
+                    .wanted(fmt::format("a file beneath {}", quote(path())))
                     .got(std::move(what))
                     .try_this("If the link is meant, widen the root: --root DIR"));
   };
@@ -116,7 +116,7 @@ Result<Anchor::Walk> Anchor::walk(std::string_view relative) const {
       walk.names.pop_back();
       continue;
     }
-    const int parent = walk.below.empty() ? fd_.get() : walk.below.back().get();
+    const int parent = walk.below.empty() ? root_->fd.get() : walk.below.back().get();
     Fd fd = open_at(parent, name.c_str(), O_PATH | O_NOFOLLOW);
     struct stat status {};
     if (!fd.valid() || ::fstat(fd.get(), &status) != 0) {
@@ -127,7 +127,7 @@ Result<Anchor::Walk> Anchor::walk(std::string_view relative) const {
       LADING_ASSIGN_OR_RETURN(const std::string target, read_link(fd.get(), shown));
       std::string_view rest = target;
       if (rest.starts_with('/')) {
-        const std::string prefix = path_ == "/" ? "/" : path_ + "/";
+        const std::string prefix = path() == "/" ? "/" : path() + "/";
         if (!(target + "/").starts_with(prefix)) return outside(fmt::format("a link to {}", quote(target)));
         rest.remove_prefix(std::min(prefix.size(), rest.size()));
         walk.below.clear();
@@ -152,25 +152,50 @@ Result<std::string> Anchor::resolve(std::string_view relative) const {
   return end.path();
 }
 
+// The way to a file, walked again from the anchor by the same rules.
+class Anchor::Origin final : public FileOrigin {
+ public:
+  Origin(const Anchor& anchor, std::string_view relative) : anchor_(anchor), relative_(relative) {}
+
+  [[nodiscard]] Result<Fd> look() const override {
+    LADING_ASSIGN_OR_RETURN(Walk end, anchor_.walk(relative_));
+    if (end.last.valid()) return std::move(end.last);
+    return open_at(anchor_.directory_of(end), ".", O_PATH);
+  }
+  [[nodiscard]] Result<Fd> open() const override {
+    LADING_ASSIGN_OR_RETURN(Walk end, anchor_.walk(relative_));
+    return anchor_.open_end(std::move(end), relative_);
+  }
+
+ private:
+  Anchor anchor_;
+  std::string relative_;
+};
+
+int Anchor::directory_of(const Walk& end) const { return end.below.empty() ? root_->fd.get() : end.below.back().get(); }
+
+// For reading if it is a regular file; otherwise only so that one can tell what it is.
+Result<Fd> Anchor::open_end(Walk end, std::string_view relative) const {
+  if (end.last.valid() && !S_ISREG(end.status.st_mode)) return std::move(end.last);
+  Fd fd = end.last.valid()
+              ? open_at(directory_of(end), end.names.back().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY)
+              : open_at(directory_of(end), ".", O_PATH);
+  if (!fd.valid()) return fail(Error(code_of(errno), errno_text(errno)).in_file(display(relative)));
+  return fd;
+}
+
 Result<File> Anchor::open_file(std::string_view relative) const {
   LADING_ASSIGN_OR_RETURN(Walk end, walk(relative));
-  // File::adopt tells what it is; only a regular file is opened for reading.
-  if (!end.last.valid()) {
-    return File::adopt(open_at(end.below.empty() ? fd_.get() : end.below.back().get(), ".", O_PATH), display(relative));
-  }
-  if (!S_ISREG(end.status.st_mode)) return File::adopt(std::move(end.last), display(relative));
-  const int parent = end.below.empty() ? fd_.get() : end.below.back().get();
-  Fd fd = open_at(parent, end.names.back().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-  if (!fd.valid()) return fail(Error(code_of(errno), errno_text(errno)).in_file(display(relative)));
-  return File::adopt(std::move(fd), display(relative));
+  LADING_ASSIGN_OR_RETURN(Fd fd, open_end(std::move(end), relative));
+  // File::adopt refuses what is not a regular file.
+  return File::adopt(std::move(fd), display(relative), std::make_shared<const Origin>(*this, relative));
 }
 
 Result<std::vector<std::string>> Anchor::list(std::string_view relative_directory) const {
   LADING_ASSIGN_OR_RETURN(const Walk end, walk(relative_directory));
   const std::string shown = display(relative_directory);
   if (end.last.valid()) return fail(Error(Code::kNotFound, errno_text(ENOTDIR)).in_file(shown));
-  const int parent = end.below.empty() ? fd_.get() : end.below.back().get();
-  const int readable = ::openat(parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int readable = ::openat(directory_of(end), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, DirectoryCloser> directory(readable < 0 ? nullptr : ::fdopendir(readable));
   if (directory == nullptr) return fail(Error(code_of(errno), errno_text(errno)).in_file(shown));
   std::vector<std::string> names;

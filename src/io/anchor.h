@@ -7,6 +7,7 @@
 // are recognised before they are opened, so nothing blocks. docs/adr/0002 says why not openat2.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,8 @@ class Anchor {
   /// `directory` is the user's word: links in it are followed.
   static Result<Anchor> open(const std::string& directory);
 
-  /// A regular file. `relative` may come from anywhere.
+  /// A regular file. `relative` may come from anywhere. The file remembers its way, so that it can be walked again:
+  /// it keeps the anchor's directory open.
   [[nodiscard]] Result<File> open_file(std::string_view relative) const;
   /// What a path beneath the anchor leads to, links followed, as a normalised path from the anchor.
   [[nodiscard]] Result<std::string> resolve(std::string_view relative) const;
@@ -29,17 +31,23 @@ class Anchor {
   [[nodiscard]] Result<std::vector<std::string>> list(std::string_view relative_directory) const;
 
   /// Absolute, without links.
-  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& path() const { return root_->path; }
   /// For messages: the anchor's path and `relative`.
   [[nodiscard]] std::string display(std::string_view relative) const;
 
  private:
+  struct Root {
+    Fd fd;
+    std::string path;
+  };
   struct Walk;
-  Anchor(Fd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  class Origin;
+  explicit Anchor(std::shared_ptr<const Root> root) : root_(std::move(root)) {}
   [[nodiscard]] Result<Walk> walk(std::string_view relative) const;
+  [[nodiscard]] int directory_of(const Walk& end) const;
+  [[nodiscard]] Result<Fd> open_end(Walk end, std::string_view relative) const;
 
-  Fd fd_;
-  std::string path_;
+  std::shared_ptr<const Root> root_;  // shared with the files that were opened through it
 };
 
 }  // namespace lading::io

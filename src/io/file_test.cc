@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "io/anchor.h"
 #include "support/temp_dir.h"
 
 namespace lading::io {
@@ -216,6 +217,83 @@ TEST_F(FileTest, Fault38_ReplacedByRenameHasAnotherIdentity) {
   ASSERT_TRUE(after.has_value());
   EXPECT_NE(before->identity(), after->identity());
   EXPECT_EQ(before->identity().mtime_ns, after->identity().mtime_ns);
+}
+
+class OriginTest : public FileTest {
+ protected:
+  OriginTest() {
+    dir_.write("in/f", "0123456789");
+    dir_.link("in/alias", "f");
+  }
+
+  [[nodiscard]] Result<File> open_beneath(std::string_view relative) const {
+    return Anchor::open(dir_.path("in"))->open_file(relative);  // the file outlives the anchor
+  }
+
+  static void expect_replaced(const File& file, std::string_view found) {
+    const auto result = file.check_unchanged();
+    ASSERT_FALSE(result.has_value());
+    EXPECT_EQ(result.error().code, Code::kFileChanged);
+    EXPECT_EQ(result.error().rule, "R45");
+    EXPECT_EQ(result.error().file, file.path());
+    EXPECT_THAT(result.error().found, HasSubstr(std::string(found)));
+    EXPECT_FALSE(result.error().remedy.empty());
+  }
+};
+
+TEST_F(OriginTest, Fault38_ReplacedByRenameIsAChange) {
+  const auto file = open_beneath("f");
+  ASSERT_TRUE(file.has_value());
+  EXPECT_TRUE(file->check_unchanged().has_value());
+  dir_.write("g", "0123456789");
+  ASSERT_EQ(::rename(dir_.path("g").c_str(), dir_.path("in/f").c_str()), 0);
+  expect_replaced(*file, "inode");
+  std::string out(10, '?');
+  EXPECT_TRUE(file->read_exact(0, out).has_value()) << "the old file can still be read";
+}
+
+TEST_F(OriginTest, Fault38_ALinkThatLeadsElsewhereIsAChange) {
+  dir_.write("in/g", "0123456789");
+  const auto file = open_beneath("alias");
+  ASSERT_TRUE(file.has_value());
+  EXPECT_TRUE(file->check_unchanged().has_value());
+  ASSERT_EQ(::unlink(dir_.path("in/alias").c_str()), 0);
+  dir_.link("in/alias", "g");
+  expect_replaced(*file, "inode");
+  ASSERT_EQ(::unlink(dir_.path("in/alias").c_str()), 0);
+  dir_.write("out", "");
+  dir_.link("in/alias", "../out");
+  expect_replaced(*file, "outside");
+}
+
+TEST_F(OriginTest, Fault38_RemovedOrADirectoryIsAChange) {
+  const auto file = open_beneath("f");
+  ASSERT_TRUE(file.has_value());
+  ASSERT_EQ(::unlink(dir_.path("in/f").c_str()), 0);
+  expect_replaced(*file, "no file");
+  dir_.mkdir("in/f");
+  expect_replaced(*file, "inode");
+}
+
+TEST_F(OriginTest, LinksModesAndAnotherNameOnTheWayAreNoChange) {
+  const auto file = open_beneath("f");
+  const auto through = open_beneath("alias");
+  ASSERT_TRUE(file.has_value() && through.has_value());
+  ASSERT_EQ(::link(dir_.path("in/f").c_str(), dir_.path("in/hard").c_str()), 0);
+  ASSERT_EQ(::chmod(dir_.path("in/f").c_str(), 0400), 0);
+  ASSERT_EQ(::unlink(dir_.path("in/alias").c_str()), 0);
+  dir_.link("in/alias", "hard");
+  EXPECT_TRUE(file->check_unchanged().has_value());
+  EXPECT_TRUE(through->check_unchanged().has_value());
+}
+
+TEST_F(OriginTest, Fault38_RewrittenInPlaceIsAChange) {
+  const std::string path = dir_.path("in/f");
+  set_mtime(path, 1'000'000, 5);
+  const auto file = open_beneath("f");
+  ASSERT_TRUE(file.has_value());
+  dir_.write("in/f", "9876543210");
+  expect_replaced(*file, "modified at");
 }
 
 TEST(ErrnoText, SaysWhatAndWhich) { EXPECT_EQ(errno_text(ENOENT), "No such file or directory (2)"); }

@@ -1,0 +1,20 @@
+# io_uring is optional: without it src/io/no_uring.cc is built instead of src/io/uring_transport.cc.
+set(LADING_WITH_URING "AUTO" CACHE STRING "Read by io_uring where the kernel allows it: AUTO, ON (liburing must be there) or OFF")
+set_property(CACHE LADING_WITH_URING PROPERTY STRINGS AUTO ON OFF)
+
+if(LADING_WITH_URING STREQUAL "AUTO")
+  pkg_check_modules(uring IMPORTED_TARGET GLOBAL liburing)
+elseif(LADING_WITH_URING)
+  pkg_check_modules(uring REQUIRED IMPORTED_TARGET GLOBAL liburing)
+endif()
+
+if(LADING_WITH_URING AND uring_FOUND)
+  set(LADING_URING_IS_USED ON)
+  add_library(uring::uring ALIAS PkgConfig::uring)
+  set(LADING_URING_TWIN_LEFT_OUT "/no_uring\\.cc$")
+else()
+  set(LADING_URING_IS_USED OFF)
+  add_library(lading_uring INTERFACE)
+  add_library(uring::uring ALIAS lading_uring)
+  set(LADING_URING_TWIN_LEFT_OUT "/uring_transport\\.cc$")
+endif()

@@ -1,0 +1,71 @@
+#include "io/choose.h"
+
+#include <mutex>
+#include <optional>
+
+namespace lading::io {
+namespace {
+
+// Below this a file is read in a blink either way.
+constexpr std::uint64_t kSmallFileBytes = std::uint64_t{64} << 20;
+// From here on the few missing pages are not worth a second way through the file.
+constexpr double kResidentShare = 0.9;
+// Up to here it is what reading the header has left, with read-ahead.
+constexpr double kColdShare = 0.05;
+
+// Where O_DIRECT is a plain transfer from the disk, and where the page cache that we can ask about is the one that
+// reads go through. Overlay answers for a cache of its own that is always empty; btrfs and ZFS may copy anyway.
+bool is_direct_worth_it(const FileFacts& facts) {
+  return facts.size_bytes >= kSmallFileBytes &&
+         (facts.file_system == FileSystem::kExt || facts.file_system == FileSystem::kXfs);
+}
+
+std::unique_ptr<ReadBackend> make_forced(BackendChoice choice, Notes& notes) {
+  switch (choice) {
+    case BackendChoice::kAuto: return nullptr;
+    case BackendChoice::kPread: return std::make_unique<PreadBackend>();
+    case BackendChoice::kDirect: return make_direct_backend(notes);
+    case BackendChoice::kUring: return make_uring_backend(notes);
+    case BackendChoice::kUringDirect: return make_uring_direct_backend(notes);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+FileVerdict judge(const FileFacts& facts) {
+  if (!is_direct_worth_it(facts) || !facts.residency) return FileVerdict::kBuffered;
+  const double share = facts.residency->share();
+  if (share >= kResidentShare) return FileVerdict::kBuffered;
+  return share <= kColdShare ? FileVerdict::kDirect : FileVerdict::kByRead;
+}
+
+Chooser::Chooser(BackendChoice choice)
+    : choice_(choice), direct_(make_direct_backend(notes_)), forced_(make_forced(choice, notes_)) {}
+
+FileVerdict Chooser::verdict_on(const File& file) {
+  const std::pair key(file.identity().device, file.identity().inode);
+  {
+    const std::shared_lock lock(mutex_);
+    if (const auto known = verdicts_.find(key); known != verdicts_.end()) return known->second;
+  }
+  // Two threads may look at once; the first verdict stays.
+  FileFacts facts{file_system_of(file), file.size_bytes(), std::nullopt};
+  if (is_direct_worth_it(facts)) facts.residency = residency(file, {0, file.size_bytes()});
+  const std::lock_guard lock(mutex_);
+  return verdicts_.emplace(key, judge(facts)).first->second;
+}
+
+ReadBackend& Chooser::pick(const File& file, ByteRange range) {
+  if (choice_ != BackendChoice::kAuto) return *forced_;
+  switch (verdict_on(file)) {
+    case FileVerdict::kBuffered: return pread_;
+    case FileVerdict::kDirect: return *direct_;
+    case FileVerdict::kByRead: break;
+  }
+  const std::optional<Residency> found = residency(file, range);
+  if (!found || found->share() >= kResidentShare) return pread_;
+  return *direct_;
+}
+
+}  // namespace lading::io
