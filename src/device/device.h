@@ -1,0 +1,105 @@
+// Device: where destinations live, and everything that is done to their memory: move, fill, sample, digest.
+//
+// Destinations are borrowed, never owned. A Lane belongs to one thread: it lends staging slots to read into, and its
+// work may go on after a call returns; finish() waits for it. A slot that was released is lent again only when the
+// device has read it. Host memory is the device that does everything at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/digest.h"
+#include "device/random.h"
+#include "lading/dtype.h"
+#include "lading/result.h"
+
+namespace lading::device {
+
+/// One loop of a move, outermost first.
+struct Loop {
+  std::uint64_t count = 1;
+  std::uint64_t source_stride_bytes = 0;
+  std::uint64_t target_stride_bytes = 0;
+
+  friend bool operator==(const Loop&, const Loop&) = default;
+};
+
+/// Runs of elements from host memory to a destination, each cast once. Packed dtypes move as whole bytes.
+struct Move {
+  const std::byte* source = nullptr;
+  std::byte* target = nullptr;
+  std::uint64_t run_elems = 0;
+  DType from = DType::kF32;
+  DType to = DType::kF32;
+  std::span<const Loop> loops;
+};
+
+/// A constant, `bits` as bits_of() gives them.
+struct Fill {
+  std::byte* target = nullptr;
+  std::uint64_t elems = 0;
+  DType dtype = DType::kF32;
+  std::uint64_t bits = 0;
+};
+
+/// Elements [first_elem, first_elem + elems) of a tensor's initial value.
+struct Sample {
+  std::byte* target = nullptr;
+  std::uint64_t first_elem = 0;
+  std::uint64_t elems = 0;
+  DType dtype = DType::kF32;
+  SampleParameters parameters;
+  RandomKey key;
+};
+
+/// Memory of a destination that stands at [global_begin_bytes, …) of its tensor, to be added to an account.
+struct DigestJob {
+  const std::byte* memory = nullptr;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t global_begin_bytes = 0;
+  std::uint32_t account = 0;
+};
+
+class Lane {
+ public:
+  virtual ~Lane() = default;
+
+  /// A staging slot that nothing reads any more.
+  virtual Result<std::span<std::byte>> acquire_slot() = 0;
+  /// The moves from the slot have been issued; it may be lent again once they are done.
+  virtual Result<void> release_slot() = 0;
+
+  virtual Result<void> move(const Move& move) = 0;
+  virtual Result<void> fill(const Fill& fill) = 0;
+  virtual Result<void> sample(const Sample& sample) = 0;
+  virtual Result<void> digest(const DigestJob& job) = 0;
+
+  /// Waits until everything that was issued is done, also after an error. Never leaves work behind.
+  virtual Result<void> finish() = 0;
+  /// By account; complete after finish().
+  [[nodiscard]] virtual const std::vector<Digest>& digests() const = 0;
+};
+
+struct LaneOptions {
+  std::size_t slot_bytes = std::size_t{1} << 20;
+  std::uint32_t accounts = 0;  ///< how many digests are kept
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  [[nodiscard]] virtual std::string name() const = 0;  ///< "cpu", "cuda:0"
+  /// Whether files can be read straight into destinations.
+  [[nodiscard]] virtual bool is_host() const = 0;
+  virtual Result<std::unique_ptr<Lane>> open_lane(const LaneOptions& options) = 0;
+};
+
+/// The host's memory. Thread-safe; lanes are independent of each other.
+[[nodiscard]] std::unique_ptr<Device> host_device();
+
+}  // namespace lading::device

@@ -1,0 +1,78 @@
+// The host as a device: everything is done by the calling thread, before the call returns.
+#include <algorithm>
+#include <array>
+
+#include "device/cast.h"
+#include "device/device.h"
+#include "device/move.h"
+#include "device/slab.h"
+
+namespace lading::device {
+namespace {
+
+class HostLane : public Lane {
+ public:
+  HostLane(Slab slot, std::uint32_t accounts) : slot_(std::move(slot)), digests_(accounts) {}
+
+  Result<std::span<std::byte>> acquire_slot() override { return slot_.bytes(); }
+  Result<void> release_slot() override { return {}; }
+
+  Result<void> move(const Move& move) override {
+    move_on_host(move);
+    return {};
+  }
+
+  Result<void> fill(const Fill& fill) override {
+    fill_on_host(fill);
+    return {};
+  }
+
+  Result<void> sample(const Sample& job) override {
+    constexpr std::uint64_t kAtOnce = 4096;
+    const Cast cast = job.dtype == DType::kF32 ? nullptr : find_cast(DType::kF32, job.dtype);
+    LADING_CHECK(job.dtype == DType::kF32 || cast != nullptr);
+    const std::uint64_t element_bytes = bits(job.dtype) / 8;
+    std::array<float, kAtOnce> values;
+    for (std::uint64_t done = 0; done < job.elems; done += kAtOnce) {
+      const std::uint64_t count = std::min(kAtOnce, job.elems - done);
+      device::sample(job.parameters, job.key, job.first_elem + done, std::span(values).first(count));
+      const auto* const made = reinterpret_cast<const std::byte*>(values.data());
+      std::byte* const target = job.target + done * element_bytes;
+      if (cast != nullptr) {
+        cast(made, target, count);
+      } else {
+        std::copy_n(made, count * sizeof(float), target);
+      }
+    }
+    return {};
+  }
+
+  Result<void> digest(const DigestJob& job) override {
+    digests_[job.account] += digest_of({job.memory, job.size_bytes}, job.global_begin_bytes);
+    return {};
+  }
+
+  Result<void> finish() override { return {}; }
+  [[nodiscard]] const std::vector<Digest>& digests() const override { return digests_; }
+
+ private:
+  Slab slot_;
+  std::vector<Digest> digests_;
+};
+
+class HostDevice : public Device {
+ public:
+  [[nodiscard]] std::string name() const override { return "cpu"; }
+  [[nodiscard]] bool is_host() const override { return true; }
+
+  Result<std::unique_ptr<Lane>> open_lane(const LaneOptions& options) override {
+    LADING_ASSIGN_OR_RETURN(Slab slot, Slab::allocate(options.slot_bytes));
+    return std::unique_ptr<Lane>(new HostLane(std::move(slot), options.accounts));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> host_device() { return std::make_unique<HostDevice>(); }
+
+}  // namespace lading::device
