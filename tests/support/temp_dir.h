@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -40,6 +41,11 @@ class TempDir {
     out.close();
     EXPECT_TRUE(out) << file;
     return file.string();
+  }
+
+  [[nodiscard]] std::string read(std::string_view relative) const {
+    std::ifstream in(path_ / relative, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
   }
 
   std::string mkdir(std::string_view relative) const {

@@ -1,0 +1,97 @@
+#include "exec/crew.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace lading::exec {
+namespace {
+
+constexpr auto kProgressInterval = std::chrono::milliseconds(100);
+
+}  // namespace
+
+Error out_of_memory() {
+  return Error(Code::kOutOfMemory, "the host has no memory left for the load, and the destinations are incomplete")
+      .try_this("free memory, or allow less staging (budget_bytes)");
+}
+
+Result<void> Crew::open(device::Device& device, std::uint32_t threads, const device::LaneOptions& lane_options) {
+  for (std::uint32_t i = 0; i < threads; ++i) {
+    auto lane = device.open_lane(lane_options);
+    if (!lane && lanes_.empty()) return fail(std::move(lane).error());
+    if (!lane) break;  // fewer are slower, not wrong
+    lanes_.push_back(*std::move(lane));
+  }
+  return {};
+}
+
+void Crew::run(std::size_t count, const Task& task) {
+  if (count == 0 || stopped()) return;
+  next_ = 0;
+  std::mutex mutex;
+  std::condition_variable ended;
+  std::size_t running = std::min(lanes_.size(), count);
+  std::vector<std::jthread> threads;  // joined before what they use is gone
+  threads.reserve(running);
+  const std::size_t wanted = running;
+  for (std::size_t i = 0; i < wanted; ++i) {
+    try {
+      threads.emplace_back([this, &mutex, &ended, &running, &task, count, lane = lanes_[i].get()] {
+        work(*lane, count, task);
+        const std::lock_guard lock(mutex);
+        --running;
+        ended.notify_all();
+      });
+    } catch (const std::system_error&) {
+      const std::lock_guard lock(mutex);
+      running -= wanted - i;  // fewer are slower, not wrong
+      break;
+    }
+  }
+  if (threads.empty()) return work(*lanes_[0], count, task);
+  std::unique_lock lock(mutex);
+  while (!ended.wait_for(lock, kProgressInterval, [&] { return running == 0; })) {
+    lock.unlock();
+    report_progress();
+    lock.lock();
+  }
+}
+
+void Crew::work(device::Lane& lane, std::size_t count, const Task& task) {
+  try {
+    for (std::size_t i = next_++; i < count && !stopped(); i = next_++) {
+      if (Result<void> done = task(lane, i); !done) add_error(std::move(done).error());
+    }
+  } catch (const std::bad_alloc&) {
+    add_error(out_of_memory());
+  }
+  // Also after an error: nothing may still be written when the caller gets the memory back.
+  if (Result<void> done = lane.finish(); !done) add_error(std::move(done).error());
+}
+
+void Crew::add_error(Error error) {
+  const std::lock_guard lock(errors_mutex_);
+  failed_ = true;
+  errors_.add(std::move(error));
+}
+
+bool Crew::stopped() {
+  if (failed_.load(std::memory_order_relaxed)) return true;
+  if (options_.cancelled == nullptr || !options_.cancelled->load(std::memory_order_relaxed)) return false;
+  if (!failed_.exchange(true)) {
+    add_error(Error(Code::kCancelled, "the load was cancelled, and the destinations are incomplete")
+                  .try_this("load again: what is in memory is not a model"));
+  }
+  return true;
+}
+
+void Crew::report_progress() const {
+  if (options_.progress) options_.progress({done_bytes_, total_bytes_, read_bytes_});
+}
+
+}  // namespace lading::exec

@@ -1,0 +1,87 @@
+// The executor: turns a checked plan into bytes in place.
+//
+// One call, one load. Its threads live as long as the call, so loads at the same time, and in a forked child, do not
+// know of each other. Memory beside the destinations: one staging slot per thread, within the plan's figure (R64).
+// After an error everything that was begun is finished before the call returns, and the outcome says which
+// destinations are complete: those whose bytes were all written. Nobody is told "loaded" who is not.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "exec/schedule.h"
+#include "io/choose.h"
+#include "io/file.h"
+#include "lading/result.h"
+#include "plan/plan.h"
+
+namespace lading::exec {
+
+/// The memory of a destination, contiguous, of buffer_bytes. Borrowed. Destinations of one unit name the same memory.
+struct Memory {
+  std::byte* data = nullptr;
+  std::uint64_t size_bytes = 0;
+};
+
+/// A whole tensor, row-major, in host memory. Borrowed while the call that asked for it runs.
+struct HostValue {
+  const std::byte* data = nullptr;
+  std::uint64_t size_bytes = 0;
+  DType dtype = DType::kF32;
+};
+
+struct Progress {
+  std::uint64_t done_bytes = 0;  ///< of the destinations
+  std::uint64_t total_bytes = 0;
+  std::uint64_t read_bytes = 0;  ///< from files
+};
+
+enum class Verify : std::uint8_t { kOff, kDigest };
+enum class Poison : std::uint8_t { kOff, kOn };
+
+struct Options {
+  std::uint32_t threads = 0;  ///< 0: as many as help
+  std::uint64_t slot_bytes = std::uint64_t{1} << 20;
+  Verify verify = Verify::kDigest;
+  Poison poison = Poison::kOff;  ///< kOn: every byte that the plan defines is overwritten with kPoison first (R3)
+  io::BackendChoice choice = io::BackendChoice::kAuto;
+  io::ReadBackend* backend = nullptr;             ///< for tests: instead of what is chosen
+  const std::atomic<bool>* cancelled = nullptr;   ///< looked at between reads
+  std::function<void(const Progress&)> progress;  ///< called by the calling thread, a few times a second
+};
+inline constexpr std::uint8_t kPoison = 0xA5;
+
+struct Inputs {
+  const plan::Plan& plan;                   ///< checked
+  std::vector<std::vector<Memory>> memory;  ///< by Plan::ranks and their destinations
+  std::function<Result<io::File>(std::uint32_t file)> open;
+  /// Values of kHost statements, by name; of kCall statements, once their inputs are complete.
+  std::function<Result<HostValue>(const plan::Statement& statement, std::uint64_t rank)> value;
+};
+
+struct TargetOutcome {
+  std::uint64_t written_bytes = 0;
+  std::uint64_t expected_bytes = 0;  ///< padding that the plan defines included
+  device::Digest digest;             ///< of the owned elements, padding aside; zero without Verify::kDigest
+
+  [[nodiscard]] bool complete() const { return written_bytes == expected_bytes; }
+};
+
+struct Outcome {
+  std::vector<Target> targets;
+  std::vector<TargetOutcome> outcomes;  ///< by target
+  std::uint64_t read_bytes = 0;
+  std::uint64_t staging_bytes = 0;
+  std::uint32_t threads = 0;
+  std::vector<std::string> notes;  ///< what was done in another way than wanted, each once
+  Errors errors;                   ///< empty: every target is complete
+};
+
+/// Does not throw.
+[[nodiscard]] Outcome execute(const Inputs& inputs, const Options& options);
+
+}  // namespace lading::exec

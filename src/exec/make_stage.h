@@ -1,0 +1,20 @@
+// The stages of a load that make values: constants, padding, random initial values, values handed in, calls.
+#pragma once
+
+#include "exec/load.h"
+
+namespace lading::exec {
+
+/// Overwrites every byte that the plan defines, so that one that is forgotten shows (R3).
+void poison(const Load& load);
+
+/// Constants, padding, random values and values that the caller hands in.
+void make_values(const Load& load);
+
+/// Values computed from others, each when its inputs are complete (R66).
+void run_calls(const Load& load);
+
+/// The digests of targets that were not written side by side, and of values that were kept.
+void digest_rest(const Load& load);
+
+}  // namespace lading::exec

@@ -1,0 +1,196 @@
+// For tests: random plans with files and memory of their own, and what the memory must hold after a load, worked out
+// element by element from the meaning of the plan (plan/check_naive.h). Shares no code with the executor.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "device/cast.h"
+#include "device/random.h"
+#include "exec/executor.h"
+#include "plan/check_random_plan.h"
+#include "support/memory_file.h"
+
+namespace lading::exec {
+
+using Bytes = std::vector<std::byte>;
+
+class RandomLoad {
+ public:
+  static constexpr std::size_t kGuardBytes = 32;  // on both sides of every buffer
+
+  explicit RandomLoad(std::uint64_t seed) : dice_(seed), maker_(seed) {
+    do {
+      plan_ = maker_.make_plan();
+    } while (!is_sensible());
+    for (plan::RankPlan& rank : plan_.ranks) {
+      for (plan::Destination& d : rank.destinations) d.device = "cpu";
+    }
+    for (const plan::File& file : plan_.files) files_.push_back(random_bytes(file.size_bytes));
+    for (const plan::Statement& s : plan_.statements) values_[s.name] = random_bytes(*s.shape.size_bytes(s.storage));
+    for (const plan::RankPlan& rank : plan_.ranks) {
+      for (const plan::Destination& d : rank.destinations) {
+        Bytes& buffer = buffers_[key(rank, d)];
+        if (buffer.empty()) buffer = random_bytes(d.buffer_bytes + 2 * kGuardBytes);
+      }
+    }
+    expected_ = buffers_;
+    for (const plan::RankPlan& rank : plan_.ranks) {
+      for (const plan::Destination& d : rank.destinations) expect(rank, d);
+    }
+  }
+
+  [[nodiscard]] const plan::Plan& plan() const { return plan_; }
+  [[nodiscard]] Bytes& file(std::size_t i) { return files_[i]; }
+  /// Buffers with their guards, as they are and as they must be.
+  [[nodiscard]] bool is_right() const { return buffers_ == expected_; }
+  [[nodiscard]] const std::vector<device::Digest>& digests() const { return digests_; }
+  [[nodiscard]] bool ties_differ() const { return ties_differ_; }
+  /// What the buffers held before.
+  void restore(const std::map<std::string, Bytes>& buffers) { buffers_ = buffers; }
+  [[nodiscard]] const std::map<std::string, Bytes>& buffers() const { return buffers_; }
+
+  [[nodiscard]] Inputs inputs() {
+    Inputs inputs{plan_, {}, {}, {}};
+    for (const plan::RankPlan& rank : plan_.ranks) {
+      auto& memory = inputs.memory.emplace_back();
+      for (const plan::Destination& d : rank.destinations) {
+        memory.push_back({buffers_[key(rank, d)].data() + kGuardBytes, d.buffer_bytes});
+      }
+    }
+    inputs.open = [this](std::uint32_t file) { return open(file); };
+    inputs.value = [this](const plan::Statement& s, std::uint64_t) -> Result<HostValue> {
+      const Bytes& value = values_.at(s.name);
+      return HostValue{value.data(), value.size(), s.storage};
+    };
+    return inputs;
+  }
+
+  Result<io::File> open(std::uint32_t file) const {
+    return io::File::adopt(test::memory_file(files_[file]), plan_.files[file].name);
+  }
+
+ private:
+  // The planner refuses constants and random values that a dtype cannot hold; the maker does not know that.
+  [[nodiscard]] bool is_sensible() const {
+    for (const plan::Statement& s : plan_.statements) {
+      const bool integer = class_of(s.storage) != DTypeClass::kFloat;
+      if (integer && s.provenance == plan::Provenance::kRandom) return false;
+      if (integer && s.expression.text().find("pad") != std::string::npos) return false;
+    }
+    return true;
+  }
+
+  static std::string key(const plan::RankPlan& rank, const plan::Destination& d) {
+    const std::string unit = d.unit.empty() ? "of " + std::to_string(d.statement) : d.unit;
+    return std::to_string(rank.rank) + "/" + unit + "/" + d.slot;
+  }
+
+  Bytes random_bytes(std::uint64_t size) {
+    Bytes bytes(size);
+    for (std::byte& b : bytes) b = static_cast<std::byte>(dice_());
+    return bytes;
+  }
+
+  [[nodiscard]] const plan::Statement& root_of(const plan::Statement& s) const {
+    for (const plan::Statement& other : plan_.statements) {
+      if (s.provenance == plan::Provenance::kAlias && other.name == s.alias_of) return other;
+    }
+    return s;
+  }
+
+  static void cast(const std::byte* from, DType from_dtype, std::byte* to, DType to_dtype) {
+    if (from_dtype == to_dtype) {
+      std::memcpy(to, from, bits(to_dtype) / 8);
+    } else {
+      device::find_cast(from_dtype, to_dtype)(from, to, 1);
+    }
+  }
+
+  void write_label(const plan::naive::Label& label, DType storage, std::byte* to) const {
+    if (label.source == plan::Transfer::kFillSource) {
+      const std::uint64_t value = device::bits_of(std::bit_cast<double>(label.value), storage);
+      std::memcpy(to, &value, bits(storage) / 8);
+      return;
+    }
+    const plan::Source& source = plan_.sources[label.source];
+    cast(files_[source.file].data() + source.bytes.begin + label.value * bits(source.dtype) / 8, source.dtype, to,
+         storage);
+  }
+
+  // One element of the whole tensor.
+  void write_element(const plan::Statement& root, const std::optional<plan::naive::Dense>& dense, std::uint64_t index,
+                     DType storage, std::byte* to) const {
+    using plan::Provenance;
+    const std::uint64_t rows = root.shape.rank() == 0 ? 1 : root.shape[0];
+    const bool zero = root.recipe.zero_row && index / (*root.shape.num_elems() / rows) == *root.recipe.zero_row;
+    const std::uint64_t width = bits(storage) / 8;
+    switch (root.provenance) {
+      case Provenance::kFile: return write_label(dense->labels[index], storage, to);
+      case Provenance::kFill: return write_label(plan::naive::constant(zero ? 0 : root.recipe.value), storage, to);
+      case Provenance::kRandom: {
+        float value = 0;
+        const device::RandomRecipe recipe{device::Distribution::kNormal, root.recipe.mean, root.recipe.std,
+                                          root.recipe.low, root.recipe.high};
+        if (!zero) device::sample(recipe, device::random_key(plan_.seed, root.name), index, {&value, 1});
+        return cast(reinterpret_cast<const std::byte*>(&value), DType::kF32, to, storage);
+      }
+      case Provenance::kHost:
+      case Provenance::kCall: std::memcpy(to, values_.at(root.name).data() + index * width, width); return;
+      default: return;  // kept
+    }
+  }
+
+  void expect(const plan::RankPlan& rank, const plan::Destination& d) {
+    const plan::Statement& s = plan_.statements[d.statement];
+    const plan::Statement& root = root_of(s);
+    const std::uint64_t width = bits(s.storage) / 8;
+    Bytes& buffer = expected_[key(rank, d)];
+    std::optional<plan::naive::Dense> dense;
+    if (root.provenance == plan::Provenance::kFile) dense = plan::naive::evaluate(root.expression, plan_);
+    device::Digest digest;
+    for (const layout::Slot& slot : s.placement.slots) {
+      if (slot.name != d.slot) continue;
+      const auto memory = plan::naive::memory_of(s, slot, plan_.mesh, rank.rank);
+      for (std::uint64_t i = 0; i < memory->cells.size(); ++i) {
+        std::byte* const place = buffer.data() + kGuardBytes + i * width;
+        const auto& [cell, index] = memory->cells[i];
+        if (cell == plan::naive::Cell::kOwned) {
+          write_element(root, dense, index, s.storage, place);
+          digest += device::digest_of({place, width}, index * width);
+          compare(root, d, index, s.storage, place);
+        } else if (cell == plan::naive::Cell::kZero && root.provenance != plan::Provenance::kKept) {
+          std::memset(place, 0, width);
+        }
+      }
+    }
+    digests_.push_back(digest);
+  }
+
+  void compare(const plan::Statement& root, const plan::Destination& d, std::uint64_t index, DType storage,
+               const std::byte* place) {
+    for (std::size_t e = 0; e < d.comparisons.size(); ++e) {
+      const auto other = plan::naive::evaluate(root.must_equal[e], plan_);
+      Bytes value(bits(storage) / 8);
+      write_label(other->labels[index], storage, value.data());
+      if (std::memcmp(value.data(), place, value.size()) != 0) ties_differ_ = true;
+    }
+  }
+
+  std::mt19937_64 dice_;
+  plan::naive::PlanMaker maker_;
+  plan::Plan plan_;
+  std::vector<Bytes> files_;
+  std::map<std::string, Bytes> values_;
+  std::map<std::string, Bytes> buffers_;
+  std::map<std::string, Bytes> expected_;
+  std::vector<device::Digest> digests_;  // by target
+  bool ties_differ_ = false;
+};
+
+}  // namespace lading::exec

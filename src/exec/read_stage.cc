@@ -1,0 +1,212 @@
+#include "exec/read_stage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "device/cast.h"
+#include "exec/file_table.h"
+#include "io/read_exact.h"
+
+namespace lading::exec {
+namespace {
+
+using device::Lane;
+
+// Names the tensor whose bytes could not be had.
+Error explain(const Load& load, Error error, const ReadTask& task) {
+  if (error.file.empty()) error.file = load.inputs.plan.files[task.file].name;
+  const Step* step = &task.steps.front();
+  for (const Step& candidate : task.steps) {
+    if (error.bytes && task.begin_bytes + candidate.source_begin_bytes <= error.bytes->begin) step = &candidate;
+  }
+  return load.works[step->target]->name(std::move(error));
+}
+
+Result<void> read_rows(const Load& load, const io::File& file, const ReadTask& task, std::byte* out,
+                       std::uint64_t stride_bytes) {
+  for (std::uint64_t row = 0; row < task.rows; ++row) {
+    const std::uint64_t begin = task.begin_bytes + row * task.row_stride_bytes;
+    io::ReadBackend& backend = load.options.backend != nullptr
+                                   ? *load.options.backend
+                                   : load.chooser.pick(file, {begin, begin + task.row_bytes});
+    auto* const chars = reinterpret_cast<char*>(out + row * stride_bytes);
+    LADING_TRY(io::read_exact(file, backend, begin, {chars, task.row_bytes}));
+  }
+  load.crew.add_read(task.size_bytes());
+  return {};
+}
+
+Result<void> account(const Load& load, Lane& lane, const Step& step) {
+  Work& work = *load.works[step.target];
+  load.add_written(work, step.target_size_bytes);
+  if (work.digest_at_end) return {};
+  const unsigned element_bits = bits(work.dtype());
+  const std::uint64_t begin = step.target_begin_bytes * 8 / element_bits;
+  return load.digest(lane, {step.target, begin, begin + step.target_size_bytes * 8 / element_bits});
+}
+
+Result<void> fill_from(const Load& load, Lane& lane, const io::File& file, const ReadTask& task) {
+  if (task.mode == ReadTask::Mode::kInPlace) {
+    const Step& step = task.steps.front();
+    std::byte* const target = load.works[step.target]->memory.data + step.target_begin_bytes;
+    LADING_TRY(read_rows(load, file, task, target, task.rows > 1 ? step.loops.front().target_stride_bytes : 0));
+  } else {
+    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane.acquire_slot());
+    LADING_TRY(read_rows(load, file, task, slot.data(), task.row_bytes));
+    for (const Step& step : task.steps) {
+      const Work& work = *load.works[step.target];
+      const DType from = load.inputs.plan.sources[step.source].dtype;
+      LADING_TRY(lane.move({slot.data() + step.source_begin_bytes, work.memory.data + step.target_begin_bytes,
+                            step.run_elems, from, work.dtype(), step.loops}));
+    }
+    LADING_TRY(lane.release_slot());
+  }
+  for (const Step& step : task.steps) LADING_TRY(account(load, lane, step));
+  return {};
+}
+
+// The first element of a run that is not what is in the target, after the cast.
+struct Difference {
+  std::uint64_t elem = 0;
+  bool found = false;
+};
+
+Difference compare_run(const std::byte* source, const std::byte* target, std::uint64_t elems, device::Cast cast,
+                       DType from, DType to) {
+  constexpr std::uint64_t kAtOnce = 512;
+  std::array<std::byte, kAtOnce * 8> made;
+  for (std::uint64_t done = 0; done < elems; done += kAtOnce) {
+    const std::uint64_t count = std::min(kAtOnce, elems - done);
+    const std::byte* expected = source + size_of(done, from);
+    if (cast != nullptr) {
+      cast(expected, made.data(), count);
+      expected = made.data();
+    }
+    const std::byte* const found = target + size_of(done, to);
+    const std::uint64_t size_bytes = size_of(count, to);
+    if (std::memcmp(expected, found, size_bytes) == 0) continue;
+    const auto byte =
+        static_cast<std::uint64_t>(std::mismatch(expected, expected + size_bytes, found).first - expected);
+    return {done + byte * 8 / bits(to), true};
+  }
+  return {};
+}
+
+Error tie_differs(const Work& work, std::string_view other, std::uint64_t buffer_elem) {
+  std::uint64_t elem = buffer_elem;
+  work.runs.for_each(buffer_elem, buffer_elem + 1, [&](const layout::OwnedRun& run) { elem = run.global_begin; });
+  return work.name(Error(Code::kValuesDiffer, "two keys of one tie class hold different values")
+                       .by_rule("R50")
+                       .wanted(fmt::format("the values of {}", work.root->expression.text()))
+                       .got(fmt::format("{} differs, first at element {}", other, elem))
+                       .try_this("say ties \"untie\" if both are wanted, or drop the wrong key"));
+}
+
+// A key that is padded must have its padding where the other one has it.
+Result<void> compare_constant(const Work& work, const plan::Transfer& constant) {
+  const std::uint64_t expected = device::bits_of(constant.fill, work.dtype());
+  const std::uint64_t width = bits(work.dtype()) / 8;
+  Result<void> result;
+  for_each_run(constant, [&](std::uint64_t begin_bytes) {
+    for (std::uint64_t i = 0; i < constant.run_elems && result; ++i) {
+      if (std::memcmp(work.memory.data + begin_bytes + i * width, &expected, width) == 0) continue;
+      result = fail(tie_differs(work, "padding", begin_bytes / width + i));
+    }
+    return result.has_value();
+  });
+  return result;
+}
+
+Result<void> compare_step(const Load& load, const std::byte* read, const Step& step) {
+  const Work& work = *load.works[step.target];
+  const plan::Source& source = load.inputs.plan.sources[step.source];
+  const device::Cast cast = source.dtype == work.dtype() ? nullptr : device::find_cast(source.dtype, work.dtype());
+  std::vector<std::uint64_t> index(step.loops.size(), 0);
+  for (;;) {
+    std::uint64_t from = step.source_begin_bytes;
+    std::uint64_t to = step.target_begin_bytes;
+    for (std::size_t l = 0; l < index.size(); ++l) {
+      from += index[l] * step.loops[l].source_stride_bytes;
+      to += index[l] * step.loops[l].target_stride_bytes;
+    }
+    const Difference difference =
+        compare_run(read + from, work.memory.data + to, step.run_elems, cast, source.dtype, work.dtype());
+    if (difference.found) {
+      const std::uint64_t elem = to * 8 / bits(work.dtype()) + difference.elem;
+      return fail(tie_differs(work, source.key, elem).in_file(load.inputs.plan.files[source.file].name));
+    }
+    std::size_t l = index.size();
+    while (l > 0 && ++index[l - 1] == step.loops[l - 1].count) index[--l] = 0;
+    if (l == 0) return {};
+  }
+}
+
+Result<void> compare_from(const Load& load, Lane& lane, const io::File& file, const ReadTask& task) {
+  LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane.acquire_slot());
+  LADING_TRY(read_rows(load, file, task, slot.data(), task.row_bytes));
+  for (const Step& step : task.steps) LADING_TRY(compare_step(load, slot.data(), step));
+  return lane.release_slot();
+}
+
+template <class Use>
+void run_tasks(const Load& load, const std::vector<ReadTask>& tasks, Use&& use) {
+  FileTable files(load.inputs.open, load.inputs.plan.files.size(), tasks);
+  load.crew.run(tasks.size(), [&](Lane& lane, std::size_t i) -> Result<void> {
+    const ReadTask& task = tasks[i];
+    Result<void> used;
+    if (auto file = files.acquire(task.file)) {
+      used = use(lane, **file, task);
+    } else {
+      used = fail(std::move(file).error());
+    }
+    Result<void> released = files.release(task.file);
+    if (!used) return fail(explain(load, std::move(used).error(), task));
+    if (!released) return fail(explain(load, std::move(released).error(), task));
+    return {};
+  });
+}
+
+const plan::Destination& destination_of(const Load& load, std::uint32_t target) {
+  return *load.works[target]->destination;
+}
+
+}  // namespace
+
+void read_files(const Load& load) {
+  std::vector<Wanted> wanted;
+  for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
+    for (const plan::Transfer& transfer : destination_of(load, t).transfers) wanted.push_back({t, &transfer, true});
+  }
+  const std::vector<ReadTask> tasks = schedule_reads(load.inputs.plan, load.targets, wanted, {load.options.slot_bytes});
+  for (const ReadTask& task : tasks) {
+    for (const Step& step : task.steps) {
+      if (!is_dense(step)) load.works[step.target]->digest_at_end = true;
+    }
+  }
+  run_tasks(load, tasks,
+            [&](Lane& lane, const io::File& file, const ReadTask& task) { return fill_from(load, lane, file, task); });
+}
+
+void compare_ties(const Load& load) {
+  std::vector<Wanted> wanted;
+  std::vector<Wanted> constants;
+  for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
+    for (const auto& comparison : destination_of(load, t).comparisons) {
+      for (const plan::Transfer& transfer : comparison) {
+        (transfer.is_fill() ? constants : wanted).push_back({t, &transfer, false});
+      }
+    }
+  }
+  load.crew.run(constants.size(), [&](Lane&, std::size_t i) {
+    return compare_constant(*load.works[constants[i].target], *constants[i].transfer);
+  });
+  const std::vector<ReadTask> tasks = schedule_reads(load.inputs.plan, load.targets, wanted, {load.options.slot_bytes});
+  run_tasks(load, tasks, [&](Lane& lane, const io::File& file, const ReadTask& task) {
+    return compare_from(load, lane, file, task);
+  });
+}
+
+}  // namespace lading::exec

@@ -1,0 +1,399 @@
+#include "exec/verify_values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "base/text.h"
+#include "device/cast.h"
+#include "device/random.h"
+
+namespace lading::exec {
+namespace {
+
+using checkpoint::CatalogTensor;
+using mapping::Piece;
+
+// A multiple of 8 elements, so that packed ones end at a byte.
+std::uint64_t elems_at_once(DType a, DType b) { return kStreamBytes * 8 / std::max(bits(a), bits(b)) / 8 * 8; }
+
+struct CastStep {
+  device::Cast cast = nullptr;  // null: the bits stay
+};
+
+Result<CastStep> cast_between(DType from, DType to) {
+  if (from == to) return CastStep{};
+  const CastStep step{device::find_cast(from, to)};
+  if (step.cast != nullptr) return step;
+  return fail(Error(Code::kDType, fmt::format("there is no cast from {} to {}", name(from), name(to))).by_rule("R24"));
+}
+
+// A checkpoint tensor in the storage dtype, any stretch of it.
+class SourceReader {
+ public:
+  SourceReader(const CatalogTensor& source, DType storage, device::Cast cast, const ReadBytes& read)
+      : source_(source), storage_(storage), cast_(cast), read_(read) {}
+
+  /// Elements [begin, begin + elems), `begin` at the start of a byte; `out` holds as many.
+  Result<void> read(std::uint64_t begin, std::uint64_t elems, std::span<std::byte> out) {
+    if (cast_ == nullptr) return read_raw(begin, elems, out);
+    const std::uint64_t at_once = elems_at_once(*source_.dtype, storage_);
+    for (std::uint64_t done = 0; done < elems; done += at_once) {
+      const std::uint64_t count = std::min(at_once, elems - done);
+      raw_.resize(bytes_of_elems(count, *source_.dtype));
+      LADING_TRY(read_raw(begin + done, count, raw_));
+      cast_(raw_.data(), out.data() + bytes_of_elems(done, storage_), count);
+    }
+    return {};
+  }
+
+ private:
+  Result<void> read_raw(std::uint64_t begin, std::uint64_t elems, std::span<std::byte> out) const {
+    const DType dtype = *source_.dtype;
+    return read_(source_.file, source_.bytes.begin + bytes_of_elems(begin, dtype),
+                 out.first(bytes_of_elems(elems, dtype)));
+  }
+
+  const CatalogTensor& source_;
+  DType storage_;
+  device::Cast cast_;
+  const ReadBytes& read_;
+  std::vector<std::byte> raw_;
+};
+
+// A key as it stands: streamed.
+class PlainValues : public Values {
+ public:
+  PlainValues(const CatalogTensor& source, DType storage, device::Cast cast, ReadBytes read)
+      : elems_(*source.shape.num_elems()),
+        at_once_(elems_at_once(*source.dtype, storage)),
+        storage_(storage),
+        read_(std::move(read)),
+        reader_(source, storage, cast, read_) {}
+
+  Result<Window> at(std::uint64_t elem) override {
+    const std::uint64_t begin = elem / 8 * 8;
+    const std::uint64_t elems = std::min(at_once_, elems_ - begin);
+    buffer_.resize(bytes_of_elems(elems, storage_));
+    LADING_TRY(reader_.read(begin, elems, buffer_));
+    return Window{begin, elems, buffer_};
+  }
+
+ private:
+  std::uint64_t elems_;
+  std::uint64_t at_once_;
+  DType storage_;
+  ReadBytes read_;
+  SourceReader reader_;
+  std::vector<std::byte> buffer_;
+};
+
+std::vector<std::uint64_t> strides_of(const Shape& shape) {
+  std::vector<std::uint64_t> strides(shape.rank(), 1);
+  for (std::size_t d = shape.rank(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
+}
+
+// A piece with its indices multiplied out; in elements.
+struct Nest {
+  struct Loop {
+    std::uint64_t count = 1;
+    std::uint64_t source = 0;
+    std::uint64_t target = 0;
+  };
+  std::uint64_t source_begin = 0;
+  std::uint64_t target_begin = 0;
+  std::uint64_t run = 1;
+  std::vector<Loop> loops;
+
+  Nest(const Piece& piece, const Shape* source, const Shape& target) {
+    const auto target_strides = strides_of(target);
+    const auto source_strides = source == nullptr ? std::vector<std::uint64_t>() : strides_of(*source);
+    for (std::size_t d = 0; d < piece.target_origin.size(); ++d) {
+      target_begin += piece.target_origin[d] * target_strides[d];
+    }
+    for (std::size_t d = 0; d < source_strides.size(); ++d) source_begin += piece.source_origin[d] * source_strides[d];
+    for (const mapping::Loop& loop : piece.loops) {
+      const std::uint64_t on_target = loop.target_step * target_strides[loop.target_dim];
+      const std::uint64_t on_source =
+          source == nullptr ? on_target : loop.source_step * source_strides[loop.source_dim];
+      loops.push_back({loop.count, on_source, on_target});
+    }
+    std::sort(loops.begin(), loops.end(), [](const Loop& a, const Loop& b) { return a.target > b.target; });
+    while (!loops.empty() && loops.back().source == run && loops.back().target == run) {
+      run *= loops.back().count;
+      loops.pop_back();
+    }
+  }
+
+  [[nodiscard]] std::uint64_t source_end() const {
+    std::uint64_t end = source_begin + run;
+    for (const Loop& loop : loops) end += (loop.count - 1) * loop.source;
+    return end;
+  }
+
+  /// Calls act(source element, target element) for every run.
+  template <class Act>
+  void for_each(Act&& act, std::size_t depth, std::uint64_t source, std::uint64_t target) const {
+    if (depth == loops.size()) return act(source, target);
+    const Loop& loop = loops[depth];
+    for (std::uint64_t i = 0; i < loop.count; ++i) {
+      for_each(act, depth + 1, source + i * loop.source, target + i * loop.target);
+    }
+  }
+};
+
+bool can_hold(double value, DType dtype) {
+  if (bits(dtype) < 8) return value == 0;
+  const DTypeClass dtype_class = class_of(dtype);
+  const bool is_signed = dtype_class == DTypeClass::kSigned;
+  if (!is_signed && dtype_class != DTypeClass::kUnsigned) return true;
+  const double limit = std::ldexp(1.0, static_cast<int>(bits(dtype)) - (is_signed ? 1 : 0));
+  return std::isfinite(value) && value < limit && value >= (is_signed ? -limit : 0);
+}
+
+Error not_in_dtype(double value, DType dtype) {
+  return Error(Code::kDType, fmt::format("{} has no bits for the constant {}", name(dtype), value)).by_rule("R13");
+}
+
+void fill(std::span<std::byte> out, double value, DType dtype) {
+  if (bits(dtype) < 8) {
+    std::fill(out.begin(), out.end(), std::byte{0});
+    return;
+  }
+  const std::uint64_t constant = device::bits_of(value, dtype);
+  const std::size_t width = bits(dtype) / 8;
+  for (std::size_t i = 0; i + width <= out.size(); i += width) std::memcpy(out.data() + i, &constant, width);
+}
+
+// Put together of pieces, a window of rows of dim 0 at a time.
+class BuiltValues : public Values {
+ public:
+  struct Origin {
+    const CatalogTensor* source;
+    device::Cast cast;
+  };
+
+  BuiltValues(mapping::Pieces pieces, std::vector<Origin> origins, const FileValues& what, ReadBytes read)
+      : pieces_(std::move(pieces)), origins_(std::move(origins)), storage_(what.storage), read_(std::move(read)) {
+    const Shape& shape = pieces_.shape;
+    rows_ = shape.rank() == 0 ? 1 : shape[0];
+    row_elems_ = rows_ == 0 ? 0 : *shape.num_elems() / rows_;
+    const std::uint64_t row_bytes = std::max<std::uint64_t>(1, bytes_of_elems(row_elems_, storage_));
+    rows_at_once_ = std::max<std::uint64_t>(1, what.window_bytes / row_bytes);
+    // Rows of packed elements may end inside a byte; eight of them do not.
+    if (bits(storage_) % 8 != 0) rows_at_once_ = (rows_at_once_ + 7) / 8 * 8;
+    rows_at_once_ = std::min(rows_at_once_, rows_);
+  }
+
+  Result<Window> at(std::uint64_t elem) override {
+    const std::uint64_t first_row = elem / row_elems_ / rows_at_once_ * rows_at_once_;
+    const std::uint64_t last_row = std::min(rows_, first_row + rows_at_once_);
+    const std::uint64_t begin = first_row * row_elems_;
+    const std::uint64_t elems = (last_row - first_row) * row_elems_;
+    if (!is_built_ || begin != begin_) {
+      window_.assign(bytes_of_elems(elems, storage_), std::byte{0});
+      begin_ = begin;
+      LADING_TRY(build(first_row, last_row));
+      is_built_ = true;
+    }
+    return Window{begin, elems, window_};
+  }
+
+  [[nodiscard]] std::uint64_t memory_bytes() const override {
+    std::uint64_t largest = 0;
+    for (const Origin& origin : origins_) {
+      largest = std::max(largest, bytes_of_elems(*origin.source->shape.num_elems(), storage_));
+    }
+    return bytes_of_elems(rows_at_once_ * row_elems_, storage_) + largest;
+  }
+
+ private:
+  Result<void> build(std::uint64_t first_row, std::uint64_t last_row) {
+    std::map<std::uint32_t, std::vector<Nest>> by_source;
+    for (const Piece& piece : pieces_.pieces) {
+      for (const Piece& part : clip_rows(piece, first_row, last_row)) {
+        if (part.is_fill()) {
+          fill_part(part);
+        } else {
+          by_source[part.source].emplace_back(part, &origins_[part.source].source->shape, pieces_.shape);
+        }
+      }
+    }
+    for (const auto& [source, nests] : by_source) LADING_TRY(copy(origins_[source], nests));
+    return {};
+  }
+
+  [[nodiscard]] std::vector<Piece> clip_rows(const Piece& piece, std::uint64_t first, std::uint64_t last) const {
+    if (pieces_.shape.rank() == 0 || last - first == rows_) return {piece};
+    return mapping::clip(piece, 0, first, last);
+  }
+
+  void fill_part(const Piece& part) {
+    const Nest nest(part, nullptr, pieces_.shape);
+    const auto put = [&](std::uint64_t, std::uint64_t target) {
+      fill(std::span(window_).subspan(place(target), bytes_of_elems(nest.run, storage_)), part.fill, storage_);
+    };
+    nest.for_each(put, 0, 0, nest.target_begin);
+  }
+
+  // What the window takes of one source is read once, from the first element to the last.
+  Result<void> copy(const Origin& origin, const std::vector<Nest>& nests) {
+    std::uint64_t begin = nests.front().source_begin;
+    std::uint64_t end = 0;
+    bool in_bytes = true;
+    const auto ends_at_byte = [&](std::uint64_t elems) { return elems % 8 * bits(storage_) % 8 == 0; };
+    for (const Nest& nest : nests) {
+      begin = std::min(begin, nest.source_begin);
+      end = std::max(end, nest.source_end());
+      in_bytes =
+          in_bytes && ends_at_byte(nest.source_begin) && ends_at_byte(nest.target_begin) && ends_at_byte(nest.run);
+      for (const Nest::Loop& loop : nest.loops) {
+        in_bytes = in_bytes && ends_at_byte(loop.source) && ends_at_byte(loop.target);
+      }
+    }
+    if (!in_bytes) {
+      return fail(Error(Code::kMapping, "the expression cuts packed elements inside a byte").by_rule("R48"));
+    }
+    begin = begin / 8 * 8;
+    end = std::min((end + 7) / 8 * 8, *origin.source->shape.num_elems());
+    taken_.resize(bytes_of_elems(end - begin, storage_));
+    LADING_TRY(SourceReader(*origin.source, storage_, origin.cast, read_).read(begin, end - begin, taken_));
+    for (const Nest& nest : nests) {
+      const std::uint64_t run_bytes = bytes_of_elems(nest.run, storage_);
+      const auto put = [&](std::uint64_t source, std::uint64_t target) {
+        std::memcpy(window_.data() + place(target), taken_.data() + bytes_of_elems(source - begin, storage_),
+                    run_bytes);
+      };
+      nest.for_each(put, 0, nest.source_begin, nest.target_begin);
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::uint64_t place(std::uint64_t target_elem) const {
+    return bytes_of_elems(target_elem - begin_, storage_);
+  }
+
+  mapping::Pieces pieces_;
+  std::vector<Origin> origins_;  // by Pieces::sources
+  DType storage_;
+  ReadBytes read_;
+  std::uint64_t rows_ = 1;
+  std::uint64_t row_elems_ = 1;
+  std::uint64_t rows_at_once_ = 1;
+  std::uint64_t begin_ = 0;  // of the window
+  bool is_built_ = false;
+  std::vector<std::byte> window_;
+  std::vector<std::byte> taken_;
+};
+
+// Constants and random values.
+class RecipeValues : public Values {
+ public:
+  RecipeValues(const MadeValues& what, device::SampleParameters parameters, device::Cast cast)
+      : recipe_(what.recipe),
+        elems_(*what.shape.num_elems()),
+        storage_(what.storage),
+        key_(device::random_key(what.seed, what.canonical_name)),
+        parameters_(parameters),
+        cast_(cast) {
+    if (what.recipe.zero_row && elems_ > 0) {
+      row_elems_ = elems_ / what.shape[0];
+      row_begin_ = *what.recipe.zero_row * row_elems_;
+    }
+  }
+
+  Result<Window> at(std::uint64_t elem) override {
+    const std::uint64_t begin = elem / 8 * 8;
+    const std::uint64_t elems = std::min(elems_at_once(storage_, DType::kF32), elems_ - begin);
+    buffer_.resize(bytes_of_elems(elems, storage_));
+    if (recipe_.kind == model::RecipeKind::kFill) {
+      fill(buffer_, recipe_.value, storage_);
+    } else {
+      numbers_.resize(elems);
+      device::sample(parameters_, key_, begin, numbers_);
+      const auto* const made = reinterpret_cast<const std::byte*>(numbers_.data());
+      if (cast_ == nullptr) {
+        std::memcpy(buffer_.data(), made, buffer_.size());
+      } else {
+        cast_(made, buffer_.data(), elems);
+      }
+    }
+    const std::uint64_t zero_begin = std::max(begin, row_begin_);
+    const std::uint64_t zero_end = std::min(begin + elems, row_begin_ + row_elems_);
+    if (zero_begin < zero_end) {
+      const auto zeros = std::span(buffer_).subspan(bytes_of_elems(zero_begin - begin, storage_),
+                                                    bytes_of_elems(zero_end - zero_begin, storage_));
+      std::fill(zeros.begin(), zeros.end(), std::byte{0});
+    }
+    return Window{begin, elems, buffer_};
+  }
+
+ private:
+  const model::Recipe& recipe_;
+  std::uint64_t elems_;
+  DType storage_;
+  device::RandomKey key_;
+  device::SampleParameters parameters_;
+  device::Cast cast_;
+  std::uint64_t row_begin_ = 0;  // of the zero row
+  std::uint64_t row_elems_ = 0;
+  std::vector<float> numbers_;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Values>> values_of_files(const FileValues& what, ReadBytes read) {
+  const auto shape_of = [&](std::string_view key) {
+    const CatalogTensor* found = what.catalog.find(key);
+    return found == nullptr ? nullptr : &found->shape;
+  };
+  auto expanded = mapping::expand(what.expression, shape_of);
+  if (!expanded) return fail(expanded.error().front());
+  if (expanded->shape != what.shape) {
+    return fail(Error(Code::kMapping, "the expression does not make a tensor of this shape")
+                    .by_rule("R41")
+                    .wanted(what.shape.text())
+                    .got(expanded->shape.text()));
+  }
+  std::vector<BuiltValues::Origin> origins;
+  for (const std::string& key : expanded->sources) {
+    const CatalogTensor* const source = what.catalog.find(key);
+    if (!source->dtype) {
+      return fail(Error(Code::kUnknownDType, fmt::format("{} has a dtype that this version does not know", quote(key)))
+                      .got(quote(source->unknown_dtype)));
+    }
+    LADING_ASSIGN_OR_RETURN(const CastStep step, cast_between(*source->dtype, what.storage));
+    origins.push_back({source, step.cast});
+  }
+  for (const Piece& piece : expanded->pieces) {
+    if (piece.is_fill() && !can_hold(piece.fill, what.storage)) return fail(not_in_dtype(piece.fill, what.storage));
+  }
+  if (what.expression.op == mapping::Op::kSource) {
+    return std::unique_ptr<Values>(
+        new PlainValues(*origins.front().source, what.storage, origins.front().cast, std::move(read)));
+  }
+  return std::unique_ptr<Values>(new BuiltValues(*std::move(expanded), std::move(origins), what, std::move(read)));
+}
+
+Result<std::unique_ptr<Values>> values_of_recipe(const MadeValues& what) {
+  const model::Recipe& recipe = what.recipe;
+  if (recipe.kind == model::RecipeKind::kFill) {
+    if (!can_hold(recipe.value, what.storage)) return fail(not_in_dtype(recipe.value, what.storage));
+    return std::unique_ptr<Values>(new RecipeValues(what, {}, nullptr));
+  }
+  device::RandomRecipe random{device::Distribution::kNormal, recipe.mean, recipe.std, recipe.low, recipe.high};
+  if (recipe.kind == model::RecipeKind::kUniform) random.distribution = device::Distribution::kUniform;
+  if (recipe.kind == model::RecipeKind::kTruncatedNormal) random.distribution = device::Distribution::kTruncatedNormal;
+  LADING_ASSIGN_OR_RETURN(const device::SampleParameters parameters, device::prepare_sample(random));
+  LADING_ASSIGN_OR_RETURN(const CastStep step, cast_between(DType::kF32, what.storage));
+  return std::unique_ptr<Values>(new RecipeValues(what, parameters, step.cast));
+}
+
+}  // namespace lading::exec

@@ -1,0 +1,66 @@
+#include "exec/work.h"
+
+#include <algorithm>
+
+namespace lading::exec {
+namespace {
+
+layout::Region region_of(const plan::Plan& plan, const plan::Statement& s, const std::string& slot,
+                         std::uint64_t rank) {
+  for (const layout::Slot& candidate : s.placement.slots) {
+    if (candidate.name == slot) return layout::region_of(s.shape, candidate.cuts, plan.mesh, rank);
+  }
+  LADING_CHECK(false);
+  return {};
+}
+
+// How much of a constant lies among the owned elements (padded rows of a vocabulary are part of the tensor, and a
+// constant may run on into padding).
+std::uint64_t owned_bytes_of(const Work& work, const plan::Transfer& fill) {
+  const std::uint64_t owned_begin = size_of(work.runs.buffer_begin(), work.dtype());
+  const std::uint64_t owned_end = owned_begin + size_of(work.runs.owned_elems(), work.dtype());
+  const std::uint64_t run_bytes = size_of(fill.run_elems, work.dtype());
+  std::uint64_t bytes = 0;
+  for_each_run(fill, [&](std::uint64_t begin) {
+    const std::uint64_t from = std::max(begin, owned_begin);
+    const std::uint64_t to = std::min(begin + run_bytes, owned_end);
+    if (from < to) bytes += to - from;
+    return true;
+  });
+  return bytes;
+}
+
+}  // namespace
+
+Work::Work(const plan::Plan& plan, const plan::RankPlan& rank_plan, const plan::Destination& of, Memory at)
+    : destination(&of),
+      statement(&plan.statements[of.statement]),
+      root(statement->provenance == plan::Provenance::kAlias ? plan.find(statement->alias_of) : statement),
+      rank(rank_plan.rank),
+      memory(at),
+      runs(region_of(plan, *statement, of.slot, rank), statement->shape) {
+  if (root->provenance == plan::Provenance::kKept) return;
+  expected_bytes = size_of(runs.owned_elems(), dtype());
+  for (const plan::Transfer& transfer : of.transfers) {
+    if (!transfer.is_fill()) continue;
+    const std::uint64_t owned_bytes = owned_bytes_of(*this, transfer);
+    expected_bytes += size_of(transfer.elems(), dtype()) - owned_bytes;
+    if (owned_bytes > 0 && root->provenance == plan::Provenance::kFill) made_by_transfers = true;
+  }
+}
+
+Error Work::name(Error error) const {
+  error.tensor = statement->name;
+  error.rank = static_cast<int>(rank);
+  return error;
+}
+
+void add_tiles(const Work& work, std::uint32_t target, std::uint64_t tile_bytes, std::vector<Tile>& tiles) {
+  // Eight elements always fill whole bytes, so cuts fall between bytes.
+  const std::uint64_t at_once = std::max<std::uint64_t>(8, tile_bytes / bits(work.dtype()) * 8);
+  const std::uint64_t begin = work.runs.buffer_begin();
+  const std::uint64_t end = begin + work.runs.owned_elems();
+  for (std::uint64_t i = begin; i < end; i += at_once) tiles.push_back({target, i, std::min(end, i + at_once)});
+}
+
+}  // namespace lading::exec

@@ -1,0 +1,70 @@
+// Work: a target of a load, with everything about it that tasks ask for.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "exec/executor.h"
+#include "layout/owned_runs.h"
+
+namespace lading::exec {
+
+/// Bytes of so many elements; packed ones fill whole bytes wherever a plan cuts them.
+[[nodiscard]] inline std::uint64_t size_of(std::uint64_t elems, DType dtype) {
+  return elems / 8 * bits(dtype) + elems % 8 * bits(dtype) / 8;
+}
+
+struct Work {
+  const plan::Destination* destination = nullptr;
+  const plan::Statement* statement = nullptr;
+  const plan::Statement* root = nullptr;  ///< of a tie class: the member that has the source
+  std::uint64_t rank = 0;
+  Memory memory;
+  layout::OwnedRuns runs;
+  std::uint64_t expected_bytes = 0;   ///< of owned elements and of padding that the plan defines
+  bool made_by_transfers = false;     ///< a constant tensor whose elements stand among the transfers
+  bool digest_at_end = false;         ///< some task leaves gaps: bytes stand side by side only when all are written
+  HostValue value;                    ///< handed in by the caller
+  device::SampleParameters sampling;  ///< of kRandom
+  std::atomic<std::uint64_t> written_bytes = 0;
+
+  Work(const plan::Plan& plan, const plan::RankPlan& rank_plan, const plan::Destination& of, Memory at);
+
+  [[nodiscard]] DType dtype() const { return statement->storage; }
+  [[nodiscard]] std::byte* at_elem(std::uint64_t buffer_elem) const {
+    return memory.data + size_of(buffer_elem, dtype());
+  }
+  /// Says of an error which tensor on which rank it is about.
+  [[nodiscard]] Error name(Error error) const;
+};
+
+using WorkList = std::vector<std::unique_ptr<Work>>;  ///< by target
+
+/// Calls `act` with the place in the buffer of every run of a transfer, until it answers false.
+template <class Act>
+void for_each_run(const plan::Transfer& transfer, Act&& act) {
+  if (transfer.elems() == 0) return;
+  std::vector<std::uint64_t> index(transfer.loops.size(), 0);
+  std::size_t outer = 1;
+  while (outer > 0) {
+    std::uint64_t begin_bytes = transfer.target_begin_bytes;
+    for (std::size_t l = 0; l < index.size(); ++l) begin_bytes += index[l] * transfer.loops[l].target_stride_bytes;
+    if (!act(begin_bytes)) return;
+    outer = index.size();
+    while (outer > 0 && ++index[outer - 1] == transfer.loops[outer - 1].count) index[--outer] = 0;
+  }
+}
+
+/// Elements [begin, end) of a target's buffer, small enough for a worker to do at once.
+struct Tile {
+  std::uint32_t target = 0;
+  std::uint64_t begin_elem = 0;
+  std::uint64_t end_elem = 0;
+};
+
+/// All that the target owns.
+void add_tiles(const Work& work, std::uint32_t target, std::uint64_t tile_bytes, std::vector<Tile>& tiles);
+
+}  // namespace lading::exec

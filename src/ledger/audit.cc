@@ -1,0 +1,272 @@
+#include "ledger/audit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/text.h"
+
+namespace lading::ledger {
+namespace {
+
+using plan::Provenance;
+
+// A grid finer than this is no layout of ours. What it covers is then not known, which is safe to say.
+constexpr std::uint64_t kMostCells = std::uint64_t{1} << 22;
+constexpr std::size_t kRanksInMessages = 8;
+
+// Whether products of runs lie apart from each other: every dim is divided where any run begins or ends, and no cell of
+// that grid may be taken twice. Costs as much as there are cells; false also if there are too many.
+class Grid {
+ public:
+  explicit Grid(const std::vector<const Region*>& products) {
+    const std::size_t rank = products.front()->runs.size();
+    borders_.resize(rank);
+    for (const Region* product : products) {
+      for (std::size_t d = 0; d < rank; ++d) {
+        for (const Run& run : product->runs[d]) {
+          borders_[d].push_back(run.begin);
+          borders_[d].push_back(run.begin + run.size);
+        }
+      }
+    }
+    for (auto& borders : borders_) {
+      std::sort(borders.begin(), borders.end());
+      borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+      cells_ = cells_ > kMostCells ? cells_ : cells_ * std::max<std::uint64_t>(1, borders.size());
+    }
+  }
+
+  [[nodiscard]] bool are_apart(const std::vector<const Region*>& products) {
+    if (cells_ > kMostCells) return false;
+    taken_.assign(cells_, false);
+    return std::all_of(products.begin(), products.end(), [&](const Region* product) { return take(*product, 0, 0); });
+  }
+
+ private:
+  bool take(const Region& product, std::size_t dim, std::uint64_t cell) {
+    if (dim == borders_.size()) {
+      const bool was_free = !taken_[cell];
+      taken_[cell] = true;
+      return was_free;
+    }
+    const auto& borders = borders_[dim];
+    for (const Run& run : product.runs[dim]) {
+      auto i =
+          static_cast<std::uint64_t>(std::lower_bound(borders.begin(), borders.end(), run.begin) - borders.begin());
+      for (; borders[i] < run.begin + run.size; ++i) {
+        if (!take(product, dim + 1, cell * borders.size() + i)) return false;
+      }
+    }
+    return true;
+  }
+
+  std::vector<std::vector<std::uint64_t>> borders_;
+  std::uint64_t cells_ = 1;
+  std::vector<bool> taken_;
+};
+
+// Flat stretches of one product, or the product itself: whether they make it up.
+bool make_up_product(std::vector<const Region*> parts) {
+  const std::uint64_t elems = parts.front()->product_elems();
+  if (parts.size() == 1 && !parts.front()->flat) return true;
+  std::sort(parts.begin(), parts.end(), [](const Region* a, const Region* b) {
+    return (a->flat ? a->flat->begin : 0) < (b->flat ? b->flat->begin : 0);
+  });
+  std::uint64_t reached = 0;
+  for (const Region* part : parts) {
+    if (!part->flat || part->flat->begin != reached) return false;
+    reached = part->flat->end;
+  }
+  return reached == elems;
+}
+
+Coverage coverage_of(const std::vector<const Region*>& regions, const Shape& shape) {
+  std::map<std::string, std::vector<const Region*>> by_product;
+  for (const Region* region : regions) {
+    if (region->elems() == 0) continue;
+    Region product = *region;
+    product.flat.reset();
+    by_product[code_of(product)].push_back(region);
+  }
+  std::uint64_t elems = 0;
+  std::vector<const Region*> products;
+  for (const auto& [code, parts] : by_product) {
+    if (!make_up_product(parts)) return Coverage::kPartial;
+    const std::uint64_t more = parts.front()->product_elems();
+    if (more > *shape.num_elems() - elems) return Coverage::kPartial;
+    elems += more;
+    products.push_back(parts.front());
+  }
+  if (elems != *shape.num_elems()) return Coverage::kPartial;
+  // As many elements as there are, and none twice: all of them.
+  const bool tiled = products.size() <= 1 || Grid(products).are_apart(products);
+  return tiled ? Coverage::kWhole : Coverage::kPartial;
+}
+
+SlotDigest slot_digest(const Ledger& ledger, std::string slot, const std::vector<std::uint32_t>& records) {
+  SlotDigest result;
+  result.slot = std::move(slot);
+  std::map<std::string, Share> shares;
+  for (const std::uint32_t r : records) {
+    const Record& record = ledger.records[r];
+    Share& share = shares[code_of(record.region)];
+    share.records.push_back(r);
+    if (!record.digest) continue;
+    if (!share.digest) share.digest = record.digest;
+    if (share.digest != record.digest) share.agree = false;
+  }
+  std::vector<const Region*> regions;
+  device::Digest sum;
+  bool known = true;
+  for (auto& [code, share] : shares) {
+    regions.push_back(&ledger.records[share.records.front()].region);
+    known = known && share.digest && share.agree;
+    if (share.digest) sum += *share.digest;
+    result.shares.push_back(std::move(share));
+  }
+  result.coverage = coverage_of(regions, ledger.tensors[ledger.records[records.front()].tensor].shape);
+  if (known && result.coverage == Coverage::kWhole) result.digest = sum;
+  return result;
+}
+
+Error differ(const Ledger& ledger, const Share& share, const std::string& slot) {
+  const Record& first = ledger.records[share.records.front()];
+  std::string found;
+  std::vector<std::pair<std::string, std::vector<std::uint32_t>>> sides;
+  for (const std::uint32_t r : share.records) {
+    if (!ledger.records[r].digest) continue;
+    const std::string text = ledger.records[r].digest->text();
+    const auto side = std::find_if(sides.begin(), sides.end(), [&](const auto& s) { return s.first == text; });
+    if (side != sides.end()) {
+      side->second.push_back(r);
+    } else if (sides.size() < kRanksInMessages) {
+      sides.push_back({text, {r}});
+    }
+  }
+  for (const auto& [text, records] : sides) {
+    found += fmt::format("{}{} on {}", found.empty() ? "" : "; ", text, ranks_text(ledger, records));
+  }
+  return Error(Code::kValuesDiffer, fmt::format("ranks that hold the same part do not hold the same values{}",
+                                                slot.empty() ? "" : fmt::format(", in slot {}", quote(slot))))
+      .of_tensor(ledger.tensors[first.tensor].name)
+      .by_rule("R62")
+      .wanted("one digest")
+      .got(std::move(found));
+}
+
+class RecordChecker {
+ public:
+  explicit RecordChecker(const Ledger& ledger) : ledger_(ledger) {}
+
+  Errors run() {
+    std::size_t next = 0;
+    for (const std::uint64_t rank : ledger_.ranks) {
+      for (std::uint32_t t = 0; t < ledger_.tensors.size(); ++t) {
+        const std::size_t first = next;
+        while (next < ledger_.records.size() && ledger_.records[next].rank == rank &&
+               ledger_.records[next].tensor == t) {
+          ++next;
+        }
+        check_tensor(rank, t, first, next);
+      }
+    }
+    return std::move(errors_);
+  }
+
+ private:
+  void check_tensor(std::uint64_t rank, std::uint32_t t, std::size_t first, std::size_t last) {
+    const Tensor& tensor = ledger_.tensors[t];
+    const auto record_of = [&](const std::string& slot) -> const Record* {
+      for (std::size_t r = first; r < last; ++r) {
+        if (ledger_.records[r].slot == slot) return &ledger_.records[r];
+      }
+      return nullptr;
+    };
+    for (std::size_t r = first; r < last; ++r) check_complete(ledger_.records[r]);
+    const bool is_alias = first < last && ledger_.records[first].provenance == Provenance::kAlias;
+    if (is_alias) return;  // its memory is the other record's
+    for (const layout::Slot& slot : tensor.placement.slots) {
+      const layout::Region region = layout::region_of(tensor.shape, slot.cuts, ledger_.mesh, rank);
+      const Record* const record = record_of(slot.name);
+      if (record == nullptr && region.present) {
+        add(rank, tensor, Error(Code::kIncomplete, "the rank has it, and there is no record of it").by_rule("R1"));
+      } else if (record != nullptr && (!region.present || record->region != Region::of(region))) {
+        add(rank, tensor,
+            Error(Code::kIncomplete, "the record is of another part than the placement gives the rank").by_rule("R1"));
+      }
+    }
+  }
+
+  void check_complete(const Record& record) {
+    if (record.complete) return;
+    const Tensor& tensor = ledger_.tensors[record.tensor];
+    if (record.provenance == Provenance::kAlias) return;  // said once, of the record that it shares
+    add(record.rank, tensor,
+        Error(Code::kIncomplete, "not every byte of the tensor was written")
+            .by_rule("R11")
+            .wanted(fmt::format("{} bytes", record.expected_bytes))
+            .got(fmt::format("{} bytes", record.written_bytes)));
+  }
+
+  void add(std::uint64_t rank, const Tensor& tensor, Error error) {
+    if (errors_.is_full()) return errors_.count_not_listed(1);
+    errors_.add(std::move(error).of_tensor(tensor.name).on_rank(static_cast<int>(rank)));
+  }
+
+  const Ledger& ledger_;
+  Errors errors_;
+};
+
+}  // namespace
+
+TensorDigests tensor_digests(const Ledger& ledger) {
+  // By tensor and slot, in the order of the records.
+  std::vector<std::map<std::string, std::vector<std::uint32_t>>> records(ledger.tensors.size());
+  for (std::uint32_t r = 0; r < ledger.records.size(); ++r) {
+    records[ledger.records[r].tensor][ledger.records[r].slot].push_back(r);
+  }
+  TensorDigests digests(ledger.tensors.size());
+  for (std::size_t t = 0; t < records.size(); ++t) {
+    for (const auto& [slot, of_slot] : records[t]) digests[t].push_back(slot_digest(ledger, slot, of_slot));
+  }
+  return digests;
+}
+
+Errors disagreements(const Ledger& ledger, const TensorDigests& digests) {
+  Errors errors;
+  for (std::size_t t = 0; t < digests.size(); ++t) {
+    const SlotDigest* whole = nullptr;
+    for (const SlotDigest& slot : digests[t]) {
+      for (const Share& share : slot.shares) {
+        if (!share.agree) errors.add(differ(ledger, share, slot.slot));
+      }
+      if (!slot.digest) continue;
+      if (whole != nullptr && whole->digest != slot.digest) {
+        errors.add(Error(Code::kValuesDiffer, fmt::format("slots {} and {} do not hold the same values",
+                                                          quote(whole->slot), quote(slot.slot)))
+                       .of_tensor(ledger.tensors[t].name)
+                       .by_rule("R62")
+                       .wanted(whole->digest->text())
+                       .got(slot.digest->text()));
+      }
+      if (whole == nullptr) whole = &slot;
+    }
+  }
+  return errors;
+}
+
+Errors check_records(const Ledger& ledger) { return RecordChecker(ledger).run(); }
+
+std::string ranks_text(const Ledger& ledger, const std::vector<std::uint32_t>& records) {
+  std::string text = records.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(records.size(), kRanksInMessages); ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", ledger.records[records[i]].rank);
+  }
+  if (records.size() > kRanksInMessages) text += fmt::format(" and {} more", records.size() - kRanksInMessages);
+  return text;
+}
+
+}  // namespace lading::ledger

@@ -1,0 +1,230 @@
+// From a plan and what execution found to a ledger.
+#include <algorithm>
+#include <tuple>
+
+#include "base/version.h"
+#include "ledger/ledger.h"
+
+namespace lading::ledger {
+namespace {
+
+using plan::Destination;
+using plan::Plan;
+using plan::Provenance;
+using plan::Statement;
+using plan::Transfer;
+using plan::TransferLoop;
+
+std::uint64_t size_of(std::uint64_t elems, DType dtype) {
+  const auto size_bytes = Shape{elems}.size_bytes(dtype);
+  LADING_CHECK(size_bytes.has_value());  // the plan has a buffer of it
+  return *size_bytes;
+}
+
+// The bytes of a transfer, whatever order they are taken in: loops that fill a stretch become one.
+TakenBytes taken_by(const Transfer& transfer, const plan::Source& source) {
+  TakenBytes taken{source.file, transfer.source_begin_bytes, size_of(transfer.run_elems, source.dtype), {}};
+  std::vector<TransferLoop> loops = transfer.loops;
+  std::sort(loops.begin(), loops.end(),
+            [](const TransferLoop& a, const TransferLoop& b) { return a.source_stride_bytes < b.source_stride_bytes; });
+  for (const TransferLoop& loop : loops) {
+    if (loop.count == 1) continue;
+    if (taken.loops.empty() && loop.source_stride_bytes <= taken.size_bytes) {
+      taken.size_bytes += (loop.count - 1) * loop.source_stride_bytes;
+    } else if (!taken.loops.empty() &&
+               loop.source_stride_bytes == taken.loops.back().count * taken.loops.back().stride_bytes) {
+      taken.loops.back().count *= loop.count;
+    } else {
+      taken.loops.push_back({loop.count, loop.source_stride_bytes});
+    }
+  }
+  return taken;
+}
+
+std::vector<TakenBytes> taken_by(const Destination& destination, const Plan& plan) {
+  std::vector<TakenBytes> all;
+  for (const Transfer& transfer : destination.transfers) {
+    if (!transfer.is_fill()) all.push_back(taken_by(transfer, plan.sources[transfer.source]));
+  }
+  std::sort(all.begin(), all.end(), [](const TakenBytes& a, const TakenBytes& b) {
+    return std::tie(a.file, a.begin_bytes, a.size_bytes) < std::tie(b.file, b.begin_bytes, b.size_bytes);
+  });
+  std::vector<TakenBytes> joined;
+  for (TakenBytes& next : all) {
+    TakenBytes* const last = joined.empty() ? nullptr : &joined.back();
+    if (last != nullptr && last->file == next.file && last->loops.empty() && next.loops.empty() &&
+        next.begin_bytes <= last->begin_bytes + last->size_bytes) {
+      const std::uint64_t end = std::max(last->begin_bytes + last->size_bytes, next.begin_bytes + next.size_bytes);
+      last->size_bytes = end - last->begin_bytes;
+    } else {
+      joined.push_back(std::move(next));
+    }
+  }
+  return joined;
+}
+
+std::vector<DType> casts_of(const Destination& destination, const Plan& plan, DType storage) {
+  std::vector<DType> from;
+  for (const Transfer& transfer : destination.transfers) {
+    if (!transfer.is_fill() && plan.sources[transfer.source].dtype != storage) {
+      from.push_back(plan.sources[transfer.source].dtype);
+    }
+  }
+  std::sort(from.begin(), from.end(), [](DType a, DType b) { return name(a) < name(b); });
+  from.erase(std::unique(from.begin(), from.end()), from.end());
+  return from;
+}
+
+class Maker {
+ public:
+  Maker(const Plan& plan, const LedgerFacts& facts) : plan_(plan), facts_(facts) {
+    for (std::uint32_t i = 0; i < plan.sources.size(); ++i) sources_.push_back(i);
+    std::sort(sources_.begin(), sources_.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return plan.sources[a].key < plan.sources[b].key; });
+  }
+
+  Ledger run() {
+    ledger_.version = kVersion;
+    ledger_.checkpoint = facts_.checkpoint;
+    ledger_.plan_digest = plan::digest(plan_);
+    ledger_.mesh = plan_.mesh;
+    ledger_.seed = plan_.seed;
+    ledger_.ignored_keys = plan_.ignored_keys;
+    ledger_.unexpected_keys = plan_.unexpected_keys;
+    for (std::size_t i = 0; i < plan_.files.size(); ++i) {
+      ledger_.files.push_back(
+          {plan_.files[i].name, plan_.files[i].size_bytes, i < facts_.files.size() ? facts_.files[i] : std::nullopt});
+    }
+    for (const Statement& s : plan_.statements) ledger_.tensors.push_back(tensor_of(s));
+    add_records();
+    return std::move(ledger_);
+  }
+
+ private:
+  Tensor tensor_of(const Statement& s) const {
+    Tensor tensor;
+    tensor.name = s.name;
+    tensor.kind = s.kind;
+    tensor.shape = s.shape;
+    tensor.storage = s.storage;
+    tensor.checkpoint_dtype = s.checkpoint_dtype;
+    tensor.provenance = s.provenance;
+    if (s.provenance == Provenance::kFile) {
+      tensor.expression = s.expression;
+      tensor.must_equal = s.must_equal;
+      std::vector<std::string> keys = s.expression.keys();
+      for (const mapping::Expression& other : s.must_equal) {
+        for (std::string& key : other.keys()) keys.push_back(std::move(key));
+      }
+      std::sort(keys.begin(), keys.end());
+      keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+      for (const std::string& key : keys) add_source(key, tensor);
+    }
+    tensor.recipe = s.recipe;
+    tensor.alias_of = s.alias_of;
+    tensor.placement = s.placement;
+    tensor.rule = s.rule;
+    tensor.mapping_rule = s.mapping_rule;
+    return tensor;
+  }
+
+  void add_source(const std::string& key, Tensor& tensor) const {
+    const auto found =
+        std::lower_bound(sources_.begin(), sources_.end(), key,
+                         [&](std::uint32_t i, const std::string& k) { return plan_.sources[i].key < k; });
+    if (found == sources_.end() || plan_.sources[*found].key != key) return;
+    const plan::Source& source = plan_.sources[*found];
+    tensor.sources.push_back({source.key, source.file, source.bytes, source.dtype, source.shape});
+  }
+
+  void add_records() {
+    std::vector<std::vector<const DestinationFacts*>> facts(plan_.ranks.size());
+    for (std::size_t r = 0; r < plan_.ranks.size(); ++r) facts[r].resize(plan_.ranks[r].destinations.size());
+    for (const DestinationFacts& known : facts_.destinations) facts.at(known.rank).at(known.destination) = &known;
+    for (std::size_t r = 0; r < plan_.ranks.size(); ++r) {
+      ledger_.ranks.push_back(plan_.ranks[r].rank);
+      for (std::size_t d = 0; d < plan_.ranks[r].destinations.size(); ++d) {
+        add_record(plan_.ranks[r], plan_.ranks[r].destinations[d], facts[r][d]);
+      }
+    }
+    std::sort(ledger_.ranks.begin(), ledger_.ranks.end());
+    std::sort(ledger_.records.begin(), ledger_.records.end(), [](const Record& a, const Record& b) {
+      return std::tie(a.rank, a.tensor, a.slot) < std::tie(b.rank, b.tensor, b.slot);
+    });
+    ledger_.complete = std::all_of(ledger_.records.begin(), ledger_.records.end(),
+                                   [](const Record& record) { return record.complete; });
+  }
+
+  void add_record(const plan::RankPlan& rank, const Destination& destination, const DestinationFacts* facts) {
+    const Statement& s = plan_.statements[destination.statement];
+    const Statement* const root = s.provenance == Provenance::kAlias ? plan_.find(s.alias_of) : &s;
+    LADING_CHECK(root != nullptr);
+    Record record;
+    record.rank = rank.rank;
+    record.tensor = destination.statement;
+    record.slot = destination.slot;
+    record.provenance = root->provenance;
+    record.reads = taken_by(destination, plan_);
+    record.cast_from = casts_of(destination, plan_, s.storage);
+    record.region = region_of(s, destination.slot, rank.rank);
+    record.device = destination.device;
+    record.owned_elems = destination.owned_elems;
+    record.bytes = size_of(destination.owned_elems, s.storage);
+    record.expected_bytes = root->provenance == Provenance::kKept ? 0 : record.bytes;
+    if (facts != nullptr) {
+      record.written_bytes = facts->written_bytes;
+      record.expected_bytes = facts->expected_bytes;
+      record.digest = facts->digest;
+    }
+    record.complete = record.written_bytes == record.expected_bytes;
+    for (const std::uint32_t alias : destination.aliases) {
+      Record& shared = ledger_.records.emplace_back(record);
+      shared.tensor = alias;
+      shared.provenance = Provenance::kAlias;
+      shared.alias_of = s.name;
+      shared.reads.clear();
+      shared.cast_from.clear();
+      shared.bytes = shared.written_bytes = shared.expected_bytes = 0;
+    }
+    ledger_.records.push_back(std::move(record));
+  }
+
+  [[nodiscard]] Region region_of(const Statement& s, const std::string& slot, std::uint64_t rank) const {
+    for (const layout::Slot& candidate : s.placement.slots) {
+      if (candidate.name == slot) return Region::of(layout::region_of(s.shape, candidate.cuts, plan_.mesh, rank));
+    }
+    LADING_CHECK(false);
+    return {};
+  }
+
+  const Plan& plan_;
+  const LedgerFacts& facts_;
+  std::vector<std::uint32_t> sources_;  // of the plan, by key
+  Ledger ledger_;
+};
+
+}  // namespace
+
+Ledger make_ledger(const Plan& plan, const LedgerFacts& facts) { return Maker(plan, facts).run(); }
+
+std::optional<std::uint32_t> Ledger::find(std::string_view name) const {
+  const auto found = std::lower_bound(tensors.begin(), tensors.end(), name,
+                                      [](const Tensor& tensor, std::string_view n) { return tensor.name < n; });
+  if (found == tensors.end() || found->name != name) return std::nullopt;
+  return static_cast<std::uint32_t>(found - tensors.begin());
+}
+
+std::uint32_t Ledger::root_of(std::uint32_t tensor) const {
+  if (tensors[tensor].provenance != Provenance::kAlias) return tensor;
+  const auto root = find(tensors[tensor].alias_of);
+  LADING_CHECK(root.has_value());
+  return *root;
+}
+
+std::string cast_text(const Record& record, DType storage) {
+  std::string text;
+  for (const DType from : record.cast_from) text += (text.empty() ? "" : ", ") + std::string(name(from));
+  return text.empty() ? text : text + " -> " + std::string(name(storage));
+}
+
+}  // namespace lading::ledger
