@@ -4,7 +4,8 @@
 # that works and a test that then lacks a package would be a surprise.
 SYSTEM_PACKAGES=(
   build-essential g++ cmake ninja-build pkg-config git
-  libfmt-dev libsimdjson-dev libcli11-dev libssl-dev libre2-dev libxxhash-dev libgtest-dev libgmock-dev
+  libfmt-dev libsimdjson-dev libcli11-dev libssl-dev libre2-dev libxxhash-dev
+  libhwy-dev liburing-dev libgtest-dev libgmock-dev
   clang clang-format clang-tidy
   python3 python3-venv strace
 )

@@ -6,6 +6,8 @@
 #include <span>
 #include <string_view>
 
+#include "lading/export.h"
+
 namespace lading {
 
 enum class DType : std::uint8_t {
@@ -36,11 +38,11 @@ enum class DType : std::uint8_t {
 enum class DTypeClass : std::uint8_t { kBool, kUnsigned, kSigned, kFloat, kComplex };
 
 /// The name in a safetensors header, such as "BF16".
-[[nodiscard]] std::string_view name(DType dtype);
+[[nodiscard]] LADING_API std::string_view name(DType dtype);
 /// Bits of one element: 4 and 6 for the packed types, so sizes are counted in bits.
-[[nodiscard]] unsigned bits(DType dtype);
-[[nodiscard]] DTypeClass class_of(DType dtype);
-[[nodiscard]] std::span<const DType> all_dtypes();
-[[nodiscard]] std::optional<DType> dtype_from_name(std::string_view name);
+[[nodiscard]] LADING_API unsigned bits(DType dtype);
+[[nodiscard]] LADING_API DTypeClass class_of(DType dtype);
+[[nodiscard]] LADING_API std::span<const DType> all_dtypes();
+[[nodiscard]] LADING_API std::optional<DType> dtype_from_name(std::string_view name);
 
 }  // namespace lading

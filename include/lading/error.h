@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lading/byte_range.h"
+#include "lading/export.h"
 
 namespace lading {
 
@@ -35,6 +36,10 @@ namespace lading {
   X(kOutOfMemory, "out_of_memory", 3)                   \
   X(kUnverified, "unverified", 3)                       \
   X(kWriteFailed, "write_failed", 5)                    \
+  /* loading */                                         \
+  X(kCancelled, "cancelled", 5)                         \
+  X(kIncomplete, "incomplete", 5)                       \
+  X(kValuesDiffer, "values_differ", 5)                  \
   /* JSON */                                            \
   X(kJsonSyntax, "json_syntax", 3)                      \
   X(kJsonUtf8, "json_utf8", 3)                          \
@@ -78,8 +83,8 @@ enum class Code : std::uint8_t {
 #undef LADING_ENUMERATOR
 };
 
-[[nodiscard]] std::string_view word(Code code);
-[[nodiscard]] int exit_code(Code code);
+[[nodiscard]] LADING_API std::string_view word(Code code);
+[[nodiscard]] LADING_API int exit_code(Code code);
 
 struct Error {
   Code code = Code::kInternal;
@@ -130,7 +135,7 @@ struct Error {
   }
 
   /// One line, safe to print: names from files are escaped and cut to a readable length.
-  [[nodiscard]] std::string text() const;
+  [[nodiscard]] LADING_API std::string text() const;
 };
 
 /// Everything that is wrong, in the order in which it was found. As an error it is not empty.
@@ -144,10 +149,10 @@ class Errors {
   Errors() = default;
   Errors(Error error) { add(std::move(error)); }
 
-  void add(Error error);
-  void add(Errors others);
+  LADING_API void add(Error error);
+  LADING_API void add(Errors others);
   /// Says where errors found in a piece of a file stand in the file.
-  void relocate(std::string_view file, std::uint64_t begin_bytes);
+  LADING_API void relocate(std::string_view file, std::uint64_t begin_bytes);
   /// True when more would only be counted: whoever makes errors of great names can save the work.
   [[nodiscard]] bool is_full() const { return is_full_; }
   void count_not_listed(std::uint64_t count) { not_listed_ += count; }

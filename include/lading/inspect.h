@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lading/dtype.h"
+#include "lading/export.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 
@@ -58,9 +59,9 @@ struct Inspection {
 
 /// `path`: a safetensors file, an index, a directory, a Hugging Face cache folder, or "org/name" to be
 /// found there. Every problem of the checkpoint is in the error.
-Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions& options = {});
+LADING_API Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions& options = {});
 
 /// "0.1.0"
-[[nodiscard]] const char* version();
+[[nodiscard]] LADING_API const char* version();
 
 }  // namespace lading

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lading/dtype.h"
+#include "lading/export.h"
 
 namespace lading {
 
@@ -26,11 +27,11 @@ class Shape {
   [[nodiscard]] const std::vector<std::uint64_t>& dims() const { return dims_; }
 
   /// 1 for rank 0; nothing if the dims that are not zero multiply to 2^63 or more (S3).
-  [[nodiscard]] std::optional<std::uint64_t> num_elems() const;
+  [[nodiscard]] LADING_API std::optional<std::uint64_t> num_elems() const;
   /// Nothing on overflow, or where packed elements do not end at a byte.
-  [[nodiscard]] std::optional<std::uint64_t> size_bytes(DType dtype) const;
+  [[nodiscard]] LADING_API std::optional<std::uint64_t> size_bytes(DType dtype) const;
   /// "[2, 3]"
-  [[nodiscard]] std::string text() const;
+  [[nodiscard]] LADING_API std::string text() const;
 
   friend bool operator==(const Shape&, const Shape&) = default;
 
@@ -43,17 +44,17 @@ struct Box {
   std::vector<std::uint64_t> begin;
   std::vector<std::uint64_t> end;
 
-  [[nodiscard]] static Box whole(const Shape& shape);
+  [[nodiscard]] LADING_API static Box whole(const Shape& shape);
   [[nodiscard]] std::size_t rank() const { return begin.size(); }
-  [[nodiscard]] Shape extents() const;
-  [[nodiscard]] bool empty() const;
-  [[nodiscard]] bool within(const Shape& shape) const;
-  [[nodiscard]] bool satisfies_invariants() const;
+  [[nodiscard]] LADING_API Shape extents() const;
+  [[nodiscard]] LADING_API bool empty() const;
+  [[nodiscard]] LADING_API bool within(const Shape& shape) const;
+  [[nodiscard]] LADING_API bool satisfies_invariants() const;
 
   friend bool operator==(const Box&, const Box&) = default;
 };
 
 /// The common elements; a box that is empty() if there are none. Ranks must agree.
-[[nodiscard]] Box intersect(const Box& a, const Box& b);
+[[nodiscard]] LADING_API Box intersect(const Box& a, const Box& b);
 
 }  // namespace lading

@@ -99,7 +99,11 @@ JsonWriter& JsonWriter::null() {
 // Names of files need not be UTF-8; a byte that is not comes out as U+FFFD, so that the text stays JSON.
 void JsonWriter::append_quoted(std::string_view text) {
   out_ += '"';
-  while (!text.empty()) {
+  for (;;) {
+    const std::size_t plain = plain_prefix(text);
+    out_ += text.substr(0, plain);
+    text.remove_prefix(plain);
+    if (text.empty()) break;
     const Character next = first_character(text);
     const char32_t c = next.code_point;
     if (next.size_bytes == 0) {

@@ -87,6 +87,11 @@ void append_escaped(std::string& out, char32_t c) {
 
 }  // namespace
 
+std::size_t plain_prefix(std::string_view text) {
+  const auto is_plain = [](char c) { return c >= 0x20 && c < 0x7F && c != '"' && c != '\\'; };
+  return static_cast<std::size_t>(std::find_if_not(text.begin(), text.end(), is_plain) - text.begin());
+}
+
 bool is_deceptive(char32_t c) {
   return std::any_of(std::begin(kDeceptive), std::end(kDeceptive),
                      [&](const CodePoints& range) { return range.first <= c && c <= range.last; });
@@ -111,7 +116,11 @@ std::string escape(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   std::size_t i = 0;
-  while (i < text.size()) {
+  for (;;) {
+    const std::size_t plain = plain_prefix(text.substr(i));
+    out += text.substr(i, plain);
+    i += plain;
+    if (i == text.size()) break;
     const Decoded decoded = decode_utf8(text.substr(i));
     if (decoded.length_bytes == 0) {
       append_escaped_byte(out, static_cast<unsigned char>(text[i]));

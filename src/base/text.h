@@ -13,6 +13,9 @@ namespace lading {
 /// Surrogates and overlong forms are invalid.
 [[nodiscard]] std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
+/// How many leading characters stand for themselves everywhere: printable ASCII but quotes and backslashes. Most names
+/// are nothing else.
+[[nodiscard]] std::size_t plain_prefix(std::string_view text);
 /// Whether a terminal would obey, hide or reorder the character instead of showing it.
 [[nodiscard]] bool is_deceptive(char32_t character);
 

@@ -7,9 +7,11 @@
 
 #include "base/text.h"
 #include "cli/inspect_command.h"
+#include "cli/load_command.h"
 #include "cli/plan_command.h"
 #include "cli/problems.h"
 #include "cli/style.h"
+#include "cli/verify_command.h"
 #include "lading/sample.h"
 
 namespace lading::cli {
@@ -40,12 +42,20 @@ int run_demo(const DemoArguments& arguments, Output& output) {
   if (const int code = run_inspect(inspect_arguments, output); code != 0) return code;
 
   output.out += "\n";
-  PlanArguments plan_arguments;
-  plan_arguments.request.checkpoint = arguments.directory;
-  plan_arguments.request.mesh = "dp=4,tp=2";
-  plan_arguments.request.strategy = "fsdp2+tp";
-  plan_arguments.request.ranks.reset();
-  return run_plan(plan_arguments, output);
+  LoadArguments load_arguments;
+  load_arguments.ledger = arguments.directory + "/ledger.json";
+  PlanRequest& plan = load_arguments.request.plan;
+  plan.checkpoint = arguments.directory;
+  plan.mesh = "dp=4,tp=2";
+  plan.strategy = "fsdp2+tp";
+  plan.ranks.reset();
+  if (const int code = run_load(load_arguments, output); code != 0) return code;
+
+  output.out += "\n";
+  VerifyArguments verify_arguments;
+  verify_arguments.request.checkpoint = arguments.directory;
+  verify_arguments.request.ledger = PlanDocument::file(*load_arguments.ledger);
+  return run_verify(verify_arguments, output);
 }
 
 }  // namespace
@@ -57,11 +67,15 @@ int run(const std::vector<std::string>& arguments, Output& output) {
   app.set_version_flag("--version", fmt::format("lading {}", version()));
   InspectArguments inspect_arguments;
   PlanArguments plan_arguments;
+  LoadArguments load_arguments;
+  VerifyArguments verify_arguments;
   DemoArguments demo_arguments;
   add_inspect(app, inspect_arguments);
   const CLI::App* plan = add_plan(app, plan_arguments);
+  const CLI::App* load = add_load(app, load_arguments);
+  const CLI::App* verify = add_verify(app, verify_arguments);
   CLI::App* demo =
-      app.add_subcommand("demo", "Write a small sample checkpoint, inspect it and plan it for eight ranks");
+      app.add_subcommand("demo", "Write a small sample checkpoint, inspect it, load it as eight ranks and verify it");
   demo->add_option("--dir", demo_arguments.directory, "Where to write it")->capture_default_str();
 
   // CLI11 takes them in reverse.
@@ -77,6 +91,8 @@ int run(const std::vector<std::string>& arguments, Output& output) {
     return asked ? 0 : exit_code(Code::kUsage);
   }
   if (demo->parsed()) return run_demo(demo_arguments, output);
+  if (load->parsed()) return run_load(load_arguments, output);
+  if (verify->parsed()) return run_verify(verify_arguments, output);
   return plan->parsed() ? run_plan(plan_arguments, output) : run_inspect(inspect_arguments, output);
 }
 

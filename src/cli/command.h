@@ -1,7 +1,10 @@
 // The command `lading`, as a function of its arguments: tests call it without a process.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lading::cli {
@@ -14,6 +17,10 @@ struct Output {
   std::string err;
   Colour out_colour = Colour::kOff;
   Colour err_colour = Colour::kOff;
+  /// Writes to standard error at once, for progress; nothing: progress is not shown.
+  std::function<void(std::string_view)> live;
+  bool live_is_terminal = false;
+  const std::atomic<bool>* interrupted = nullptr;  ///< SIGINT or SIGTERM came
 };
 
 /// `arguments` without the program's name. Returns the exit code (docs/exit-codes.md).

@@ -1,5 +1,7 @@
 #include <unistd.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -25,6 +27,18 @@ bool print(std::string_view text, std::FILE* stream) {
   return std::fwrite(text.data(), 1, text.size(), stream) == text.size() && std::fflush(stream) == 0;
 }
 
+std::atomic<bool> interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
+
+// The first signal asks the command to end in order; a second one ends it.
+void handle_signals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupted = true; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -32,6 +46,10 @@ int main(int argc, char** argv) {
     lading::cli::Output output;
     output.out_colour = colour_of(STDOUT_FILENO);
     output.err_colour = colour_of(STDERR_FILENO);
+    output.live = [](std::string_view text) { print(text, stderr); };
+    output.live_is_terminal = ::isatty(STDERR_FILENO) == 1;
+    output.interrupted = &interrupted;
+    handle_signals();
     const int code = lading::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc}, output);
     print(output.err, stderr);
     if (!print(output.out, stdout)) {

@@ -1,0 +1,114 @@
+// Fills memory from a checkpoint: `lading::materialize(request)`.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lading/dtype.h"
+#include "lading/export.h"
+#include "lading/plan.h"
+#include "lading/result.h"
+#include "lading/shape.h"
+
+namespace lading {
+
+namespace ledger {
+struct LedgerFacts;
+}
+
+/// One memory that a load fills: a tensor's part on a rank.
+struct DestinationInfo {
+  std::uint64_t rank = 0;
+  std::string name;
+  std::string slot;                  ///< "", or the name of a second memory of the tensor ("secondary")
+  std::string unit;                  ///< "", or the buffer that it shares with other tensors of this rank
+  std::string device;                ///< "cpu", "cuda:1"
+  std::string provenance;            ///< "file", "host", "call", "fill", "random", "kept"
+  DType dtype = DType::kF32;         ///< of the memory
+  Shape shape;                       ///< of the whole tensor
+  Shape local_shape;                 ///< of this part; of a flat partition: one dim, padding included
+  std::uint64_t size_bytes = 0;      ///< of the memory, padding included; of a unit: of the whole unit
+  std::vector<std::string> aliases;  ///< other names of the same storage
+};
+
+/// A tensor's whole value in host memory, row-major, that the caller has and no file holds.
+struct HostTensor {
+  std::span<const std::byte> bytes;  ///< valid until materialize() returns
+  DType dtype = DType::kF32;
+};
+
+struct LoadProgress {
+  std::uint64_t done_bytes = 0;  ///< of all destinations
+  std::uint64_t total_bytes = 0;
+  std::uint64_t read_bytes = 0;  ///< from files
+};
+
+/// How files are read; kAuto looks at where they lie and whether they are cached.
+enum class ReadMethod : std::uint8_t { kAuto, kPread, kDirect, kUring, kUringDirect };
+
+enum class Digests : std::uint8_t { kOn, kOff };
+enum class PoisonFirst : std::uint8_t { kNo, kYes };
+
+struct Request {
+  PlanRequest plan;  ///< what to load, and the ranks that this process fills
+
+  /// The memory of a destination: contiguous, at least size_bytes, borrowed until materialize() returns. Asked once for
+  /// each destination before anything is read; for a unit it answers the same memory every time.
+  /// Nothing: the report brings memory of its own.
+  std::function<Result<std::span<std::byte>>(const DestinationInfo&)> memory;
+  /// Values of "host" and "call" tensors; a call is made when its inputs are complete.
+  std::function<Result<HostTensor>(const std::string& name, std::uint64_t rank)> value;
+
+  std::uint32_t threads = 0;  ///< 0: as many as help
+  ReadMethod read_method = ReadMethod::kAuto;
+  Digests digests = Digests::kOn;
+  PoisonFirst poison = PoisonFirst::kNo;              ///< kYes: what is not written is seen (0xA5)
+  const std::atomic<bool>* cancelled = nullptr;       ///< set it from anywhere, a signal handler too
+  std::function<void(const LoadProgress&)> progress;  ///< on the calling thread, a few times a second
+};
+
+struct LoadedTensor {
+  DestinationInfo destination;
+  std::span<std::byte> memory;
+  std::string digest;  ///< of this part, 32 digits; "" without digests. Parts add up to the whole (docs/digests.md)
+};
+
+struct Report {
+  PlanReport plan;
+  std::vector<LoadedTensor> tensors;  ///< by rank and name
+  std::uint64_t read_bytes = 0;
+  std::uint64_t staging_bytes = 0;
+  std::uint32_t threads = 0;
+  double planning_seconds = 0;
+  double loading_seconds = 0;
+  std::vector<std::string> notes;                    ///< what was done in another way than wanted
+  std::shared_ptr<const ledger::LedgerFacts> facts;  ///< what ledger_json() needs beside the plan
+  std::shared_ptr<const void> owned;                 ///< the memory, where the request brought none
+};
+
+struct LoadFailure {
+  PlanStage stage = PlanStage::kRequest;
+  bool loading = false;  ///< it failed after planning: destinations are incomplete, whatever they hold
+  Errors problems;
+  std::string ledger;  ///< what was written all the same; "" if nothing was begun
+
+  /// Of the command line: 5 while loading, else as PlanRefusal has it.
+  [[nodiscard]] LADING_API int exit_code() const;
+};
+
+/// The bill of lading: what each memory holds and which bytes of which files it came from (docs/schema/ledger.md).
+LADING_API std::string ledger_json(const Report& report);
+
+/// Plans, checks the plan, and fills every destination of the ranks asked for; or says why not. May be called from
+/// several threads at once. Nothing is written before the plan has been proved.
+LADING_API Result<Report, LoadFailure> materialize(const Request& request);
+
+}  // namespace lading

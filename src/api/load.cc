@@ -1,0 +1,231 @@
+#include "lading/load.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <tuple>
+
+#include "device/slab.h"
+#include "exec/executor.h"
+#include "ledger/ledger.h"
+#include "plan/plan.h"
+#include "plan/words.h"
+#include "source/checkpoint_source.h"
+
+namespace lading {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+io::BackendChoice choice_of(ReadMethod method) {
+  switch (method) {
+    case ReadMethod::kAuto: return io::BackendChoice::kAuto;
+    case ReadMethod::kPread: return io::BackendChoice::kPread;
+    case ReadMethod::kDirect: return io::BackendChoice::kDirect;
+    case ReadMethod::kUring: return io::BackendChoice::kUring;
+    case ReadMethod::kUringDirect: return io::BackendChoice::kUringDirect;
+  }
+  return io::BackendChoice::kAuto;
+}
+
+DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, const plan::Destination& destination) {
+  const plan::Statement& s = plan.statements[destination.statement];
+  const plan::Statement& root = s.provenance == plan::Provenance::kAlias ? *plan.find(s.alias_of) : s;
+  DestinationInfo info;
+  info.rank = rank.rank;
+  info.name = s.name;
+  info.slot = destination.slot;
+  info.unit = destination.unit;
+  info.device = destination.device;
+  info.provenance = word(root.provenance);
+  info.dtype = s.storage;
+  info.shape = s.shape;
+  info.size_bytes = destination.buffer_bytes;
+  for (const layout::Slot& slot : s.placement.slots) {
+    if (slot.name != destination.slot) continue;
+    const layout::Region region = layout::region_of(s.shape, slot.cuts, plan.mesh, rank.rank);
+    info.local_shape = region.flat ? Shape{region.buffer_elems} : region.local_shape;
+  }
+  for (const std::uint32_t alias : destination.aliases) info.aliases.push_back(plan.statements[alias].name);
+  return info;
+}
+
+// Memory for requests that bring none: one stretch for everything, so that huge pages are well used.
+class OwnMemory {
+ public:
+  Result<void> allocate(const std::vector<DestinationInfo>& destinations) {
+    std::uint64_t size_bytes = 0;
+    for (const DestinationInfo& d : destinations) {
+      if (d.unit.empty() || units_.emplace(key(d), size_bytes).second) {
+        begins_.push_back(size_bytes);
+        size_bytes += (d.size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+      } else {
+        begins_.push_back(units_.at(key(d)));
+      }
+    }
+    LADING_ASSIGN_OR_RETURN(slab_, device::Slab::allocate(size_bytes));
+    return {};
+  }
+
+  [[nodiscard]] std::span<std::byte> of(std::size_t i, const DestinationInfo& d) const {
+    return d.size_bytes == 0 ? std::span<std::byte>() : slab_.bytes().subspan(begins_[i], d.size_bytes);
+  }
+
+ private:
+  static constexpr std::uint64_t kAlignment = 64;
+  using Key = std::tuple<std::uint64_t, std::string, std::string>;
+  static Key key(const DestinationInfo& d) { return {d.rank, d.unit, d.slot}; }
+
+  std::map<Key, std::uint64_t> units_;
+  std::vector<std::uint64_t> begins_;
+  device::Slab slab_;
+};
+
+class Loading {
+ public:
+  Loading(const Request& request, PlanReport plan) : request_(request) { report_.plan = std::move(plan); }
+
+  Result<Report, LoadFailure> run() {
+    if (!take_memory()) return fail(LoadFailure{PlanStage::kRequest, true, std::move(problems_), ""});
+    const Clock::time_point begin = Clock::now();
+    exec::Outcome outcome = exec::execute(inputs(), options());
+    report_.loading_seconds = seconds_since(begin);
+    report_.facts = facts_of(outcome);
+    if (!outcome.errors.empty()) {
+      return fail(LoadFailure{PlanStage::kProof, true, std::move(outcome.errors), ledger_json(report_)});
+    }
+    report_.read_bytes = outcome.read_bytes;
+    report_.staging_bytes = outcome.staging_bytes;
+    report_.threads = outcome.threads;
+    report_.notes = std::move(outcome.notes);
+    for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
+      if (request_.digests == Digests::kOn) report_.tensors[i].digest = outcome.outcomes[i].digest.text();
+    }
+    return std::move(report_);
+  }
+
+ private:
+  [[nodiscard]] const plan::Plan& plan() const { return *report_.plan.plan; }
+
+  bool take_memory() {
+    std::vector<DestinationInfo> destinations;
+    for (const plan::RankPlan& rank : plan().ranks) {
+      for (const plan::Destination& d : rank.destinations) destinations.push_back(describe(plan(), rank, d));
+    }
+    auto own = std::make_shared<OwnMemory>();
+    if (!request_.memory) {
+      if (auto allocated = own->allocate(destinations); !allocated) problems_.add(std::move(allocated).error());
+      report_.owned = own;
+    }
+    for (std::size_t i = 0; i < destinations.size() && !problems_.is_full(); ++i) {
+      DestinationInfo& d = destinations[i];
+      LoadedTensor loaded;
+      if (!request_.memory) {
+        if (problems_.empty()) loaded.memory = own->of(i, d);
+      } else if (auto memory = request_.memory(d)) {
+        loaded.memory = *memory;
+      } else {
+        problems_.add(std::move(memory).error().of_tensor(d.name).on_rank(static_cast<int>(d.rank)));
+      }
+      loaded.destination = std::move(d);
+      report_.tensors.push_back(std::move(loaded));
+    }
+    return problems_.empty();
+  }
+
+  [[nodiscard]] exec::Inputs inputs() const {
+    exec::Inputs inputs{plan(), {}, {}, {}};
+    std::size_t next = 0;
+    for (const plan::RankPlan& rank : plan().ranks) {
+      auto& memory = inputs.memory.emplace_back();
+      for (std::size_t d = 0; d < rank.destinations.size(); ++d, ++next) {
+        memory.push_back({report_.tensors[next].memory.data(), report_.tensors[next].memory.size()});
+      }
+    }
+    inputs.open = [this](std::uint32_t file) { return open_file(plan().files[file].name); };
+    if (request_.value) {
+      inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
+        LADING_ASSIGN_OR_RETURN(const HostTensor value, request_.value(s.name, rank));
+        return exec::HostValue{value.bytes.data(), value.bytes.size(), value.dtype};
+      };
+    }
+    return inputs;
+  }
+
+  [[nodiscard]] Result<io::File> open_file(const std::string& name) const {
+    return report_.plan.source->open_file(shard(name));
+  }
+
+  [[nodiscard]] const source::SourceFile& shard(const std::string& name) const {
+    const source::CheckpointSource& source = *report_.plan.source;
+    const auto& files = source.catalog().files;
+    const auto found =
+        std::lower_bound(files.begin(), files.end(), name,
+                         [](const checkpoint::CatalogFile& f, const std::string& n) { return f.name < n; });
+    LADING_CHECK(found != files.end() && found->name == name);
+    return source.shards()[static_cast<std::size_t>(found - files.begin())];
+  }
+
+  [[nodiscard]] std::shared_ptr<const ledger::LedgerFacts> facts_of(const exec::Outcome& outcome) const {
+    auto made = std::make_shared<ledger::LedgerFacts>();
+    ledger::LedgerFacts& facts = *made;
+    facts.checkpoint = report_.plan.path;
+    for (const plan::File& file : plan().files) facts.files.push_back(identity_of(file.name));
+    for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
+      const exec::TargetOutcome& one = outcome.outcomes[t];
+      ledger::DestinationFacts& d = facts.destinations.emplace_back();
+      d = {outcome.targets[t].rank, outcome.targets[t].destination, one.written_bytes, one.expected_bytes, {}};
+      if (request_.digests == Digests::kOn && outcome.errors.empty()) d.digest = one.digest;
+    }
+    return made;
+  }
+
+  [[nodiscard]] ledger::FileIdentity identity_of(const std::string& name) const {
+    const io::FileIdentity& identity = shard(name).identity;
+    return {identity.inode, static_cast<std::uint64_t>(std::max<std::int64_t>(0, identity.mtime_s)),
+            static_cast<std::uint64_t>(identity.mtime_ns)};
+  }
+
+  [[nodiscard]] exec::Options options() const {
+    exec::Options options;
+    options.threads = request_.threads;
+    options.verify = request_.digests == Digests::kOn ? exec::Verify::kDigest : exec::Verify::kOff;
+    options.poison = request_.poison == PoisonFirst::kYes ? exec::Poison::kOn : exec::Poison::kOff;
+    options.choice = choice_of(request_.read_method);
+    options.cancelled = request_.cancelled;
+    if (request_.progress) {
+      options.progress = [this](const exec::Progress& p) {
+        request_.progress({p.done_bytes, p.total_bytes, p.read_bytes});
+      };
+    }
+    return options;
+  }
+
+  const Request& request_;
+  Report report_;
+  Errors problems_;
+};
+
+}  // namespace
+
+std::string ledger_json(const Report& report) {
+  return ledger::ledger_json(ledger::make_ledger(*report.plan.plan, *report.facts));
+}
+
+int LoadFailure::exit_code() const { return loading ? 5 : PlanRefusal{stage, problems}.exit_code(); }
+
+Result<Report, LoadFailure> materialize(const Request& request) {
+  const Clock::time_point begin = Clock::now();
+  auto plan = make_plan(request.plan);
+  if (!plan) return fail(LoadFailure{plan.error().stage, false, std::move(plan.error().problems), ""});
+  const double planning_seconds = seconds_since(begin);
+  auto report = Loading(request, *std::move(plan)).run();
+  if (report) report->planning_seconds = planning_seconds;
+  return report;
+}
+
+}  // namespace lading

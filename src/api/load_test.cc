@@ -1,0 +1,379 @@
+// Loads of small checkpoints from real files, through the public API.
+#include "lading/load.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "lading/sample.h"
+#include "support/safetensors_bytes.h"
+#include "support/temp_dir.h"
+
+namespace lading {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string floats(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+// One F32 vector "w".
+std::string f32_file(const std::vector<float>& values) {
+  const std::string data = floats(values);
+  return test::safetensors_bytes(R"({"w":{"dtype":"F32","shape":[)" + std::to_string(values.size()) +
+                                     R"(],"data_offsets":[0,)" + std::to_string(data.size()) + "]}}",
+                                 data);
+}
+
+std::vector<float> as_floats(std::span<const std::byte> memory) {
+  std::vector<float> values(memory.size() / sizeof(float));
+  std::memcpy(values.data(), memory.data(), values.size() * sizeof(float));
+  return values;
+}
+
+class LoadTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_.write("ckpt/model.safetensors", f32_file({1, 2, 3, 4, 5, 6}));
+    request_.plan.checkpoint = dir_.path("ckpt");
+    request_.plan.ranks.reset();
+    request_.poison = PoisonFirst::kYes;
+  }
+
+  Report load() {
+    auto report = materialize(request_);
+    if (!report) {
+      ADD_FAILURE() << report.error().problems.front().text();
+      return {};
+    }
+    return *std::move(report);
+  }
+
+  LoadFailure failure() {
+    auto report = materialize(request_);
+    EXPECT_FALSE(report.has_value());
+    return report ? LoadFailure{} : report.error();
+  }
+
+  void skeleton(const std::string& tensors, const std::string& ties = "[]") {
+    request_.plan.skeleton =
+        PlanDocument::text(R"({"schema": "lading.skeleton/1", "tensors": [)" + tensors + R"(], "ties": )" + ties + "}");
+  }
+  void policy(const std::string& fields) {
+    request_.plan.policy = PlanDocument::text(R"({"schema": "lading.policy/1", )" + fields + "}");
+  }
+
+  test::TempDir dir_;
+  Request request_;
+};
+
+constexpr const char* kW = R"({"name": "w", "kind": "parameter", "shape": [6], "dtype": "F32"})";
+
+TEST_F(LoadTest, BringsMemoryOfItsOwn) {
+  const Report report = load();
+  ASSERT_EQ(report.tensors.size(), 1U);
+  EXPECT_EQ(as_floats(report.tensors[0].memory), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(report.tensors[0].digest.size(), 32U);
+  EXPECT_EQ(report.read_bytes, 24U);
+}
+
+TEST_F(LoadTest, FillsMemoryThatIsBorrowed) {
+  std::map<std::uint64_t, std::vector<std::byte>> memory;
+  request_.plan.mesh = "dp=4";
+  request_.plan.strategy = "fsdp2";
+  request_.memory = [&](const DestinationInfo& d) -> Result<std::span<std::byte>> {
+    memory[d.rank].resize(d.size_bytes);
+    return std::span(memory[d.rank]);
+  };
+  load();
+  EXPECT_EQ(as_floats(memory[0]), (std::vector<float>{1, 2}));
+  EXPECT_EQ(as_floats(memory[2]), (std::vector<float>{5, 6}));
+  EXPECT_TRUE(memory[3].empty()) << "R53: 6 rows on 4 ranks are 2, 2, 2, 0";
+}
+
+TEST_F(LoadTest, EveryProblemWithMemoryIsTold) {
+  request_.plan.mesh = "dp=3";
+  request_.plan.strategy = "ddp";
+  request_.memory = [](const DestinationInfo&) -> Result<std::span<std::byte>> {
+    return fail(Error(Code::kOutOfMemory, "none left"));
+  };
+  const LoadFailure failed = failure();
+  EXPECT_EQ(failed.problems.size(), 3U);
+  EXPECT_EQ(failed.exit_code(), 5);
+}
+
+TEST_F(LoadTest, R24_OneConversionFromTheFilesBits) {
+  dir_.write("ckpt/model.safetensors", f32_file({1 + 0x1p-10F}));
+  policy(R"("dtype": "BF16")");
+  EXPECT_EQ(as_floats(load().tensors[0].memory), (std::vector<float>{1 + 0x1p-10F})) << "never narrowed by a request";
+  policy(R"("dtype": "BF16", "cast": "exact")");
+  const Report exact = load();
+  EXPECT_EQ(exact.tensors[0].destination.dtype, DType::kBF16);
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, exact.tensors[0].memory.data(), 2);
+  EXPECT_EQ(bits, 0x3F80) << "1 + 2^-10 is nearest to 1";
+}
+
+TEST_F(LoadTest, R33_InfinitiesAndNansAreData) {
+  const float inf = std::numeric_limits<float>::infinity();
+  dir_.write("ckpt/model.safetensors", f32_file({inf, -inf, std::numeric_limits<float>::quiet_NaN(), -0.0F}));
+  policy(R"("dtype": "BF16", "cast": "exact")");
+  const Report report = load();
+  std::vector<std::uint16_t> bits(4);
+  std::memcpy(bits.data(), report.tensors[0].memory.data(), 8);
+  EXPECT_EQ(bits, (std::vector<std::uint16_t>{0x7F80, 0xFF80, 0x7FC0, 0x8000}));
+}
+
+// Element by element of the whole tensor, from all ranks.
+std::vector<float> gather(const Report& report, const std::string& name, std::uint64_t rows, std::uint64_t columns,
+                          const std::string& how) {
+  std::vector<float> whole(rows * columns, std::nanf(""));
+  std::uint64_t row = 0;
+  std::uint64_t column = 0;
+  std::uint64_t flat = 0;
+  for (const LoadedTensor& tensor : report.tensors) {
+    if (tensor.destination.name != name) continue;
+    const std::vector<float> part = as_floats(tensor.memory);
+    if (how == "flat") {
+      for (const float value : part) {
+        if (flat < whole.size()) whole[flat++] = value;
+      }
+      continue;
+    }
+    const Shape& local = tensor.destination.local_shape;
+    for (std::uint64_t i = 0; i < part.size(); ++i) {
+      whole[(row + i / local[1]) * columns + column + i % local[1]] = part[i];
+    }
+    (how == "rows" ? row : column) += how == "rows" ? local[0] : local[1];
+  }
+  return whole;
+}
+
+TEST_F(LoadTest, R16_R20_InitialValuesAreTheSameUnderEverySharding) {
+  skeleton(std::string(kW) + R"(, {"name": "new", "kind": "parameter", "shape": [10, 6], "dtype": "F32",
+      "init": {"kind": "normal", "mean": 0, "std": 0.5, "zero_row": 9}})");
+  policy(R"("allow_missing": ["new"], "seed": 7)");
+  const std::vector<float> whole = gather(load(), "new", 10, 6, "rows");
+  EXPECT_NE(whole[0], whole[1]);
+  for (std::size_t c = 0; c < 6; ++c) EXPECT_EQ(whole[54 + c], 0) << "the padding row";
+  const auto bits = [](const std::vector<float>& values) {
+    std::vector<std::uint32_t> out;
+    for (const float value : values) out.push_back(std::bit_cast<std::uint32_t>(value));
+    return out;
+  };
+  for (const int world : {2, 3, 4, 8}) {
+    request_.plan.strategy = "fsdp2";
+    request_.plan.mesh = "dp=" + std::to_string(world);
+    EXPECT_EQ(bits(gather(load(), "new", 10, 6, "rows")), bits(whole)) << world;
+    request_.plan.strategy = "zero3";
+    EXPECT_EQ(bits(gather(load(), "new", 10, 6, "flat")), bits(whole)) << world;
+  }
+  for (const int world : {2, 3}) {
+    request_.plan.strategy = "tp";
+    request_.plan.mesh = "tp=" + std::to_string(world);
+    request_.plan.tp_plan = {{"new", "rowwise"}};
+    EXPECT_EQ(bits(gather(load(), "new", 10, 6, "columns")), bits(whole)) << world;
+  }
+  policy(R"("allow_missing": ["new"], "seed": 8)");
+  request_.plan.mesh = request_.plan.strategy = "";
+  request_.plan.tp_plan.clear();
+  EXPECT_NE(bits(gather(load(), "new", 10, 6, "rows")), bits(whole)) << "another seed";
+}
+
+TEST_F(LoadTest, R19_SampledInF32AndCastOnce) {
+  const auto tensor = [](const std::string& dtype) {
+    return std::string(kW) + R"(, {"name": "new", "kind": "parameter", "shape": [64], "dtype": ")" + dtype +
+           R"(", "init": {"kind": "uniform", "low": -1, "high": 1}})";
+  };
+  policy(R"("allow_missing": ["new"])");
+  skeleton(tensor("F32"));
+  const std::vector<float> wide = as_floats(load().tensors[0].memory);
+  skeleton(tensor("F64"));
+  const Report report = load();
+  std::vector<double> cast(64);
+  std::memcpy(cast.data(), report.tensors[0].memory.data(), 512);
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(cast[i], static_cast<double>(wide[i]));
+}
+
+TEST_F(LoadTest, R17_ReplicasAreBitEqual) {
+  request_.plan.mesh = "replicate=2,shard=2";
+  request_.plan.strategy = "hsdp";
+  const Report report = load();
+  ASSERT_EQ(report.tensors.size(), 4U);
+  EXPECT_EQ(report.tensors[0].digest, report.tensors[2].digest);
+  EXPECT_EQ(report.tensors[1].digest, report.tensors[3].digest);
+  EXPECT_NE(report.tensors[0].digest, report.tensors[1].digest);
+}
+
+TEST_F(LoadTest, R56_PaddingIsZero) {
+  request_.plan.mesh = "dp=4";
+  request_.plan.strategy = "zero3";
+  const Report report = load();
+  ASSERT_EQ(report.tensors.size(), 4U);
+  EXPECT_EQ(as_floats(report.tensors[2].memory), (std::vector<float>{5, 6}));
+  EXPECT_EQ(as_floats(report.tensors[3].memory), (std::vector<float>{0, 0}));
+}
+
+TEST_F(LoadTest, R62_ThreadsAndASecondRunChangeNothing) {
+  ASSERT_TRUE(write_sample_checkpoint(dir_.path("sample")).has_value());
+  request_.plan.checkpoint = dir_.path("sample");
+  const std::string once = ledger_json(load());
+  EXPECT_EQ(ledger_json(load()), once);
+  for (const std::uint32_t threads : {1U, 2U, 7U}) {
+    request_.threads = threads;
+    EXPECT_EQ(ledger_json(load()), once);
+  }
+  for (const ReadMethod method :
+       {ReadMethod::kPread, ReadMethod::kDirect, ReadMethod::kUring, ReadMethod::kUringDirect}) {
+    request_.read_method = method;
+    EXPECT_EQ(ledger_json(load()), once);
+  }
+}
+
+TEST_F(LoadTest, R7_R14_AKeptValueIsNotTouched) {
+  skeleton(std::string(kW) + R"(, {"name": "table", "kind": "non_persistent_buffer", "shape": [2], "dtype": "F32",
+      "presence": "real", "device": "cpu"})");
+  std::vector<float> table = {7, 8};
+  std::vector<float> w(6);
+  request_.memory = [&](const DestinationInfo& d) -> Result<std::span<std::byte>> {
+    return std::as_writable_bytes(std::span(d.name == "table" ? table : w));
+  };
+  load();
+  EXPECT_EQ(table, (std::vector<float>{7, 8}));
+  EXPECT_EQ(w, (std::vector<float>{1, 2, 3, 4, 5, 6}));
+}
+
+TEST_F(LoadTest, R66_ACallComesWhenItsInputsAreComplete) {
+  skeleton(std::string(kW) + R"(, {"name": "sum", "kind": "non_persistent_buffer", "shape": [1], "dtype": "F32",
+      "derivation": {"kind": "call", "inputs": ["w"]}},
+      {"name": "twice", "kind": "non_persistent_buffer", "shape": [1], "dtype": "F32",
+      "derivation": {"kind": "call", "inputs": ["sum"]}})");
+  std::map<std::string, std::vector<float>> memory = {{"w", {0, 0, 0, 0, 0, 0}}, {"sum", {0}}, {"twice", {0}}};
+  request_.memory = [&](const DestinationInfo& d) -> Result<std::span<std::byte>> {
+    return std::as_writable_bytes(std::span(memory.at(d.name)));
+  };
+  std::map<std::string, float> made;
+  request_.value = [&](const std::string& name, std::uint64_t) -> Result<HostTensor> {
+    float& value = made[name];
+    if (name == "sum") {
+      for (const float one : memory["w"]) value += one;
+    } else {
+      value = 2 * memory["sum"][0];
+    }
+    return HostTensor{std::as_bytes(std::span(&value, 1)), DType::kF32};
+  };
+  load();
+  EXPECT_EQ(memory["sum"][0], 21);
+  EXPECT_EQ(memory["twice"][0], 42);
+}
+
+TEST_F(LoadTest, R6_AValueThatNobodyHasIsNamed) {
+  skeleton(std::string(kW) + R"(, {"name": "table", "kind": "non_persistent_buffer", "shape": [2], "dtype": "F32",
+      "derivation": {"kind": "host"}})");
+  const LoadFailure failed = failure();
+  EXPECT_TRUE(failed.loading);
+  EXPECT_EQ(failed.problems.front().tensor, "table");
+  EXPECT_EQ(failed.problems.front().rule, "R6");
+  EXPECT_THAT(failed.ledger, HasSubstr(R"("complete": false)"));
+}
+
+TEST_F(LoadTest, R50_TiedKeysThatDifferAreFoundWhileLoading) {
+  const auto file = [](float other) {
+    return test::safetensors_bytes(
+        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
+        floats({1, 2, 1, other}));
+  };
+  skeleton(R"({"name": "a", "kind": "parameter", "shape": [2], "dtype": "F32"},
+      {"name": "b", "kind": "parameter", "shape": [2], "dtype": "F32"})",
+           R"([["a", "b"]])");
+  dir_.write("ckpt/model.safetensors", file(2));
+  EXPECT_EQ(load().tensors.size(), 1U) << "one storage";
+  dir_.write("ckpt/model.safetensors", file(3));
+  const LoadFailure failed = failure();
+  EXPECT_EQ(failed.problems.front().code, Code::kValuesDiffer);
+  EXPECT_EQ(failed.problems.front().rule, "R50");
+  EXPECT_THAT(failed.problems.front().found, HasSubstr("element 1"));
+}
+
+// Something happens to the file between planning and reading: when memory is asked for, the plan stands.
+class ChangingFile : public LoadTest {
+ protected:
+  LoadFailure fail_after(const std::function<void()>& change) {
+    request_.memory = [this, change](const DestinationInfo& d) -> Result<std::span<std::byte>> {
+      change();
+      memory_.resize(d.size_bytes);
+      return std::span(memory_);
+    };
+    return failure();
+  }
+  std::vector<std::byte> memory_;
+};
+
+TEST_F(ChangingFile, Fault37_Truncated) {
+  const LoadFailure failed =
+      fail_after([&] { std::filesystem::resize_file(dir_.path("ckpt/model.safetensors"), 100); });
+  EXPECT_TRUE(failed.loading);
+  EXPECT_EQ(failed.exit_code(), 5);
+  EXPECT_EQ(failed.problems.front().code, Code::kFileChanged);
+}
+
+TEST_F(ChangingFile, Fault38_ReplacedByRename) {
+  dir_.write("other", f32_file({9, 9, 9, 9, 9, 9}));
+  const LoadFailure failed =
+      fail_after([&] { std::filesystem::rename(dir_.path("other"), dir_.path("ckpt/model.safetensors")); });
+  EXPECT_EQ(failed.problems.front().code, Code::kFileChanged);
+}
+
+TEST_F(ChangingFile, Fault38_RewrittenInPlace) {
+  const LoadFailure failed = fail_after([&] { dir_.write("ckpt/model.safetensors", f32_file({9, 9, 9, 9, 9, 9})); });
+  EXPECT_EQ(failed.problems.front().code, Code::kFileChanged);
+}
+
+TEST_F(ChangingFile, R45_Removed) {
+  const LoadFailure failed = fail_after([&] { std::filesystem::remove(dir_.path("ckpt/model.safetensors")); });
+  EXPECT_TRUE(failed.loading);
+}
+
+TEST_F(LoadTest, Fault58_ALoadInAForkedChildIsRight) {
+  load();  // the parent has loaded before
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto report = materialize(request_);
+    const bool right =
+        report.has_value() && as_floats(report->tensors[0].memory) == std::vector<float>{1, 2, 3, 4, 5, 6};
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  load();
+}
+
+TEST_F(LoadTest, Fault58_LoadsAtOnceInOneProcessAreRight) {
+  std::atomic<int> right = 0;
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      const auto report = materialize(request_);
+      if (report && as_floats(report->tensors[0].memory) == std::vector<float>{1, 2, 3, 4, 5, 6}) ++right;
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(right, 8);
+}
+
+}  // namespace
+}  // namespace lading

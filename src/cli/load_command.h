@@ -1,0 +1,22 @@
+// `lading load`
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/command.h"
+#include "lading/load.h"
+
+namespace lading::cli {
+
+struct LoadArguments {
+  Request request;
+  std::optional<std::string> ledger;
+  bool json = false;
+};
+
+CLI::App* add_load(CLI::App& app, LoadArguments& arguments);
+int run_load(const LoadArguments& arguments, Output& output);
+
+}  // namespace lading::cli

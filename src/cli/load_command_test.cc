@@ -1,0 +1,167 @@
+#include "cli/load_command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "base/json_reader.h"
+#include "cli/progress.h"
+#include "lading/sample.h"
+#include "support/temp_dir.h"
+
+namespace lading::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Ran {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+Ran run_it(const std::vector<std::string>& arguments) {
+  Output output;
+  const int code = run(arguments, output);
+  return {code, output.out, output.err};
+}
+
+class LoadCommand : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(write_sample_checkpoint(sample()).has_value()); }
+
+  [[nodiscard]] std::string sample() const { return dir_.path("sample"); }
+  [[nodiscard]] std::string ledger() const { return dir_.path("ledger.json"); }
+
+  test::TempDir dir_;
+};
+
+TEST_F(LoadCommand, SaysWhatWasLoaded) {
+  const Ran ran = run_it({"load", sample()});
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_THAT(ran.out, HasSubstr("loaded: 22 tensors on 1 rank"));
+  EXPECT_THAT(ran.out, HasSubstr("254.47 kB"));
+}
+
+TEST_F(LoadCommand, R62_EveryLayoutHasTheFilesDigests) {
+  for (const auto& [mesh, strategy] : std::vector<std::pair<std::string, std::string>>{{"", ""},
+                                                                                       {"dp=3", "ddp"},
+                                                                                       {"dp=5", "fsdp2"},
+                                                                                       {"replicate=2,shard=3", "hsdp"},
+                                                                                       {"tp=4", "tp"},
+                                                                                       {"dp=4,tp=2", "fsdp2+tp"},
+                                                                                       {"dp=7", "zero3"}}) {
+    std::vector<std::string> arguments = {"load", sample(), "--ledger", ledger(), "--poison"};
+    if (!mesh.empty()) arguments.insert(arguments.end(), {"--mesh", mesh, "--strategy", strategy});
+    const Ran loaded = run_it(arguments);
+    ASSERT_EQ(loaded.code, 0) << strategy << loaded.err;
+    const Ran verified = run_it({"verify", sample(), ledger()});
+    EXPECT_EQ(verified.code, 0) << strategy << verified.err;
+    EXPECT_THAT(verified.out, HasSubstr("verified: 22 tensors"));
+  }
+}
+
+TEST_F(LoadCommand, OneRankIsVerifiedInPart) {
+  ASSERT_EQ(
+      run_it({"load", sample(), "--mesh", "dp=4", "--strategy", "fsdp2", "--rank", "2", "--ledger", ledger()}).code, 0);
+  const Ran verified = run_it({"verify", sample(), ledger()});
+  EXPECT_EQ(verified.code, 0) << verified.err;
+  EXPECT_THAT(verified.out, HasSubstr("in part"));
+}
+
+TEST_F(LoadCommand, AFlippedBitInTheFilesIsADifference) {
+  ASSERT_EQ(run_it({"load", sample(), "--ledger", ledger()}).code, 0);
+  const std::string shard = "sample/model-00001-of-00002.safetensors";
+  std::string bytes = dir_.read(shard);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  dir_.write(shard, bytes);
+  const Ran verified = run_it({"verify", sample(), ledger()});
+  EXPECT_EQ(verified.code, 6);
+  EXPECT_THAT(verified.err, HasSubstr("differs:"));
+  const Ran json = run_it({"verify", sample(), ledger(), "--json"});
+  EXPECT_EQ(json.code, 6);
+  EXPECT_THAT(json.out, HasSubstr("\"ok\": false"));
+  EXPECT_THAT(json.out, HasSubstr("values_differ"));
+}
+
+TEST_F(LoadCommand, JsonIsOneDocument) {
+  const Ran ran = run_it({"load", sample(), "--json"});
+  EXPECT_EQ(ran.code, 0);
+  const auto document = JsonDocument::parse(JsonBuffer::copy_of(ran.out));
+  ASSERT_TRUE(document.has_value()) << ran.out;
+  EXPECT_THAT(ran.out, HasSubstr("\"schema\": \"lading.load/1\""));
+}
+
+TEST_F(LoadCommand, WhatCannotBePlannedIsRefusedAsPlanDoes) {
+  EXPECT_EQ(run_it({"load", dir_.path("nothing")}).code, 3);
+  EXPECT_EQ(run_it({"load", sample(), "--mesh", "dp=2"}).code, 2);
+  dir_.write("policy.json", R"({"schema": "lading.policy/1", "budget_bytes": 1})");
+  EXPECT_EQ(run_it({"load", sample(), "--policy", dir_.path("policy.json")}).code, 4);
+}
+
+TEST_F(LoadCommand, ADeviceThatIsNotTheHostIsRefused) {
+  const Ran ran = run_it({"load", sample(), "--mesh", "dp=1", "--strategy", "single", "--device", "cuda:0"});
+  EXPECT_EQ(ran.code, 5) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("R34"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("loaded:")));
+}
+
+TEST_F(LoadCommand, Fault56_AnInterruptedLoadSaysThatItIsIncomplete) {
+  const std::atomic<bool> interrupted = true;
+  Output output;
+  output.interrupted = &interrupted;
+  EXPECT_EQ(run({"load", sample()}, output), 5);
+  EXPECT_THAT(output.err, HasSubstr("cancelled"));
+  EXPECT_THAT(output.err, HasSubstr("incomplete"));
+}
+
+TEST_F(LoadCommand, ALedgerThatCannotBeWrittenIsAFailure) {
+  const Ran ran = run_it({"load", sample(), "--ledger", dir_.path("no/such/folder/ledger.json")});
+  EXPECT_EQ(ran.code, 5);
+  EXPECT_THAT(ran.err, HasSubstr("write_failed"));
+}
+
+TEST_F(LoadCommand, ALedgerThatIsNoneIsRefused) {
+  dir_.write("ledger.json", "{}");
+  EXPECT_EQ(run_it({"verify", sample(), ledger()}).code, 4);
+  EXPECT_EQ(run_it({"verify", sample(), dir_.path("nothing.json")}).code, 4);
+}
+
+TEST_F(LoadCommand, TheDemoLoadsEightRanksAndVerifiesThem) {
+  const Ran ran = run_it({"demo", "--dir", dir_.path("demo")});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("22 tensors in 2 files"));
+  EXPECT_THAT(ran.out, HasSubstr("loaded: 22 tensors on 8 ranks of dp=4,tp=2"));
+  EXPECT_THAT(ran.out, HasSubstr("verified: 22 tensors"));
+}
+
+TEST(Progress, SaysHowFastAndHowLong) {
+  EXPECT_EQ(progress_text({5'000'000'000, 20'000'000'000, 0}, 2.5), "5.00 GB of 20.00 GB  2.00 GB/s  0:08 left");
+  EXPECT_EQ(progress_text({0, 0, 0}, 0), "0 B of 0 B  0.00 GB/s");
+}
+
+TEST(Progress, ABarOnATerminalAndLinesElsewhere) {
+  std::string shown;
+  Output output;
+  output.live = [&](std::string_view text) { shown += text; };
+  const auto start = ProgressLine::Clock::now();
+  ProgressLine lines(output);
+  lines.show({1, 2, 0}, start + std::chrono::seconds(1));
+  EXPECT_EQ(shown, "");
+  lines.show({1, 2, 0}, start + std::chrono::seconds(7));
+  EXPECT_THAT(shown, HasSubstr("lading: 1 B of 2 B"));
+  shown.clear();
+  output.live_is_terminal = true;
+  ProgressLine bar(output);
+  bar.show({1, 2, 0}, start + std::chrono::seconds(1));
+  EXPECT_THAT(shown, HasSubstr(" 50%"));
+  bar.clear();
+  EXPECT_THAT(shown, ::testing::EndsWith("\r\x1b[K"));
+}
+
+}  // namespace
+}  // namespace lading::cli

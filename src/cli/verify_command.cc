@@ -1,0 +1,108 @@
+#include "cli/verify_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error_json.h"
+#include "base/json_writer.h"
+#include "base/text.h"
+#include "base/version.h"
+#include "cli/columns.h"
+#include "cli/problems.h"
+#include "cli/style.h"
+
+namespace lading::cli {
+namespace {
+
+constexpr int kDiffers = 6;
+constexpr std::size_t kNotVerifiedShown = 10;
+
+std::string text_of(const Verification& found, Colour colour) {
+  const Style style(colour);
+  const bool agree = found.differences.empty();
+  std::string out = fmt::format(
+      "{}: {} of memory against {} of files\n", agree ? style.green("verified") : style.red("differs"),
+      plural(found.tensors_verified + found.tensors_partly_verified, "tensor"), human_bytes(found.read_bytes));
+  if (found.tensors_partly_verified > 0) {
+    out += fmt::format("  {} in part: the ledger has not all ranks\n", plural(found.tensors_partly_verified, "tensor"));
+  }
+  if (!found.not_verified.empty()) {
+    out += fmt::format("  {} that no file holds:\n", plural(found.not_verified.size(), "tensor"));
+    const std::size_t shown = std::min(kNotVerifiedShown, found.not_verified.size());
+    for (std::size_t i = 0; i < shown; ++i) {
+      const auto& [tensor, reason] = found.not_verified[i];
+      out += fmt::format("    {}  {}\n", shown_name(tensor), style.dim(shorten(reason)));
+    }
+    if (found.not_verified.size() > shown)
+      out += style.dim(fmt::format("    … {} more; --json has all\n", with_commas(found.not_verified.size() - shown)));
+  }
+  return out;
+}
+
+std::string json_of(const Verification& found) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("schema").string("lading.verify/1");
+  json.key("lading").string(kVersion);
+  json.key("ok").boolean(found.differences.empty());
+  json.key("tensors_verified").number(found.tensors_verified);
+  json.key("tensors_partly_verified").number(found.tensors_partly_verified);
+  json.key("records_verified").number(found.records_verified);
+  json.key("read_bytes").number(found.read_bytes);
+  json.key("not_verified").begin_array();
+  for (const auto& [tensor, reason] : found.not_verified) {
+    json.begin_object(JsonWriter::Lines::kOne).key("name").string(tensor).key("reason").string(reason).end_object();
+  }
+  json.end_array();
+  write_errors(json, "problems", found.differences);
+  json.end_object();
+  return json.take();
+}
+
+std::string refusal_json(const Errors& problems) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("schema").string("lading.verify/1");
+  json.key("lading").string(kVersion);
+  json.key("ok").boolean(false);
+  write_errors(json, "problems", problems);
+  json.end_object();
+  return json.take();
+}
+
+}  // namespace
+
+CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments) {
+  CLI::App* command = app.add_subcommand(
+      "verify",
+      "Compare the digests of what was loaded with the files, whatever the layout was; exit code 6 if they differ");
+  VerifyRequest& request = arguments.request;
+  command->add_option("CKPT", request.checkpoint, "The checkpoint, as inspect takes it")->required();
+  command->add_option("LEDGER", request.ledger.value, "The bill of lading that load --ledger wrote")->required();
+  command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
+  command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/verify.md)");
+  command->add_option("--root", request.root, "Follow links anywhere beneath this directory");
+  command->add_option("--revision", request.revision, "Branch, tag or commit of a cached repository");
+  command->add_flag_callback(
+      "--allow-trailing-bytes", [&] { request.trailing_bytes = TrailingBytesPolicy::kAllow; },
+      "Accept bytes behind the last tensor");
+  return command;
+}
+
+int run_verify(const VerifyArguments& arguments, Output& output) {
+  const Style style(output.err_colour);
+  VerifyRequest request = arguments.request;
+  request.cancelled = output.interrupted;
+  const auto found = verify(request);
+  if (!found) {
+    if (arguments.json) output.out += refusal_json(found.error().problems);
+    tell(found.error().problems, style.red("refused:"), output);
+    return found.error().exit_code();
+  }
+  tell(found->differences, style.red("differs:"), output);
+  output.out += arguments.json ? json_of(*found) : text_of(*found, output.out_colour);
+  return found->differences.empty() ? 0 : kDiffers;
+}
+
+}  // namespace lading::cli
