@@ -12,13 +12,14 @@ SYSTEM_PACKAGES=(
 
 usage() {
   cat <<'TEXT'
-./dev demo    build lading, write a sample checkpoint and inspect it
+./dev demo    build lading, write a sample checkpoint, inspect it, load it as eight ranks and verify it
 ./dev test    build and run every test; ends with "N passed, M failed, K skipped"
 
 ./dev setup   install what is needed: system packages, and .venv for Python
 ./dev build   leave the command at build/lading
 ./dev lint    formatting, clang-tidy and the repository's own rules
 ./dev fuzz    fuzz the readers (./dev fuzz --help)
+./dev bench   measure loading, peers side by side; the results go to bench/results
 TEXT
 }
 
@@ -89,7 +90,7 @@ build_release() {
 }
 
 run_demo() {
-  say "writing a sample checkpoint and inspecting it"
+  say "writing a sample checkpoint, inspecting it, loading it as eight ranks and verifying it"
   build/lading demo --dir build/demo
   cat <<'TEXT'
 
@@ -100,6 +101,9 @@ Try next:
                                                 what one rank would load
   build/lading plan build/demo --mesh dp=4,tp=2 --strategy fsdp2+tp --explain model.norm.weight
                                                 where a tensor comes from, and why
+  build/lading load build/demo --mesh dp=4 --strategy zero3 --ledger build/ledger.json
+  build/lading verify build/demo build/ledger.json
+                                                another layout, the same digests
   build/lading inspect PATH                     your own checkpoint: a file, a directory, or org/name
                                                 from the Hugging Face cache (add --verify-hash)
 TEXT
