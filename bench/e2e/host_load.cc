@@ -58,24 +58,28 @@ bool is_right(const lading::Report& report, const lading::Inspection& inspection
 }
 
 int run_memcpy(const lading::Inspection& inspection) {
-  std::vector<std::vector<char>> files;
+  std::vector<Slab> files;  // in huge pages too: the ceiling should not suffer from small ones
   std::size_t size_bytes = 0;
   for (const lading::ShardInfo& shard : inspection.shards) {
-    files.push_back(file_bytes(shard.path));
-    size_bytes += files.back().size();
+    const std::vector<char> bytes = file_bytes(shard.path);
+    auto slab = Slab::allocate(bytes.size());
+    if (!slab) return 1;
+    std::memcpy(slab->bytes().data(), bytes.data(), bytes.size());
+    size_bytes += bytes.size();
+    files.push_back(*std::move(slab));
   }
   constexpr std::size_t kBlock = std::size_t{1} << 20;
   struct Block {
-    const char* from;
+    const std::byte* from;
     std::size_t to;
     std::size_t size;
   };
   std::vector<Block> blocks;
   std::size_t to = 0;
-  for (const auto& file : files) {
-    for (std::size_t at = 0; at < file.size(); at += kBlock) {
-      const std::size_t size = std::min(kBlock, file.size() - at);
-      blocks.push_back({file.data() + at, to, size});
+  for (const Slab& file : files) {
+    for (std::size_t at = 0; at < file.bytes().size(); at += kBlock) {
+      const std::size_t size = std::min(kBlock, file.bytes().size() - at);
+      blocks.push_back({file.bytes().data() + at, to, size});
       to += size;
     }
   }

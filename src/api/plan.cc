@@ -171,6 +171,7 @@ class Planning {
 
   void lay_out() {
     std::vector<layout::TensorInfo> infos;
+    infos.reserve(skeleton_.tensors.size());
     for (const model::Tensor& tensor : skeleton_.tensors) {
       infos.push_back({tensor.name, tensor.shape, is_laid_out_as_parameter(tensor)});
     }
@@ -216,6 +217,7 @@ class Planning {
     report.ignored_keys = made.ignored_keys;
     report.unexpected_keys = made.unexpected_keys;
     report.warnings = made.warnings;
+    report.tensors.reserve(made.statements.size());
     for (const plan::Statement& s : made.statements) {
       report.tensors.push_back(
           {s.name, std::string(model::word(s.kind)), s.shape, s.storage, std::string(word(s.provenance)), 0});

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <span>
 
 #include "base/text.h"
 
@@ -97,9 +98,14 @@ class JsonTreeBuilder {
 
   Result<JsonDocument, JsonFault> build() {
     const std::string_view text = buffer_.text();
-    if (const auto bad = find_invalid_utf8(text)) {
-      return fail(JsonFault{at(*bad, Error(Code::kJsonUtf8, "invalid UTF-8").wanted("UTF-8 text")), {}});
+    // simdjson tells quickly whether; only the slower search tells where.
+    if (!simdjson::validate_utf8(text.data(), text.size())) {
+      const std::size_t bad = find_invalid_utf8(text).value_or(0);
+      return fail(JsonFault{at(bad, Error(Code::kJsonUtf8, "invalid UTF-8").wanted("UTF-8 text")), {}});
     }
+    // A header of many small tensors has a node per 8 bytes. Strings are never longer than the text they stand in.
+    document_.nodes_.reserve(text.size() / 8);
+    document_.strings_.reserve(text.size());
     ondemand::parser parser;
     ondemand::document document;
     if (auto error = parser.iterate(text.data(), text.size(), buffer_.capacity_bytes()).get(document)) {
@@ -201,7 +207,7 @@ class JsonTreeBuilder {
     const std::uint32_t node = add_node(JsonKind::kObject, offset, {});
     ondemand::object object;
     if (auto error = value.get_object().get(object)) return syntax_error(offset, simdjson::error_message(error));
-    std::vector<std::uint32_t> keys;
+    const std::size_t first_key = keys_.size();
     for (auto field_or_error : object) {
       ondemand::field field;
       if (auto error = std::move(field_or_error).get(field)) return container_error(error);
@@ -209,13 +215,14 @@ class JsonTreeBuilder {
       const std::uint32_t key_offset = offset_of(field.key().raw()) - 1;
       std::string_view key;
       if (auto error = field.unescaped_key().get(key)) return string_error(key_offset, error);
-      keys.push_back(add_node(JsonKind::kString, key_offset, key));
-      path_.push_back(keys.back());
+      path_.push_back(add_node(JsonKind::kString, key_offset, key));
+      keys_.push_back(path_.back());
       if (!walk(field.value(), depth + 1)) return false;
       path_.pop_back();
     }
     close(node);
-    collect_duplicates(std::move(keys));
+    collect_duplicates(std::span(keys_).subspan(first_key));
+    keys_.resize(first_key);
     return true;
   }
 
@@ -283,9 +290,13 @@ class JsonTreeBuilder {
     return keys;
   }
 
-  // Sorting instead of hashing: no crafted set of keys makes it slow.
-  void collect_duplicates(std::vector<std::uint32_t> keys) {
-    std::stable_sort(keys.begin(), keys.end(), [&](auto a, auto b) { return text_of(a) < text_of(b); });
+  // Sorting instead of hashing: no crafted set of keys makes it slow. Nodes are numbered in the order of the text.
+  void collect_duplicates(std::span<std::uint32_t> keys) {
+    const auto before = [&](std::uint32_t a, std::uint32_t b) {
+      const int order = text_of(a).compare(text_of(b));
+      return order != 0 ? order < 0 : a < b;
+    };
+    if (!std::is_sorted(keys.begin(), keys.end(), before)) std::sort(keys.begin(), keys.end(), before);
     for (std::size_t i = 1; i < keys.size(); ++i) {
       if (text_of(keys[i - 1]) != text_of(keys[i])) continue;
       if (duplicates_.list.size() == Errors::kMaxListed) {
@@ -306,6 +317,7 @@ class JsonTreeBuilder {
   JsonDuplicates& duplicates_;
   JsonDocument document_;
   std::vector<std::uint32_t> path_;  // the key nodes that lead to here
+  std::vector<std::uint32_t> keys_;  // the key nodes of the objects that are open, one object behind the other
   ondemand::document* parsed_ = nullptr;
   std::vector<std::uint32_t> shared_path_of_;
   std::shared_ptr<const std::vector<std::string>> shared_path_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/checked.h"
+#include "base/element_bytes.h"
 #include "lading/result.h"
 
 namespace lading {
@@ -27,14 +28,7 @@ std::optional<std::uint64_t> Shape::num_elems() const {
 
 std::optional<std::uint64_t> Shape::size_bytes(DType dtype) const {
   const auto elems = num_elems();
-  if (!elems) return std::nullopt;
-  // Eight elements always fill `bits` whole bytes; only the rest can end inside one.
-  const std::uint64_t element_bits = bits(dtype);
-  const std::uint64_t rest_bits = *elems % 8 * element_bits;
-  if (rest_bits % 8 != 0) return std::nullopt;
-  const auto whole = checked_mul(*elems / 8, element_bits);
-  if (!whole) return std::nullopt;
-  return checked_add(*whole, rest_bits / 8);
+  return elems ? element_bytes(*elems, dtype) : std::nullopt;
 }
 
 std::string Shape::text() const { return fmt::format("[{}]", fmt::join(dims_, ", ")); }

@@ -10,12 +10,17 @@ namespace lading::checkpoint {
 namespace {
 
 bool by_name(const CatalogTensor& a, const CatalogTensor& b) {
-  return a.name != b.name ? a.name < b.name : a.file < b.file;
+  const int order = a.name.compare(b.name);
+  return order != 0 ? order < 0 : a.file < b.file;
 }
 
 // Moves the shards into a catalog; tensors that are in two shards stand there twice, side by side.
 CatalogResult merge(std::vector<std::optional<ShardHeader>> shards) {
   CatalogResult result;
+  std::size_t count = 0;
+  for (const std::optional<ShardHeader>& shard : shards) count += shard ? shard->header.tensors.size() : 0;
+  std::vector<CatalogTensor>& tensors = result.catalog.tensors;
+  tensors.reserve(count);
   for (std::optional<ShardHeader>& shard : shards) {
     const auto file = static_cast<std::uint32_t>(result.catalog.files.size());
     result.catalog.files.emplace_back();
@@ -23,12 +28,12 @@ CatalogResult merge(std::vector<std::optional<ShardHeader>> shards) {
     result.catalog.files.back() = {std::move(shard->name), shard->size_bytes, shard->header.data_begin_bytes,
                                    shard->header.tensors.size(), std::move(shard->header.metadata)};
     for (HeaderTensor& tensor : shard->header.tensors) {
-      result.catalog.tensors.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.unknown_dtype),
-                                        std::move(tensor.shape), file, tensor.bytes});
+      tensors.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.unknown_dtype), std::move(tensor.shape),
+                         file, tensor.bytes});
     }
     result.warnings.add(std::move(shard->header.warnings));
   }
-  std::sort(result.catalog.tensors.begin(), result.catalog.tensors.end(), by_name);
+  if (!std::is_sorted(tensors.begin(), tensors.end(), by_name)) std::sort(tensors.begin(), tensors.end(), by_name);
   return result;
 }
 

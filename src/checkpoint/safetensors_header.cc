@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/checked.h"
 #include "base/text.h"
@@ -35,6 +36,7 @@ class HeaderReader {
           Error(Code::kHeaderField, "the header is not an object").wanted("an object of tensors").got(root.found())));
       return fail(std::move(errors_));
     }
+    drafts_.reserve(root.size());
     for (const JsonMember member : root) {
       if (member.key == kMetadataKey) {
         read_metadata(member.value);
@@ -42,7 +44,10 @@ class HeaderReader {
         read_tensor(member);
       }
     }
-    std::stable_sort(drafts_.begin(), drafts_.end(), by_position);
+    // Most files list their tensors as they lie.
+    if (!std::is_sorted(drafts_.begin(), drafts_.end(), by_position)) {
+      std::stable_sort(drafts_.begin(), drafts_.end(), by_position);
+    }
     // Tiling is judged only when every tensor has one place; otherwise each fault would be told twice.
     if (all_placed_ && duplicates.list.empty()) check_tiling();
     if (!errors_.empty()) return fail(std::move(errors_));
@@ -175,6 +180,7 @@ class HeaderReader {
       return false;
     }
     std::vector<std::uint64_t> dims;
+    dims.reserve(std::min(value->size(), kMaxRank));
     for (const JsonMember member_dim : *value) {
       if (dims.size() == kMaxRank) {
         refuse(draft, member_dim.value.offset(),
@@ -211,7 +217,8 @@ class HeaderReader {
              Error(Code::kHeaderOffsets, "data_offsets is not an array").wanted("[begin, end]").got(value->found()));
       return false;
     }
-    std::vector<std::uint64_t> pair;
+    std::array<std::uint64_t, 2> pair{};
+    std::size_t count = 0;
     for (const JsonMember element : *value) {
       const auto number = element.value.as_uint64();
       if (!number) {
@@ -221,10 +228,10 @@ class HeaderReader {
                    .got(element.value.found()));
         return false;
       }
-      pair.push_back(*number);
-      if (pair.size() > 2) break;
+      if (count < pair.size()) pair[count] = *number;
+      if (++count > pair.size()) break;
     }
-    if (pair.size() != 2) {
+    if (count != pair.size()) {
       refuse(draft, value->offset(),
              Error(Code::kHeaderOffsets, "data_offsets is not a pair")
                  .wanted("[begin, end]")
@@ -247,12 +254,13 @@ class HeaderReader {
   void check_size(const Draft& draft, const JsonValue& shape) {
     if (!draft.tensor.dtype) return check_size_of_unknown(draft, shape);
     const auto size = draft.tensor.shape.size_bytes(*draft.tensor.dtype);
+    if (size == draft.data->size_bytes()) return;
     const std::string what = fmt::format("{} {}", name(*draft.tensor.dtype), draft.tensor.shape.text());
     if (!size) {
       refuse(draft, shape.offset(),
              Error(Code::kHeaderSize, fmt::format("{} is no whole number of bytes below 2^63", what))
                  .wanted("elements that fill whole bytes"));
-    } else if (*size != draft.data->size_bytes()) {
+    } else {
       refuse(draft, shape.offset(),
              Error(Code::kHeaderSize, "shape and dtype do not match data_offsets")
                  .wanted(fmt::format("{} bytes for {}", *size, what))

@@ -162,10 +162,8 @@ Errors check_layout(const Layout& layout, const std::vector<TensorInfo>& tensors
   for (const PlacementRule& rule : layout.rules) check_slot_names(rule, errors);
 
   const PlacementIndex index(layout);
-  std::set<std::string_view> names;
   std::map<std::string_view, Unit> units;
   for (const TensorInfo& tensor : tensors) {
-    names.insert(tensor.name);
     for (const Slot& slot : index.of(tensor.name).slots) {
       const Errors problems = check_cuts(tensor.shape, slot.cuts, layout.mesh);
       for (Error problem : problems) errors.add(std::move(problem).of_tensor(tensor.name));
@@ -178,6 +176,10 @@ Errors check_layout(const Layout& layout, const std::vector<TensorInfo>& tensors
   }
   for (const auto& [name, unit] : units) unit.check_overlaps(errors);
 
+  std::set<std::string_view> names;
+  if (!layout.rules.empty()) {
+    for (const TensorInfo& tensor : tensors) names.insert(names.end(), tensor.name);  // mostly sorted
+  }
   for (const PlacementRule& rule : layout.rules) {
     const bool used = names.count(rule.pattern) > 0 ||
                       (rule.pattern.find('*') != std::string::npos &&

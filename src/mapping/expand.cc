@@ -22,6 +22,7 @@ Piece whole_piece(std::uint32_t source, const Shape& shape) {
   piece.source = source;
   piece.target_origin.assign(shape.rank(), 0);
   if (source != Piece::kFill) piece.source_origin = piece.target_origin;
+  piece.loops.reserve(shape.rank());
   for (std::size_t d = 0; d < shape.rank(); ++d) {
     if (shape[d] > 1) piece.loops.push_back({shape[d], d, 1, d, 1});
   }
@@ -71,7 +72,8 @@ class Expander {
       return fail(Errors(
           Error(Code::kMapping, fmt::format("the checkpoint has no key {}", quote(expression.key))).by_rule("R38")));
     }
-    Pieces pieces{*shape, {expression.key}, {}};
+    Pieces pieces{*shape, {}, {}};
+    pieces.sources.push_back(expression.key);
     if (shape->num_elems() != 0) pieces.pieces.push_back(whole_piece(0, *shape));
     return pieces;
   }

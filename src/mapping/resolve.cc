@@ -48,7 +48,7 @@ class Resolver {
   Resolution run() {
     make_rules_ready();
     if (!errors_.empty()) return {{}, std::move(errors_), {}, false};
-    index_names();
+    if (!rules_.empty()) index_names();  // only rules ask for names
     ignore_keys();
     rename_keys();
     for (std::uint32_t r = 0; r < rules_.size(); ++r) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <queue>
@@ -12,6 +13,8 @@
 namespace lading::plan {
 
 Result<std::vector<std::uint32_t>, Errors> call_order(const std::vector<Statement>& statements) {
+  const auto is_call = [](const Statement& s) { return s.provenance == Provenance::kCall; };
+  if (std::none_of(statements.begin(), statements.end(), is_call)) return std::vector<std::uint32_t>();
   std::map<std::string_view, std::uint32_t> number;
   for (std::uint32_t i = 0; i < statements.size(); ++i) number.emplace(statements[i].name, i);
   Errors errors;

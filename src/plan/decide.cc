@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -62,8 +63,10 @@ class Decider {
  private:
   void resolve_names() {
     std::vector<mapping::Target> targets;
+    targets.reserve(skeleton_.tensors.size());
     for (const Tensor& t : skeleton_.tensors) targets.push_back({t.name, &t.shape, can_be_in_a_file(t.kind)});
     std::vector<std::string_view> keys;
+    keys.reserve(inputs_.catalog.tensors.size());
     for (const checkpoint::CatalogTensor& t : inputs_.catalog.tensors) keys.push_back(t.name);
     names_ = mapping::resolve_partly(inputs_.mapping, targets, keys, [&](std::string_view key) -> const Shape* {
       const checkpoint::CatalogTensor* found = inputs_.catalog.find(key);
@@ -73,6 +76,7 @@ class Decider {
 
   void begin_statements() {
     const layout::PlacementIndex placements(inputs_.layout);
+    out_.plan.statements.reserve(skeleton_.tensors.size());
     for (const Tensor& t : skeleton_.tensors) {
       Statement& s = out_.plan.statements.emplace_back();
       s.name = t.name;
@@ -87,9 +91,7 @@ class Decider {
     out_.is_derived.resize(count);
     out_.is_refused.resize(count);
     out_.is_misplaced.resize(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (names_.disputed.contains(skeleton_.tensors[i].name)) out_.is_refused[i] = true;
-    }
+    for (const std::string& name : names_.disputed) out_.is_refused[*index_of(name)] = true;
   }
 
   [[nodiscard]] std::optional<std::size_t> index_of(const std::optional<std::string>& name) const {
@@ -99,6 +101,7 @@ class Decider {
 
   void check_the_layout() {
     std::vector<layout::TensorInfo> infos;
+    infos.reserve(skeleton_.tensors.size());
     for (std::size_t i = 0; i < skeleton_.tensors.size(); ++i) {
       const Tensor& t = skeleton_.tensors[i];
       infos.push_back({t.name, t.shape, t.kind == Kind::kParameter, out_.class_of[i] != i});
@@ -208,10 +211,13 @@ class Decider {
 }  // namespace
 
 std::vector<std::vector<std::uint32_t>> Decisions::tie_classes() const {
-  std::vector<std::vector<std::uint32_t>> by_head(class_of.size());
-  for (std::uint32_t i = 0; i < class_of.size(); ++i) by_head[class_of[i]].push_back(i);
-  std::erase_if(by_head, [](const auto& members) { return members.size() < 2; });
-  return by_head;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> by_head;
+  for (std::uint32_t i = 0; i < class_of.size(); ++i) {
+    if (class_of[i] != i) by_head.try_emplace(class_of[i], 1, class_of[i]).first->second.push_back(i);
+  }
+  std::vector<std::vector<std::uint32_t>> classes;
+  for (auto& [head, members] : by_head) classes.push_back(std::move(members));
+  return classes;
 }
 
 Result<Decisions, Errors> decide(const PlanInputs& inputs) { return Decider(inputs).run(); }

@@ -45,8 +45,11 @@ class DTypeDecider {
       : inputs_(inputs), pins_(pins), out_(out) {}
 
   Errors run() {
-    const std::vector<std::string> frozen = inputs_.skeleton.frozen_subtrees();
-    const Modules frozen_modules(frozen.begin(), frozen.end());
+    // They matter only where a tower is computed in a dtype of the policy's (R28).
+    Modules frozen_modules;
+    if (inputs_.policy.compute_dtype) {
+      for (std::string& module : inputs_.skeleton.frozen_subtrees()) frozen_modules.insert(std::move(module));
+    }
     for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
       if (!out_.is_refused[i]) decide(i, frozen_modules);
     }
@@ -96,8 +99,9 @@ class DTypeDecider {
     if (is_held_by_its_record(question, *decision)) held_by_record_.insert(head);
     s.storage = decision->storage;
     s.compute = decision->compute;
-    s.dtype_reason =
-        fmt::format("{} ({}; compute {})", decision->reason, decision->storage_rule, decision->compute_rule);
+    s.dtype_reason = std::move(decision->reason);
+    s.dtype_reason.append(" (").append(decision->storage_rule).append("; compute ");
+    s.dtype_reason.append(decision->compute_rule).append(")");
     check_casts(s, head);
     if (s.shape.size_bytes(s.storage)) return;
     errors_.add(Error(Code::kPlan, "the tensor is too large, or ends inside a byte")

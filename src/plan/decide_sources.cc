@@ -43,6 +43,8 @@ Provenance provenance_of(RecipeKind kind) {
   }
 }
 
+constexpr std::uint32_t kNone = 0xFFFF'FFFF;
+
 class SourceDecider {
  public:
   using Members = std::vector<std::uint32_t>;  // of a tie class, or one: statements, ascending
@@ -55,16 +57,25 @@ class SourceDecider {
         allow_missing_(inputs.policy.allow_missing),
         allow_mismatch_(inputs.policy.allow_mismatch),
         keep_(inputs.policy.keep),
-        external_(inputs.policy.external) {}
+        external_(inputs.policy.external),
+        source_number_(inputs.catalog.tensors.size(), kNone) {}
 
   Errors run() {
-    std::vector<Members> classes(out_.plan.statements.size());
-    for (std::uint32_t i = 0; i < out_.class_of.size(); ++i) classes[out_.class_of[i]].push_back(i);
-    for (const Members& members : classes) {
-      if (!members.empty()) decide(members);
+    find_expressions();
+    out_.plan.sources.reserve(inputs_.catalog.tensors.size());
+    std::map<std::uint32_t, Members> tied;  // by head
+    for (Members& members : out_.tie_classes()) tied.emplace(members.front(), std::move(members));
+    Members alone(1);
+    for (std::uint32_t i = 0; i < out_.class_of.size(); ++i) {
+      if (out_.class_of[i] != i) continue;  // decided with its head
+      const auto found = tied.find(i);
+      alone.front() = i;
+      decide(found == tied.end() ? alone : found->second);
     }
     for (const auto& [key, why] : left_alone_) {
-      if (!source_number_.contains(key)) out_.plan.ignored_keys.emplace_back(key, why);
+      const CatalogTensor* found = find_key(key);
+      const bool is_read = found != nullptr && source_number_[index_of(*found)] != kNone;
+      if (!is_read) out_.plan.ignored_keys.emplace_back(key, why);
     }
     return std::move(errors_);
   }
@@ -83,13 +94,35 @@ class SourceDecider {
     give_up(members);
   }
 
-  [[nodiscard]] const Shape* shape_of(std::string_view key) const {
+  // Tensors are decided by name, so the key is mostly the one that was asked for last, or the one behind it.
+  [[nodiscard]] const CatalogTensor* find_key(std::string_view key) {
+    const auto& all = inputs_.catalog.tensors;
+    for (std::size_t near = last_key_; near < std::min(last_key_ + 2, all.size()); ++near) {
+      if (all[near].name == key) return &all[last_key_ = near];
+    }
     const CatalogTensor* found = inputs_.catalog.find(key);
+    if (found != nullptr) last_key_ = index_of(*found);
+    return found;
+  }
+  [[nodiscard]] std::size_t index_of(const CatalogTensor& found) const {
+    return static_cast<std::size_t>(&found - inputs_.catalog.tensors.data());
+  }
+  [[nodiscard]] const Shape* shape_of(std::string_view key) {
+    const CatalogTensor* found = find_key(key);
     return found == nullptr ? nullptr : &found->shape;
   }
-  [[nodiscard]] const Expression* expression_of(const Tensor& t) const {
-    const auto found = names_.resolved.expressions.find(t.name);
-    return found == names_.resolved.expressions.end() ? nullptr : &found->second;
+
+  // All are sorted by name; a tensor that has an expression has a rule, or "".
+  void find_expressions() {
+    expressions_.assign(skeleton_.tensors.size(), nullptr);
+    rules_.assign(skeleton_.tensors.size(), nullptr);
+    auto next = names_.resolved.expressions.begin();
+    auto rule = names_.resolved.decided_by.begin();
+    for (std::size_t i = 0; i < skeleton_.tensors.size() && next != names_.resolved.expressions.end(); ++i) {
+      if (next->first != tensor(i).name) continue;
+      expressions_[i] = &(next++)->second;
+      rules_[i] = &(rule++)->second;
+    }
   }
 
   void decide(const Members& members) {
@@ -155,7 +188,7 @@ class SourceDecider {
   // The keys that these tensors would have been read from are accounted for too (R38).
   void ignore_keys_of(const Members& members, const std::string& why) {
     for (const std::uint32_t i : members) {
-      const Expression* expression = expression_of(tensor(i));
+      const Expression* expression = expressions_[i];
       if (expression == nullptr) continue;
       for (std::string& key : expression->keys()) left_alone_.emplace(std::move(key), why);
     }
@@ -167,7 +200,7 @@ class SourceDecider {
     Statement& s = statement(members.front());
     FromFile result = FromFile::kNothing;
     for (const std::uint32_t i : members) {
-      const Expression* expression = expression_of(tensor(i));
+      const Expression* expression = expressions_[i];
       if (expression == nullptr) continue;
       if (result == FromFile::kTaken) {
         if (!compare_with(members, tensor(i), *expression)) return FromFile::kRefused;
@@ -185,7 +218,7 @@ class SourceDecider {
       out_.pieces[members.front()] = std::move(file);
       s.provenance = Provenance::kFile;
       s.expression = *expression;
-      s.mapping_rule = names_.resolved.decided_by.find(tensor(i).name)->second;
+      s.mapping_rule = *rules_[i];
       s.rule = members.size() > 1 ? "R50" : "R38";
       s.reason = s.mapping_rule.empty()
                      ? "the checkpoint has it"
@@ -270,8 +303,9 @@ class SourceDecider {
 
   bool number_sources(const Tensor& t, const std::vector<std::string>& keys, std::vector<std::uint32_t>& numbers) {
     bool good = true;
+    numbers.reserve(keys.size());
     for (const std::string& key : keys) {
-      const CatalogTensor& found = *inputs_.catalog.find(key);
+      const CatalogTensor& found = *find_key(key);
       if (!found.dtype) {
         errors_.add(Error(Code::kUnknownDType, fmt::format("it needs {}, whose dtype {} is unknown", quote(found.name),
                                                            quote(found.unknown_dtype)))
@@ -280,15 +314,14 @@ class SourceDecider {
         good = false;
         continue;
       }
-      const auto [place, is_new] =
-          source_number_.try_emplace(key, static_cast<std::uint32_t>(out_.plan.sources.size()));
-      if (is_new) add_source(found);
-      numbers.push_back(place->second);
+      std::uint32_t& number = source_number_[index_of(found)];
+      if (number == kNone) number = add_source(found);
+      numbers.push_back(number);
     }
     return good;
   }
 
-  void add_source(const CatalogTensor& found) {
+  std::uint32_t add_source(const CatalogTensor& found) {
     const auto [file, is_new] =
         file_number_.try_emplace(found.file, static_cast<std::uint32_t>(out_.plan.files.size()));
     if (is_new) {
@@ -296,6 +329,7 @@ class SourceDecider {
       out_.plan.files.push_back({f.name, f.size_bytes});
     }
     out_.plan.sources.push_back({found.name, file->second, found.bytes, *found.dtype, found.shape});
+    return static_cast<std::uint32_t>(out_.plan.sources.size() - 1);
   }
 
   // No file has it, or not in this shape: a derivation, the value that is there, or an initial value.
@@ -379,7 +413,10 @@ class SourceDecider {
   NameList allow_mismatch_;
   NameList keep_;
   NameList external_;
-  std::map<std::string, std::uint32_t, std::less<>> source_number_;
+  std::vector<const Expression*> expressions_;  // by statement; null: no key is for it
+  std::vector<const std::string*> rules_;       // by statement: the id of the rule that made the expression, or ""
+  std::vector<std::uint32_t> source_number_;    // by tensor of the catalog, into Plan::sources; or kNone
+  std::size_t last_key_ = 0;                    // into the catalog's tensors
   std::map<std::uint32_t, std::uint32_t> file_number_;
   std::map<std::string, std::string> left_alone_;  // keys that a tensor has and does not read, and why
   Errors errors_;

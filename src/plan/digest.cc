@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "base/version.h"
 #include "plan/plan.h"
@@ -27,9 +29,10 @@ class Hasher {
   }
 
   void number(std::uint64_t number) {
-    std::array<unsigned char, 8> bytes{};
-    for (unsigned i = 0; i < 8; ++i) bytes[i] = static_cast<unsigned char>(number >> (8 * i));
-    add(bytes.data(), bytes.size());
+    if (gathered_.size() - gathered_bytes_ < sizeof number) flush();
+    unsigned char* const to = gathered_.data() + gathered_bytes_;
+    for (unsigned i = 0; i < sizeof number; ++i) to[i] = static_cast<unsigned char>(number >> (8 * i));
+    gathered_bytes_ += sizeof number;
   }
   // -0 and 0 are different values; all NaNs are one.
   void fraction(double value) {
@@ -57,16 +60,27 @@ class Hasher {
   }
 
   std::string hex() {
+    flush();
     const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
     return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
   }
 
  private:
+  // Most are a few bytes: they are gathered, which costs less than a call for each.
   void add(const void* bytes, std::size_t size) {
+    if (size > gathered_.size() - gathered_bytes_) flush();
+    if (size > gathered_.size()) return update(bytes, size);
+    if (size > 0) std::memcpy(gathered_.data() + gathered_bytes_, bytes, size);
+    gathered_bytes_ += size;
+  }
+  void flush() { update(gathered_.data(), std::exchange(gathered_bytes_, 0)); }
+  void update(const void* bytes, std::size_t size) {
     LADING_CHECK(XXH3_128bits_update(state_.get(), bytes, size) == XXH_OK);
   }
 
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+  std::array<unsigned char, 4096> gathered_{};
+  std::size_t gathered_bytes_ = 0;
 };
 
 void add_expression(Hasher& hash, const Expression& e) {
@@ -145,8 +159,10 @@ void add_sources(Hasher& hash, const Plan& plan) {
     hash.number(file->size_bytes);
   });
   std::vector<const Source*> sources;
+  sources.reserve(plan.sources.size());
   for (const Source& source : plan.sources) sources.push_back(&source);
-  std::sort(sources.begin(), sources.end(), [](const Source* a, const Source* b) { return a->key < b->key; });
+  const auto by_key = [](const Source* a, const Source* b) { return a->key < b->key; };
+  if (!std::is_sorted(sources.begin(), sources.end(), by_key)) std::sort(sources.begin(), sources.end(), by_key);
   hash.list(sources, [&](const Source* source) {
     hash.text(source->key);
     hash.text(plan.files[source->file].name);

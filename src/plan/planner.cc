@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/element_bytes.h"
 #include "plan/decide.h"
 #include "plan/work_out.h"
 
@@ -27,15 +28,24 @@ class RankPlanner {
 
   RankPlan run() {
     const auto& statements = decisions_.plan.statements;
-    // By tie class and slot: where this rank's destination is. The first member that the rank has there gives
-    // it its name; the others are more names for it (R49).
+    plan_.destinations.reserve(statements.size());
+    // Of tie classes, by class and slot: where this rank's destination is. The first member that the rank has there
+    // gives it its name; the others are more names for it (R49).
     std::map<std::pair<std::uint32_t, std::string_view>, std::size_t> holders;
+    std::vector<bool> is_tied(statements.size(), false);  // by head
+    for (std::uint32_t i = 0; i < statements.size(); ++i) {
+      if (decisions_.class_of[i] != i) is_tied[decisions_.class_of[i]] = true;
+    }
     for (std::uint32_t i = 0; i < statements.size(); ++i) {
       const Statement& s = statements[i];
       const std::uint32_t head = decisions_.class_of[i];
       for (const layout::Slot& slot : s.placement.slots) {
         const layout::Region region = layout::region_of(s.shape, slot.cuts, layout_.mesh, rank_);
         if (!region.present) continue;
+        if (!is_tied[head]) {
+          add_destination({i, head}, slot, region);
+          continue;
+        }
         const auto [held, is_first] = holders.try_emplace({head, slot.name}, plan_.destinations.size());
         if (is_first) {
           add_destination({i, head}, slot, region);
@@ -62,7 +72,7 @@ class RankPlanner {
     destination.device = layout_.device_of(s.placement, rank_).text();
     destination.unit = region.unit;
     destination.owned_elems = region.owned_elems();
-    destination.buffer_bytes = *Shape{region.buffer_elems}.size_bytes(s.storage);
+    destination.buffer_bytes = *element_bytes(region.buffer_elems, s.storage);
     const Provenance provenance = decisions_.plan.statements[named.head].provenance;
     if (provenance == Provenance::kFile) {
       destination.transfers = work_out_file(decisions_.pieces[named.head], region, s.storage);
@@ -90,6 +100,7 @@ class RankPlanner {
 
   void add_up() {
     std::vector<const Transfer*> transfers;
+    transfers.reserve(plan_.destinations.size());
     std::map<std::pair<std::string_view, std::string_view>, Unit> units;
     const auto add = [&](const std::vector<Transfer>& more) {
       for (const Transfer& transfer : more) transfers.push_back(&transfer);
@@ -142,20 +153,21 @@ Errors check_buffers(const Decisions& decisions, const layout::Layout& layout) {
   Errors errors;
   for (std::size_t i = 0; i < decisions.plan.statements.size() && !errors.is_full(); ++i) {
     const Statement& s = decisions.plan.statements[i];
-    std::vector<const FilePieces*> files = {&decisions.pieces[decisions.class_of[i]]};
-    for (const FilePieces& other : decisions.compared[decisions.class_of[i]]) files.push_back(&other);
+    const std::vector<FilePieces>& compared = decisions.compared[decisions.class_of[i]];
     const auto can_be_cut = [&](const layout::Region& region) {
-      return std::all_of(files.begin(), files.end(), [&](const FilePieces* file) {
-        const WorkInputs inputs{file->pieces, file->source_numbers, decisions.plan.sources, s.storage};
-        return file->source_numbers.empty() || work_out(inputs, region);
-      });
+      const auto can_be = [&](const FilePieces& file) {
+        const WorkInputs inputs{file.pieces, file.source_numbers, decisions.plan.sources, s.storage};
+        return file.source_numbers.empty() || work_out(inputs, region);
+      };
+      return can_be(decisions.pieces[decisions.class_of[i]]) && std::all_of(compared.begin(), compared.end(), can_be);
     };
     for (const layout::Slot& slot : s.placement.slots) {
-      const bool differs = policy::is_packed(s.storage) && !slot.cuts.empty();
+      if (slot.cuts.empty()) continue;  // the tensor whole, whose size was looked at with its dtype
+      const bool differs = policy::is_packed(s.storage);
       const std::uint64_t ranks = differs ? layout.mesh.ranks() : 1;
       for (std::uint64_t rank = 0; rank < ranks; ++rank) {
         const layout::Region region = layout::region_of(s.shape, slot.cuts, layout.mesh, rank);
-        const bool fits = Shape{region.buffer_elems}.size_bytes(s.storage).has_value();
+        const bool fits = element_bytes(region.buffer_elems, s.storage).has_value();
         if (fits && (!differs || can_be_cut(region))) continue;
         errors.add(
             Error(Code::kPlan, differs ? "the layout cuts packed elements inside a byte" : "the buffer is too large")
@@ -195,12 +207,12 @@ Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::
 
 Result<model::Skeleton, Errors> skeleton_of(const checkpoint::Catalog& catalog) {
   std::vector<model::Tensor> tensors;
+  tensors.reserve(catalog.tensors.size());
   for (const checkpoint::CatalogTensor& found : catalog.tensors) {
-    model::Tensor tensor;
+    model::Tensor& tensor = tensors.emplace_back();
     tensor.name = found.name;
     tensor.shape = found.shape;
     tensor.dtype = found.dtype.value_or(DType::kU8);
-    tensors.push_back(std::move(tensor));
   }
   return model::make_skeleton(std::move(tensors), {}, {});
 }

@@ -21,6 +21,8 @@ class TieGrouper {
 
   Errors run() {
     const auto& tensors = inputs_.skeleton.tensors;
+    out_.class_of.reserve(tensors.size());
+    out_.speakers.reserve(tensors.size());
     for (std::uint32_t i = 0; i < tensors.size(); ++i) {
       out_.class_of.push_back(i);
       out_.speakers.push_back({i, i, i});

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/element_bytes.h"
+
 namespace lading::plan {
 namespace {
 
@@ -81,6 +83,7 @@ class Worker {
  public:
   Worker(const WorkInputs& inputs, const Region& region)
       : inputs_(inputs), region_(region), target_strides_(strides_of(region.local_shape)) {
+    source_strides_.reserve(inputs.source_numbers.size());
     for (const std::uint32_t number : inputs.source_numbers)
       source_strides_.push_back(strides_of(inputs.sources[number].shape));
     if (region.flat) flat_boxes(region.local_shape, region.flat->begin, region.flat->end, boxes_);
@@ -137,6 +140,7 @@ class Worker {
 
   void emit(const Piece& piece) {
     std::vector<ElementLoop> loops;
+    loops.reserve(piece.loops.size());
     for (const Loop& loop : piece.loops) {
       const std::uint64_t target = loop.target_step * target_strides_[loop.target_dim];
       // A fill reads nothing; moving with the target lets its loops join.
@@ -160,6 +164,7 @@ class Worker {
       bytes(transfer.run_elems, source.dtype);
     }
     target_bytes(transfer.run_elems);
+    transfer.loops.reserve(loops.size());
     for (const ElementLoop& loop : loops) {
       const std::uint64_t source = piece.is_fill() ? 0 : bytes(loop.source, inputs_.sources[transfer.source].dtype);
       transfer.loops.push_back({loop.count, source, target_bytes(loop.target)});
@@ -206,7 +211,7 @@ class Worker {
 constexpr std::uint64_t kJoinGapBytes = 16 << 10;
 
 void add_reads(const Transfer& transfer, const Source& source, std::vector<Read>& reads) {
-  const auto run = Shape{transfer.run_elems}.size_bytes(source.dtype);
+  const auto run = element_bytes(transfer.run_elems, source.dtype);
   if (!run || *run == 0) return;
   // From the inside out: loops whose rows are near each other are read through, the first that jumps
   // farther becomes a strided read, and what is outside of that is listed.
@@ -226,6 +231,10 @@ void add_reads(const Transfer& transfer, const Source& source, std::vector<Read>
     } else {
       outer.push_back(loop);
     }
+  }
+  if (outer.empty()) {
+    reads.push_back(read);
+    return;
   }
   std::vector<Read> expanded = {read};
   for (const TransferLoop& loop : outer) {
@@ -293,6 +302,7 @@ std::vector<Transfer> padding_fills(const Region& region, DType storage) {
 
 std::vector<Read> reads_of(const std::vector<const Transfer*>& transfers, const std::vector<Source>& sources) {
   std::vector<Read> reads;
+  reads.reserve(transfers.size());
   for (const Transfer* transfer : transfers) {
     if (!transfer->is_fill()) add_reads(*transfer, sources[transfer->source], reads);
   }
@@ -300,6 +310,7 @@ std::vector<Read> reads_of(const std::vector<const Transfer*>& transfers, const 
     return a.file != b.file ? a.file < b.file : a.begin_bytes < b.begin_bytes;
   });
   std::vector<Read> once;
+  once.reserve(reads.size());
   for (auto begin = reads.begin(); begin != reads.end();) {
     std::uint64_t reached = end_of(*begin);
     auto end = begin + 1;
