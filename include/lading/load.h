@@ -95,12 +95,12 @@ struct Report {
 };
 
 struct LoadFailure {
-  PlanStage stage = PlanStage::kRequest;
-  bool loading = false;  ///< it failed after planning: destinations are incomplete, whatever they hold
+  std::optional<PlanStage> refused;  ///< where planning stopped; nothing: it was planned, and then failed
+  bool begun = false;                ///< destinations are incomplete, whatever they hold; false: nothing was written
   Errors problems;
-  std::string ledger;  ///< what was written all the same; "" if nothing was begun
+  std::string ledger;  ///< what was written all the same; "" unless begun
 
-  /// Of the command line: 5 while loading, else as PlanRefusal has it.
+  /// Of the command line: 5, or as PlanRefusal has it where planning stopped.
   [[nodiscard]] LADING_API int exit_code() const;
 };
 

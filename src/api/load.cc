@@ -90,13 +90,14 @@ class Loading {
   Loading(const Request& request, PlanReport plan) : request_(request) { report_.plan = std::move(plan); }
 
   Result<Report, LoadFailure> run() {
-    if (!take_memory()) return fail(LoadFailure{PlanStage::kRequest, true, std::move(problems_), ""});
+    if (!take_memory()) return fail(LoadFailure{{}, false, std::move(problems_), ""});
     const Clock::time_point begin = Clock::now();
     exec::Outcome outcome = exec::execute(inputs(), options());
     report_.loading_seconds = seconds_since(begin);
     report_.facts = facts_of(outcome);
     if (!outcome.errors.empty()) {
-      return fail(LoadFailure{PlanStage::kProof, true, std::move(outcome.errors), ledger_json(report_)});
+      std::string ledger = outcome.begun ? ledger_json(report_) : "";
+      return fail(LoadFailure{{}, outcome.begun, std::move(outcome.errors), std::move(ledger)});
     }
     report_.read_bytes = outcome.read_bytes;
     report_.staging_bytes = outcome.staging_bytes;
@@ -124,7 +125,14 @@ class Loading {
     for (std::size_t i = 0; i < destinations.size() && !problems_.is_full(); ++i) {
       DestinationInfo& d = destinations[i];
       LoadedTensor loaded;
-      if (!request_.memory) {
+      if (!request_.memory && d.provenance == "kept") {
+        problems_.add(
+            Error(Code::kUsage, "a value that is there already shall be kept, but nobody brought it")
+                .of_tensor(d.name)
+                .on_rank(static_cast<int>(d.rank))
+                .by_rule("R14")
+                .try_this("hand in the memory that holds it (Request::memory), or call it meta in the skeleton"));
+      } else if (!request_.memory) {
         if (problems_.empty()) loaded.memory = own->of(i, d);
       } else if (auto memory = request_.memory(d)) {
         loaded.memory = *memory;
@@ -179,7 +187,8 @@ class Loading {
       const exec::TargetOutcome& one = outcome.outcomes[t];
       ledger::DestinationFacts& d = facts.destinations.emplace_back();
       d = {outcome.targets[t].rank, outcome.targets[t].destination, one.written_bytes, one.expected_bytes, {}};
-      if (request_.digests == Digests::kOn && outcome.errors.empty()) d.digest = one.digest;
+      const bool is_kept = report_.tensors[t].destination.provenance == "kept";
+      if (request_.digests == Digests::kOn && outcome.errors.empty() && !is_kept) d.digest = one.digest;
     }
     return made;
   }
@@ -216,7 +225,7 @@ std::string ledger_json(const Report& report) {
   return ledger::ledger_json(ledger::make_ledger(*report.plan.plan, *report.facts));
 }
 
-int LoadFailure::exit_code() const { return loading ? 5 : PlanRefusal{stage, problems}.exit_code(); }
+int LoadFailure::exit_code() const { return refused ? PlanRefusal{*refused, problems}.exit_code() : 5; }
 
 Result<Report, LoadFailure> materialize(const Request& request) {
   const Clock::time_point begin = Clock::now();

@@ -283,7 +283,7 @@ TEST_F(LoadTest, R6_AValueThatNobodyHasIsNamed) {
   skeleton(std::string(kW) + R"(, {"name": "table", "kind": "non_persistent_buffer", "shape": [2], "dtype": "F32",
       "derivation": {"kind": "host"}})");
   const LoadFailure failed = failure();
-  EXPECT_TRUE(failed.loading);
+  EXPECT_TRUE(failed.begun);
   EXPECT_EQ(failed.problems.front().tensor, "table");
   EXPECT_EQ(failed.problems.front().rule, "R6");
   EXPECT_THAT(failed.ledger, HasSubstr(R"("complete": false)"));
@@ -324,7 +324,7 @@ class ChangingFile : public LoadTest {
 TEST_F(ChangingFile, Fault37_Truncated) {
   const LoadFailure failed =
       fail_after([&] { std::filesystem::resize_file(dir_.path("ckpt/model.safetensors"), 100); });
-  EXPECT_TRUE(failed.loading);
+  EXPECT_TRUE(failed.begun);
   EXPECT_EQ(failed.exit_code(), 5);
   EXPECT_EQ(failed.problems.front().code, Code::kFileChanged);
 }
@@ -343,7 +343,7 @@ TEST_F(ChangingFile, Fault38_RewrittenInPlace) {
 
 TEST_F(ChangingFile, R45_Removed) {
   const LoadFailure failed = fail_after([&] { std::filesystem::remove(dir_.path("ckpt/model.safetensors")); });
-  EXPECT_TRUE(failed.loading);
+  EXPECT_TRUE(failed.begun);
 }
 
 TEST_F(LoadTest, Fault58_ALoadInAForkedChildIsRight) {

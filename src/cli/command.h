@@ -20,7 +20,8 @@ struct Output {
   /// Writes to standard error at once, for progress; nothing: progress is not shown.
   std::function<void(std::string_view)> live;
   bool live_is_terminal = false;
-  const std::atomic<bool>* interrupted = nullptr;  ///< SIGINT or SIGTERM came
+  /// From now on SIGINT and SIGTERM set what it answers instead of ending the process; nothing: they end it.
+  std::function<const std::atomic<bool>*()> catch_signals;
 };
 
 /// `arguments` without the program's name. Returns the exit code (docs/exit-codes.md).

@@ -16,14 +16,11 @@
 namespace lading::cli {
 namespace {
 
-const std::map<std::string, ReadMethod>& read_methods() {
-  static const std::map<std::string, ReadMethod> methods = {{"auto", ReadMethod::kAuto},
-                                                            {"pread", ReadMethod::kPread},
-                                                            {"direct", ReadMethod::kDirect},
-                                                            {"uring", ReadMethod::kUring},
-                                                            {"uring-direct", ReadMethod::kUringDirect}};
-  return methods;
-}
+const std::map<std::string, ReadMethod> kReadMethods = {{"auto", ReadMethod::kAuto},
+                                                        {"pread", ReadMethod::kPread},
+                                                        {"direct", ReadMethod::kDirect},
+                                                        {"uring", ReadMethod::kUring},
+                                                        {"uring-direct", ReadMethod::kUringDirect}};
 
 Result<void> write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
@@ -38,8 +35,13 @@ Result<void> write_file(const std::string& path, const std::string& text) {
 int tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   if (arguments.json) output.out += load_failure_json(failure);
-  tell(failure.problems, style.red(failure.loading ? "failed:" : "refused:"), output);
-  if (failure.loading) output.err += "nothing that was loaded may be used: the destinations are incomplete\n";
+  tell(failure.problems, style.red(failure.refused ? "refused:" : "failed:"), output);
+  if (failure.begun) output.err += "nothing that was loaded may be used: the destinations are incomplete\n";
+  if (arguments.ledger && failure.begun) {
+    if (auto written = write_file(*arguments.ledger, failure.ledger); !written) {
+      tell(written.error(), style.red("failed:"), output);
+    }
+  }
   return failure.exit_code();
 }
 
@@ -56,9 +58,11 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
       ->check(CLI::NonNegativeNumber);
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
   command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
-  command->add_option("--io", request.read_method, "How files are read, for experiments: auto looks at the files")
-      ->transform(CLI::CheckedTransformer(read_methods()))
-      ->default_str("auto");
+  command
+      ->add_option_function<std::string>(
+          "--io", [&request](const std::string& word) { request.read_method = kReadMethods.at(word); },
+          "How files are read, for experiments; auto looks at the files")
+      ->check(CLI::IsMember({"auto", "pread", "direct", "uring", "uring-direct"}));
   command->add_flag_callback(
       "--no-digests", [&request] { request.digests = Digests::kOff; }, "Do not take digests of what is in memory");
   command->add_flag_callback(
@@ -72,7 +76,7 @@ int run_load(const LoadArguments& arguments, Output& output) {
   Request request = arguments.request;
   ProgressLine line(output);
   request.progress = [&](const LoadProgress& progress) { line.show(progress, ProgressLine::Clock::now()); };
-  request.cancelled = output.interrupted;
+  if (output.catch_signals) request.cancelled = output.catch_signals();
   const auto report = materialize(request);
   line.clear();
   if (!report) return tell_failure(report.error(), arguments, output);
@@ -81,6 +85,7 @@ int run_load(const LoadArguments& arguments, Output& output) {
   for (const std::string& note : report->notes) output.err += fmt::format("{} {}\n", style.yellow("note:"), note);
   if (arguments.ledger) {
     if (auto written = write_file(*arguments.ledger, ledger_json(*report)); !written) {
+      if (arguments.json) output.out += load_failure_json({{}, false, written.error(), ""});
       tell(written.error(), style.red("failed:"), output);
       return exit_code(written.error().code);
     }

@@ -98,7 +98,7 @@ std::string load_failure_json(const LoadFailure& failure) {
   json.key("schema").string("lading.load/1");
   json.key("lading").string(kVersion);
   json.key("ok").boolean(false);
-  json.key("loading").boolean(failure.loading);
+  json.key("incomplete").boolean(failure.begun);
   write_errors(json, "problems", failure.problems);
   json.end_object();
   return json.take();

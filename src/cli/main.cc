@@ -31,12 +31,13 @@ std::atomic<bool> interrupted = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
 
 // The first signal asks the command to end in order; a second one ends it.
-void handle_signals() {
+const std::atomic<bool>* catch_signals() {
   struct sigaction action = {};
   action.sa_handler = [](int) { interrupted = true; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  return &interrupted;
 }
 
 }  // namespace
@@ -48,8 +49,7 @@ int main(int argc, char** argv) {
     output.err_colour = colour_of(STDERR_FILENO);
     output.live = [](std::string_view text) { print(text, stderr); };
     output.live_is_terminal = ::isatty(STDERR_FILENO) == 1;
-    output.interrupted = &interrupted;
-    handle_signals();
+    output.catch_signals = catch_signals;
     const int code = lading::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc}, output);
     print(output.err, stderr);
     if (!print(output.out, stdout)) {

@@ -20,10 +20,15 @@ constexpr std::size_t kNotVerifiedShown = 10;
 
 std::string text_of(const Verification& found, Colour colour) {
   const Style style(colour);
-  const bool agree = found.differences.empty();
-  std::string out = fmt::format(
-      "{}: {} of memory against {} of files\n", agree ? style.green("verified") : style.red("differs"),
-      plural(found.tensors_verified + found.tensors_partly_verified, "tensor"), human_bytes(found.read_bytes));
+  const std::string agreeing = plural(found.tensors_verified + found.tensors_partly_verified, "tensor");
+  std::string out;
+  if (found.differences.empty()) {
+    out = fmt::format("{}: {} in memory, against {} of files\n", style.green("verified"), agreeing,
+                      human_bytes(found.read_bytes));
+  } else {
+    out = fmt::format("{}: {}, listed above; {} agree\n", style.red("differs"),
+                      plural(found.differences.size() + found.differences.not_listed(), "problem"), agreeing);
+  }
   if (found.tensors_partly_verified > 0) {
     out += fmt::format("  {} in part: the ledger has not all ranks\n", plural(found.tensors_partly_verified, "tensor"));
   }
@@ -93,7 +98,7 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments) {
 int run_verify(const VerifyArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   VerifyRequest request = arguments.request;
-  request.cancelled = output.interrupted;
+  if (output.catch_signals) request.cancelled = output.catch_signals();
   const auto found = verify(request);
   if (!found) {
     if (arguments.json) output.out += refusal_json(found.error().problems);

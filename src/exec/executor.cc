@@ -34,6 +34,7 @@ void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew
   const plan::Plan& plan = inputs.plan;
   outcome.targets = targets_of(plan);
   std::uint64_t total_bytes = 0;
+  std::uint64_t elsewhere = 0;
   for (const Target& target : outcome.targets) {
     const plan::RankPlan& rank = plan.ranks[target.rank];
     const plan::Destination& destination = rank.destinations[target.destination];
@@ -44,8 +45,8 @@ void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew
                                     .wanted(fmt::format("{} bytes", destination.buffer_bytes))
                                     .got(fmt::format("{} bytes", memory.data == nullptr ? 0 : memory.size_bytes))));
     }
-    if (destination.device != "cpu") {
-      crew.add_error(work->name(Error(Code::kUsage, "this version fills host memory only")
+    if (destination.device != "cpu" && ++elsewhere == 1) {
+      crew.add_error(work->name(Error(Code::kUsage, "this version fills host memory only; this is the first elsewhere")
                                     .by_rule("R34")
                                     .wanted("cpu")
                                     .got(destination.device)));
@@ -83,6 +84,7 @@ void carry_out(const Load& load, device::Device& device, Outcome& outcome) {
   }
   outcome.threads = static_cast<std::uint32_t>(load.crew.lanes().size());
   outcome.staging_bytes = outcome.threads * options.slot_bytes;
+  outcome.begun = true;
   if (options.poison == Poison::kOn) poison(load);
   read_files(load);
   make_values(load);

@@ -78,6 +78,7 @@ struct Outcome {
   std::uint64_t staging_bytes = 0;
   std::uint32_t threads = 0;
   std::vector<std::string> notes;  ///< what was done in another way than wanted, each once
+  bool begun = false;              ///< false: refused before a byte was written
   Errors errors;                   ///< empty: every target is complete
 };
 

@@ -94,19 +94,19 @@ Sweep sweep_reads(FaultKind kind, std::uint64_t in_a_row) {
   return sweep;
 }
 
-TEST(Faults, Fault32ShortReadsAreGoneThrough) { EXPECT_EQ(sweep_reads(FaultKind::kShortRead, 1).refused, 0); }
-TEST(Faults, Fault33InterruptionsAreGoneThrough) {
+TEST(Faults, Fault32_ShortReadsAreGoneThrough) { EXPECT_EQ(sweep_reads(FaultKind::kShortRead, 1).refused, 0); }
+TEST(Faults, Fault33_InterruptionsAreGoneThrough) {
   EXPECT_EQ(sweep_reads(FaultKind::kEintr, 3).refused, 0);
   EXPECT_EQ(sweep_reads(FaultKind::kEagain, 1).refused, 0);
 }
-TEST(Faults, Fault34AReadErrorThatPassesIsGoneThrough) { EXPECT_EQ(sweep_reads(FaultKind::kEio, 1).refused, 0); }
-TEST(Faults, Fault34AReadErrorThatStaysIsNamed) {
+TEST(Faults, Fault34_AReadErrorThatPassesIsGoneThrough) { EXPECT_EQ(sweep_reads(FaultKind::kEio, 1).refused, 0); }
+TEST(Faults, Fault34_AReadErrorThatStaysIsNamed) {
   const Sweep sweep = sweep_reads(FaultKind::kEio, 100000);
   EXPECT_GT(sweep.refused, 100);
 }
-TEST(Faults, Fault37TheEndOfAFileIsNamed) { EXPECT_GT(sweep_reads(FaultKind::kEndOfFile, 1).refused, 100); }
+TEST(Faults, Fault37_TheEndOfAFileIsNamed) { EXPECT_GT(sweep_reads(FaultKind::kEndOfFile, 1).refused, 100); }
 
-TEST(Faults, Fault40AFlippedBitShowsInTheDigest) {
+TEST(Faults, Fault40_AFlippedBitShowsInTheDigest) {
   int flipped = 0;
   for (const std::uint64_t seed : seeds_with_reads(24)) {
     RandomLoad load(seed);
@@ -126,7 +126,7 @@ TEST(Faults, Fault40AFlippedBitShowsInTheDigest) {
   EXPECT_GT(flipped, 6);
 }
 
-TEST(Faults, Fault43EveryAllocationMayFail) {
+TEST(Faults, Fault43_EveryAllocationMayFail) {
   int refused = 0;
   for (const std::uint64_t seed : seeds_with_reads(3)) {
     for (std::int64_t nth = 0;; ++nth) {
@@ -162,7 +162,7 @@ TEST(Faults, AFileThatCannotBeOpenedIsNamed) {
   EXPECT_TRUE(outcome.errors.front().tensor.has_value());
 }
 
-TEST(Faults, Fault56ACancelledLoadIsNotComplete) {
+TEST(Faults, Fault56_ACancelledLoadIsNotComplete) {
   for (const std::uint64_t seed : seeds_with_reads(6)) {
     RandomLoad load(seed);
     io::PreadBackend pread;
@@ -198,7 +198,7 @@ TEST(Faults, MemoryThatIsTooSmallIsRefusedBeforeAByteIsWritten) {
   EXPECT_EQ(load.buffers(), before);
 }
 
-TEST(Faults, Fault58LoadsAtOnceDoNotDisturbEachOther) {
+TEST(Faults, Fault58_LoadsAtOnceDoNotDisturbEachOther) {
   const std::vector<std::uint64_t> seeds = seeds_with_reads(16);
   std::atomic<int> right = 0;
   std::vector<std::jthread> threads;

@@ -190,7 +190,7 @@ std::string only(const VerifyReport& report) {
                      error.message);
 }
 
-TEST(Verify, R1EverythingThatWasLoadedAgrees) {
+TEST(Verify, R1_EverythingThatWasLoadedAgrees) {
   Loaded loaded(ledger::test::world_of_everything());
   loaded.load();
   const VerifyReport report = loaded.report();
@@ -206,7 +206,7 @@ TEST(Verify, R1EverythingThatWasLoadedAgrees) {
   EXPECT_THAT(report.not_verified[1].reason, HasSubstr("handed in"));
 }
 
-TEST(Verify, R62TheAnswerDoesNotDependOnThreads) {
+TEST(Verify, R62_TheAnswerDoesNotDependOnThreads) {
   Loaded loaded(ledger::test::world_of_everything());
   loaded.load();
   loaded.flip_bit("a", 3);
@@ -260,7 +260,7 @@ TEST(Verify, LongTensorsStreamInSeveralPieces) {
   EXPECT_THAT(only(loaded.report()), HasSubstr("values_differ w rank 1: rank 1 and the files"));
 }
 
-TEST(Verify, R45OneFlippedBitIsFoundWhereItIs) {
+TEST(Verify, R45_OneFlippedBitIsFoundWhereItIs) {
   Loaded loaded(world_of({"w", {8, 4}}, {{"r", 2}, {"dp", 4}}, {shard(1, 0)}));
   loaded.load();
   loaded.flip_bit("w", 5 * 16 + 2);  // row 5: the third quarter
@@ -289,7 +289,7 @@ TEST(Verify, DigestsThatChangedPlacesAreFound) {
   EXPECT_EQ(loaded.report().differences.size(), 2U);
 }
 
-TEST(Verify, R1AMissingRecordIsNamed) {
+TEST(Verify, R1_AMissingRecordIsNamed) {
   Loaded loaded(world_of({"w", {8, 4}}, {{"dp", 4}}, {}));
   loaded.load();
   loaded.bill.records.erase(loaded.bill.records.begin() + 2);
@@ -306,7 +306,7 @@ TEST(Verify, ReplicasThatDisagreeAreNamed) {
   EXPECT_EQ(report.differences.list()[1].rank, 1);
 }
 
-TEST(Verify, R11ARecordThatIsNotCompleteIsNamed) {
+TEST(Verify, R11_ARecordThatIsNotCompleteIsNamed) {
   Loaded loaded(world_of({"w", {8, 4}}, {{"dp", 2}}, {shard(0, 0)}));
   loaded.load();
   loaded.record(1, "w").written_bytes = 60;
@@ -323,7 +323,7 @@ TEST(Verify, WithoutDigestsNothingIsVerified) {
   EXPECT_EQ(report.tensors_verified, 0U);
 }
 
-TEST(Verify, R45ATruncatedFileIsAnError) {
+TEST(Verify, R45_ATruncatedFileIsAnError) {
   Loaded loaded(ledger::test::world_of_everything());
   loaded.load();
   std::filesystem::resize_file(loaded.path(1), loaded.catalog.files[1].size_bytes - 8);
@@ -334,7 +334,7 @@ TEST(Verify, R45ATruncatedFileIsAnError) {
   EXPECT_TRUE(result.error().front().tensor);
 }
 
-TEST(Verify, R45AFileOfAnotherSizeIsNamed) {
+TEST(Verify, R45_AFileOfAnotherSizeIsNamed) {
   Loaded loaded(world_of({"w", {8, 4}}, {{"dp", 2}}, {}));
   loaded.load();
   loaded.bill.files[0].size_bytes += 1;
@@ -345,7 +345,7 @@ TEST(Verify, R45AFileOfAnotherSizeIsNamed) {
   EXPECT_EQ(report.tensors_verified, 1U);
 }
 
-TEST(Verify, R45AReplacedFileIsNamedIfItsIdentityIsAskedFor) {
+TEST(Verify, R45_AReplacedFileIsNamedIfItsIdentityIsAskedFor) {
   Loaded loaded(world_of({"w", {8, 4}}, {{"dp", 2}}, {}));
   loaded.load();
   loaded.bill.files[0].identity->mtime_ns ^= 1;
@@ -354,7 +354,7 @@ TEST(Verify, R45AReplacedFileIsNamedIfItsIdentityIsAskedFor) {
   EXPECT_TRUE(loaded.report().agrees());
 }
 
-TEST(Verify, R38AKeyThatIsGoneIsNamed) {
+TEST(Verify, R38_AKeyThatIsGoneIsNamed) {
   Loaded loaded(ledger::test::world_of_everything());
   loaded.load();
   std::erase_if(loaded.catalog.tensors, [](const auto& tensor) { return tensor.name == "b"; });
@@ -389,7 +389,7 @@ TEST(Verify, SomeRanksAreVerifiedPartByPart) {
   EXPECT_THAT(only(loaded.report()), HasSubstr("values_differ w rank 1"));
 }
 
-TEST(Verify, R50EveryKeyOfATieClassIsRead) {
+TEST(Verify, R50_EveryKeyOfATieClassIsRead) {
   World world;
   world.keys = {{"embed", {4, 4}, DType::kF16}, {"head", {4, 4}, DType::kF16}};
   world.tensors = {param("embed", {4, 4}), param("head", {4, 4})};
@@ -408,7 +408,7 @@ TEST(Verify, R50EveryKeyOfATieClassIsRead) {
   EXPECT_EQ(report.tensors_verified, 0U);
 }
 
-TEST(Verify, R16RandomValuesAreMadeAgain) {
+TEST(Verify, R16_RandomValuesAreMadeAgain) {
   World world;
   world.tensors = {init(param("e", {7, 5}, DType::kBF16), normal(0.02)), init(param("c", {9}), fill(0.1))};
   world.tensors[0].init->zero_row = 3;
@@ -434,7 +434,7 @@ TEST(Verify, ALedgerThatNoPlanCouldHaveIsRefused) {
   EXPECT_EQ(report.not_verified.size(), 1U);
 }
 
-TEST(Verify, R64ATensorThatTakesTooMuchMemoryIsNotVerified) {
+TEST(Verify, R64_ATensorThatTakesTooMuchMemoryIsNotVerified) {
   Loaded loaded(ledger::test::world_of_everything());
   loaded.load();
   const VerifyReport report = loaded.report({.most_tensor_bytes = 100});

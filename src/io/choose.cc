@@ -41,7 +41,7 @@ FileVerdict judge(const FileFacts& facts) {
 }
 
 Chooser::Chooser(BackendChoice choice)
-    : choice_(choice), direct_(make_direct_backend(notes_)), forced_(make_forced(choice, notes_)) {}
+    : choice_(choice), cold_(make_uring_direct_backend(notes_)), forced_(make_forced(choice, notes_)) {}
 
 FileVerdict Chooser::verdict_on(const File& file) {
   const std::pair key(file.identity().device, file.identity().inode);
@@ -60,12 +60,12 @@ ReadBackend& Chooser::pick(const File& file, ByteRange range) {
   if (choice_ != BackendChoice::kAuto) return *forced_;
   switch (verdict_on(file)) {
     case FileVerdict::kBuffered: return pread_;
-    case FileVerdict::kDirect: return *direct_;
+    case FileVerdict::kDirect: return *cold_;
     case FileVerdict::kByRead: break;
   }
   const std::optional<Residency> found = residency(file, range);
   if (!found || found->share() >= kResidentShare) return pread_;
-  return *direct_;
+  return *cold_;
 }
 
 }  // namespace lading::io

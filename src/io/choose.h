@@ -56,7 +56,7 @@ class Chooser {
   const BackendChoice choice_;
   Notes notes_;  // before the backends, which refer to it
   PreadBackend pread_;
-  std::unique_ptr<ReadBackend> direct_;  // for kAuto's cold reads
+  std::unique_ptr<ReadBackend> cold_;    // for kAuto's cold reads
   std::unique_ptr<ReadBackend> forced_;  // for the other choices
 
   std::shared_mutex mutex_;

@@ -76,16 +76,16 @@ TEST_F(ChooserTest, LooksAtRealFiles) {
   EXPECT_EQ(Chooser(BackendChoice::kAuto).pick(file, {0, kMiB}).name(), "pread") << "just written";
   if (!evict(file)) GTEST_SKIP() << "the pages stay";
   Chooser cold(BackendChoice::kAuto);
-  EXPECT_EQ(cold.pick(file, {0, kMiB}).name(), "direct");
+  EXPECT_EQ(cold.pick(file, {0, kMiB}).name(), "uring_direct");
 
   // A third of it comes into the cache: by then each range is looked at.
   std::string out(20 * kMiB, '?');
   ASSERT_TRUE(file.read_exact(0, out).has_value());
-  EXPECT_EQ(cold.pick(file, {0, kMiB}).name(), "direct") << "a file is judged once";
+  EXPECT_EQ(cold.pick(file, {0, kMiB}).name(), "uring_direct") << "a file is judged once";
   Chooser partly(BackendChoice::kAuto);
   EXPECT_EQ(partly.pick(file, {0, 8 * kMiB}).name(), "pread");
-  EXPECT_EQ(partly.pick(file, {40 * kMiB, 48 * kMiB}).name(), "direct");
-  EXPECT_EQ(partly.pick(file, {16 * kMiB, 60 * kMiB}).name(), "direct") << "mostly cold";
+  EXPECT_EQ(partly.pick(file, {40 * kMiB, 48 * kMiB}).name(), "uring_direct");
+  EXPECT_EQ(partly.pick(file, {16 * kMiB, 60 * kMiB}).name(), "uring_direct") << "mostly cold";
 }
 
 TEST_F(ChooserTest, SmallFilesAreBuffered) {

@@ -238,6 +238,7 @@ Errors check_cuts(const Shape& global, const std::vector<Cut>& cuts, const Mesh&
                    .got(global.text()));
     return errors;
   }
+  if (cuts.empty()) return errors;
   std::vector<bool> bad(cuts.size(), false);
   for (CutProblem& problem : cut_list_problems(cuts, mesh)) {
     bad[problem.cut] = true;

@@ -230,9 +230,12 @@ Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const
                      fmt::format("the strategy {} has no use for a tensor-parallel plan", word(request.strategy)))
                    .try_this("use the strategy tp or fsdp2+tp, or leave the plan out"));
   }
+  // A model's tensors come sorted; then neighbours tell whether a name is there twice.
+  const auto not_before = [](const TensorInfo& a, const TensorInfo& b) { return !(a.name < b.name); };
+  const bool all_differ = std::adjacent_find(tensors.begin(), tensors.end(), not_before) == tensors.end();
   std::unordered_set<std::string_view> names;
   for (const TensorInfo& tensor : tensors) {
-    if (!names.insert(tensor.name).second) {
+    if (!all_differ && !names.insert(tensor.name).second) {
       errors.add(Error(Code::kLayout, "the tensor is listed twice").of_tensor(tensor.name));
     }
     if (tensor.name.find('*') == std::string::npos) continue;

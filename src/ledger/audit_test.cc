@@ -47,7 +47,7 @@ void expect_whole(const World& world, std::size_t shares) {
   EXPECT_TRUE(check_records(ledger).empty()) << all_text(check_records(ledger));
 }
 
-TEST(LedgerAudit, R62DigestOfTheWholeDoesNotDependOnTheLayout) {
+TEST(LedgerAudit, R62_DigestOfTheWholeDoesNotDependOnTheLayout) {
   expect_whole(world_of({6, 8}, {{"dp", 4}}, {}), 1);                       // replicas
   expect_whole(world_of({6, 8}, {{"r", 3}, {"dp", 4}}, {shard(1, 0)}), 4);  // HSDP, one rank empty
   expect_whole(world_of({12, 8}, {{"dp", 3}, {"tp", 2}}, {shard(1, 1), shard(0, 0)}), 6);
@@ -58,7 +58,7 @@ TEST(LedgerAudit, R62DigestOfTheWholeDoesNotDependOnTheLayout) {
   expect_whole(world_of({0, 4}, {{"dp", 2}}, {shard(0, 0)}), 1);
 }
 
-TEST(LedgerAudit, R56PaddingIsNotInTheDigest) { expect_whole(world_of({15}, {{"dp", 4}}, {flat({0})}), 4); }
+TEST(LedgerAudit, R56_PaddingIsNotInTheDigest) { expect_whole(world_of({15}, {{"dp", 4}}, {flat({0})}), 4); }
 
 TEST(LedgerAudit, ReplicasAreOneShare) {
   const Ledger ledger = ledger_of(world_of({8, 8}, {{"r", 2}, {"dp", 2}}, {shard(1, 0)}));
@@ -129,7 +129,7 @@ TEST(LedgerAudit, SlotsThatDifferAreNamed) {
   EXPECT_THAT(errors.front().message, HasSubstr("\"secondary\""));
 }
 
-TEST(LedgerAudit, R1EveryTensorOfEveryRankHasARecord) {
+TEST(LedgerAudit, R1_EveryTensorOfEveryRankHasARecord) {
   const Ledger good = ledger_of(test::world_of_everything());
   EXPECT_TRUE(check_records(good).empty()) << all_text(check_records(good));
   for (std::size_t i = 0; i < good.records.size(); ++i) {
@@ -150,7 +150,7 @@ TEST(LedgerAudit, ARecordOfAnotherPartIsNoRecord) {
   EXPECT_EQ(check_records(ledger).size(), 2U);
 }
 
-TEST(LedgerAudit, R11ARecordThatIsNotCompleteIsNamed) {
+TEST(LedgerAudit, R11_ARecordThatIsNotCompleteIsNamed) {
   Ledger ledger = ledger_of(test::world_of_everything());
   Record& record = ledger.records.front();
   record.written_bytes -= 1;

@@ -57,7 +57,7 @@ TEST(LedgerJson, RoundTripOfPartsWithoutDigests) {
   EXPECT_EQ(*parsed, ledger);
 }
 
-TEST(LedgerJson, R62TheSameLoadGivesTheSameBytes) {
+TEST(LedgerJson, R62_TheSameLoadGivesTheSameBytes) {
   EXPECT_EQ(good_text(), ledger_json(ledger_of(test::world_of_everything(), {3, 1, 0, 2})));
 }
 

@@ -37,7 +37,7 @@ World one_key(Shape shape, std::vector<Cut> cuts) {
   return world;
 }
 
-TEST(MakeLedger, R1HasARecordOfEveryTensorOnEveryRank) {
+TEST(MakeLedger, R1_HasARecordOfEveryTensorOnEveryRank) {
   const World world = test::world_of_everything();
   const Ledger ledger = ledger_of(world);
   EXPECT_TRUE(ledger.complete);
@@ -55,7 +55,7 @@ TEST(MakeLedger, R1HasARecordOfEveryTensorOnEveryRank) {
   EXPECT_TRUE(find(ledger, 0, "kept")->complete);
 }
 
-TEST(MakeLedger, R38SaysWhatBecameOfEveryKey) {
+TEST(MakeLedger, R38_SaysWhatBecameOfEveryKey) {
   const Ledger ledger = ledger_of(test::world_of_everything());
   EXPECT_EQ(ledger.ignored_keys, (std::vector<std::pair<std::string, std::string>>{{"old", "legacy"}}));
   const Tensor& built = ledger.tensors[*ledger.find("built")];
@@ -94,7 +94,7 @@ TEST(MakeLedger, ATransposeTakesEachByteOnce) {
   EXPECT_EQ(text_of(find(ledger_of(world), 1, "t")->reads), "[0 108 8 6x16]");
 }
 
-TEST(MakeLedger, R11IncompleteIsSaidOfTheRecordItsAliasAndTheLedger) {
+TEST(MakeLedger, R11_IncompleteIsSaidOfTheRecordItsAliasAndTheLedger) {
   const World world = test::world_of_everything();
   const auto plan = world.plan();
   ASSERT_TRUE(plan);
@@ -110,7 +110,7 @@ TEST(MakeLedger, R11IncompleteIsSaidOfTheRecordItsAliasAndTheLedger) {
   EXPECT_TRUE(find(ledger, 2, "tied")->complete);
 }
 
-TEST(MakeLedger, R3WhatNobodySpeaksOfIsNotComplete) {
+TEST(MakeLedger, R3_WhatNobodySpeaksOfIsNotComplete) {
   const auto plan = one_key({8}, {}).plan();
   ASSERT_TRUE(plan);
   const Ledger ledger = make_ledger(*plan, {});

@@ -376,7 +376,7 @@ class Resolver {
     Resolved out;
     for (std::uint32_t t = 0; t < targets_.size(); ++t) {
       if (disputed_.contains(t)) continue;
-      const std::string name(targets_[t].name);
+      const std::string_view name = targets_[t].name;
       TargetState& state = target_states_[t];
       if (state.expression) {
         const std::uint32_t r = state.made_by;
@@ -389,7 +389,7 @@ class Resolver {
     for (std::uint32_t k = 0; k < keys_.size(); ++k) {
       const KeyState& state = key_states_[k];
       if (state.is_read() || state.disputed) continue;
-      const std::string key(keys_[k]);
+      const std::string_view key = keys_[k];
       const std::uint32_t r = state.ignored_by;
       const std::string_view by_itself = state.left_alone ? kNonPersistent : std::string_view();
       out.unread.emplace_hint(out.unread.end(), key, r == kNone ? std::string(by_itself) : mapping_.rules[r].id);

@@ -46,8 +46,12 @@ Sorted sort_by_name(std::vector<Tensor> tensors) {
   Sorted sorted;
   sorted.at.resize(tensors.size());
   std::iota(sorted.at.begin(), sorted.at.end(), std::size_t{0});
-  std::stable_sort(sorted.at.begin(), sorted.at.end(),
-                   [&](std::size_t a, std::size_t b) { return tensors[a].name < tensors[b].name; });
+  const auto by_name = [&](std::size_t a, std::size_t b) { return tensors[a].name < tensors[b].name; };
+  if (std::is_sorted(sorted.at.begin(), sorted.at.end(), by_name)) {
+    sorted.tensors = std::move(tensors);
+    return sorted;
+  }
+  std::stable_sort(sorted.at.begin(), sorted.at.end(), by_name);
   sorted.tensors.reserve(tensors.size());
   for (const std::size_t from : sorted.at) sorted.tensors.push_back(std::move(tensors[from]));
   return sorted;

@@ -29,10 +29,8 @@ class Hasher {
   }
 
   void number(std::uint64_t number) {
-    if (gathered_.size() - gathered_bytes_ < sizeof number) flush();
-    unsigned char* const to = gathered_.data() + gathered_bytes_;
-    for (unsigned i = 0; i < sizeof number; ++i) to[i] = static_cast<unsigned char>(number >> (8 * i));
-    gathered_bytes_ += sizeof number;
+    if constexpr (std::endian::native == std::endian::big) number = __builtin_bswap64(number);
+    add(&number, sizeof number);
   }
   // -0 and 0 are different values; all NaNs are one.
   void fraction(double value) {

@@ -47,7 +47,7 @@ Result<Asked> ask_by_request(const Policy& policy, const DTypeQuestion& question
   const DType source = source_dtype(question);
   const std::string_view where = question.checkpoint ? "the checkpoint" : "its constructor";
   const auto requested = requested_dtype(policy, question.name);
-  if (!requested) return Asked{source, "R22", fmt::format("{} as in {}", name(source), where)};
+  if (!requested) return Asked{source, "R22", std::string(name(source)).append(" as in ").append(where)};
   if (policy.cast == Cast::kExact) {
     return Asked{*requested, "R23", fmt::format("{} is requested exactly", name(*requested))};
   }
