@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -26,10 +27,11 @@ struct KeyState {
   [[nodiscard]] bool is_read() const { return taken_by != kNone || built_by != kNone; }
 };
 
+// What becomes of a target: a build rule's expression, or one key, whole. Most are the latter, so that is kept small.
 struct TargetState {
-  std::optional<Expression> expression;
-  std::uint32_t made_by = kNone;
-  std::uint32_t renamed_key = kNone;
+  std::unique_ptr<Expression> built;
+  std::uint32_t made_by = kNone;  ///< a rule; kNone if it has its key by its name
+  std::uint32_t key = kNone;
 };
 
 class Resolver {
@@ -68,6 +70,10 @@ class Resolver {
     std::string to;
   };
 
+  // Out of a target that has one.
+  [[nodiscard]] Expression take_expression(TargetState& state) const {
+    return state.built != nullptr ? std::move(*state.built) : Expression::source(std::string(keys_[state.key]));
+  }
   [[nodiscard]] std::string rule_name(std::uint32_t rule) const {
     return fmt::format("rule {}", quote(mapping_.rules[rule].id));
   }
@@ -190,11 +196,11 @@ class Resolver {
     }
     key_states_[k].taken_by = t;
     TargetState& state = target_states_[t];
-    if (state.renamed_key != kNone) {
-      two_sources(t, state.renamed_key, state.made_by, k, chosen->rule);
+    if (state.key != kNone) {
+      two_sources(t, state.key, state.made_by, k, chosen->rule);
       return;
     }
-    state = {Expression::source(std::string(keys_[k])), chosen->rule, k};
+    state = {nullptr, chosen->rule, k};
   }
 
   void two_sources(std::uint32_t t, std::uint32_t key_a, std::uint32_t rule_a, std::uint32_t key_b,
@@ -270,11 +276,11 @@ class Resolver {
       add_for(r, t,
               Error(Code::kMapping, fmt::format("{} makes this tensor too", rule_name(state.made_by)))
                   .by_rule("R43")
-                  .wanted(state.expression->text())
+                  .wanted(take_expression(state).text())
                   .got(expression->text()));
       return;
     }
-    state.expression = *std::move(expression);
+    state.built = std::make_unique<Expression>(*std::move(expression));
     state.made_by = r;
   }
 
@@ -333,7 +339,7 @@ class Resolver {
                         .try_this("a key may be shared by build rules only: make this tensor by one too"));
       } else if (target.made_by == kNone) {
         key.taken_by = t;
-        target.expression = Expression::source(std::string(keys_[k]));
+        target.key = k;
       } else if (key.built_by == kNone) {
         same_name_beside_rule(t, k);
       }
@@ -343,8 +349,7 @@ class Resolver {
   // The tensor is made by a rule, and a key of its name lies there unread: nothing says which one is right.
   void same_name_beside_rule(std::uint32_t t, std::uint32_t k) {
     const TargetState& state = target_states_[t];
-    const std::uint32_t first =
-        state.renamed_key != kNone ? state.renamed_key : find_key(state.expression->keys().front());
+    const std::uint32_t first = state.key != kNone ? state.key : find_key(state.built->keys().front());
     two_sources(t, first, state.made_by, k, kNone);
   }
 
@@ -378,10 +383,10 @@ class Resolver {
       if (disputed_.contains(t)) continue;
       const std::string_view name = targets_[t].name;
       TargetState& state = target_states_[t];
-      if (state.expression) {
+      if (state.built != nullptr || state.key != kNone) {
         const std::uint32_t r = state.made_by;
         out.decided_by.emplace_hint(out.decided_by.end(), name, r == kNone ? "" : mapping_.rules[r].id);
-        out.expressions.emplace_hint(out.expressions.end(), name, *std::move(state.expression));
+        out.expressions.emplace_hint(out.expressions.end(), name, take_expression(state));
       } else if (const auto note = tensor_notes_.find(t); note != tensor_notes_.end()) {
         out.tensor_notes.emplace_hint(out.tensor_notes.end(), name, note->second);
       }
