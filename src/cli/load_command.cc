@@ -1,9 +1,14 @@
 #include "cli/load_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
+#include <filesystem>
 #include <fstream>
 #include <map>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/text.h"
@@ -22,14 +27,41 @@ const std::map<std::string, ReadMethod> kReadMethods = {{"auto", ReadMethod::kAu
                                                         {"uring", ReadMethod::kUring},
                                                         {"uring-direct", ReadMethod::kUringDirect}};
 
-Result<void> write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+Error ledger_error(const std::string& path, std::string message) {
+  return Error(Code::kWriteFailed, std::move(message))
+      .in_file(path)
+      .try_this("name a file that does not exist, or an older ledger, in a folder that can be written to");
+}
+
+// A slip of the pen must not cost a checkpoint: only a ledger is overwritten. Asked before the load, which may be long.
+Result<void> check_place(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::exists(status)) {
+    std::array<char, 256> start = {};
+    if (fs::is_regular_file(status)) std::ifstream(path, std::ios::binary).read(start.data(), start.size());
+    const std::string_view text(start.data(), start.size());
+    if (!fs::is_regular_file(status) || text.find("lading.ledger") == std::string_view::npos) {
+      return fail(ledger_error(path, "the file exists, and is no ledger"));
+    }
+  }
+  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
+  if (::access(folder.c_str(), W_OK) != 0) return fail(ledger_error(path, "no file can be written there"));
+  return {};
+}
+
+// Beside it first, and then in its place: a full disk must not cost the ledger that is there.
+Result<void> write_ledger(const std::string& path, const std::string& text) {
+  const std::string beside = fmt::format("{}.{}.part", path, ::getpid());
+  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
-  if (file) return {};
-  return fail(Error(Code::kWriteFailed, "the ledger could not be written")
-                  .in_file(path)
-                  .try_this("choose a place that can be written to; the load itself is done"));
+  std::error_code error;
+  if (file) std::filesystem::rename(beside, path, error);
+  if (file && !error) return {};
+  std::filesystem::remove(beside, error);
+  return fail(ledger_error(path, "the ledger could not be written; the load itself is done"));
 }
 
 int tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
@@ -38,7 +70,7 @@ int tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Out
   tell(failure.problems, style.red(failure.refused ? "refused:" : "failed:"), output);
   if (failure.begun) output.err += "nothing that was loaded may be used: the destinations are incomplete\n";
   if (arguments.ledger && failure.begun) {
-    if (auto written = write_file(*arguments.ledger, failure.ledger); !written) {
+    if (auto written = write_ledger(*arguments.ledger, failure.ledger); !written) {
       tell(written.error(), style.red("failed:"), output);
     }
   }
@@ -74,6 +106,13 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
 
 int run_load(const LoadArguments& arguments, Output& output) {
   Request request = arguments.request;
+  if (arguments.ledger) {
+    if (auto place = check_place(*arguments.ledger); !place) {
+      if (arguments.json) output.out += load_failure_json({{}, false, place.error(), ""});
+      tell(place.error(), Style(output.err_colour).red("refused:"), output);
+      return exit_code(place.error().code);
+    }
+  }
   ProgressLine line(output);
   request.progress = [&](const LoadProgress& progress) { line.show(progress, ProgressLine::Clock::now()); };
   if (output.catch_signals) request.cancelled = output.catch_signals();
@@ -84,7 +123,7 @@ int run_load(const LoadArguments& arguments, Output& output) {
   tell(report->plan.warnings, style.yellow("note:"), output);
   for (const std::string& note : report->notes) output.err += fmt::format("{} {}\n", style.yellow("note:"), note);
   if (arguments.ledger) {
-    if (auto written = write_file(*arguments.ledger, ledger_json(*report)); !written) {
+    if (auto written = write_ledger(*arguments.ledger, ledger_json(*report)); !written) {
       if (arguments.json) output.out += load_failure_json({{}, false, written.error(), ""});
       tell(written.error(), style.red("failed:"), output);
       return exit_code(written.error().code);

@@ -125,6 +125,27 @@ TEST_F(LoadCommand, ALedgerThatCannotBeWrittenIsAFailure) {
   EXPECT_THAT(ran.err, HasSubstr("write_failed"));
 }
 
+TEST_F(LoadCommand, OnlyALedgerIsOverwritten) {
+  const std::string shard = "sample/model-00001-of-00002.safetensors";
+  const std::string before = dir_.read(shard);
+  const Ran ran = run_it({"load", sample(), "--ledger", dir_.path(shard)});
+  EXPECT_EQ(ran.code, 5);
+  EXPECT_THAT(ran.err, HasSubstr("is no ledger"));
+  EXPECT_EQ(dir_.read(shard), before);
+  EXPECT_EQ(run_it({"load", sample(), "--ledger", ledger()}).code, 0);
+  EXPECT_EQ(run_it({"load", sample(), "--ledger", ledger()}).code, 0) << "an older one";
+}
+
+TEST_F(LoadCommand, R38_AKeyThatTheLedgerDoesNotKnowIsADifference) {
+  const std::string empty = R"({"schema": "lading.ledger/1", "lading": "0.1.0", "complete": true, "checkpoint": "x",
+      "plan_digest": "0", "mesh": [], "seed": 0, "ranks": [], "files": [], "tensors": [], "records": [],
+      "ignored_keys": [], "unexpected_keys": []})";
+  dir_.write("empty.json", empty);
+  const Ran ran = run_it({"verify", sample(), dir_.path("empty.json")});
+  EXPECT_NE(ran.code, 0) << ran.out;
+  EXPECT_THAT(ran.out, Not(HasSubstr("verified:")));
+}
+
 TEST_F(LoadCommand, ALedgerThatIsNoneIsRefused) {
   dir_.write("ledger.json", "{}");
   EXPECT_EQ(run_it({"verify", sample(), ledger()}).code, 4);

@@ -18,7 +18,7 @@ using Cast = void (*)(const std::byte* source, std::byte* target, std::size_t el
 /// Null where the contract knows no such cast (R24, R48), and for from == to. Picks the best code for this machine.
 [[nodiscard]] Cast find_cast(DType from, DType to);
 
-/// The bits of a number in `dtype`, one rounding, little-endian in the low bytes; for fills. Not for packed dtypes.
+/// The bits of a number in `dtype`, one rounding, little-endian in the low bytes; for fills. Of packed dtypes: 0 only.
 [[nodiscard]] std::uint64_t bits_of(double value, DType dtype);
 
 }  // namespace lading::device

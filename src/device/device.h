@@ -5,6 +5,7 @@
 // device has read it. Host memory is the device that does everything at once.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -64,6 +65,22 @@ struct DigestJob {
   std::uint32_t account = 0;
 };
 
+/// Digests that many lanes add to. Thread-safe; complete when the lanes have finished.
+class DigestAccounts {
+ public:
+  explicit DigestAccounts(std::size_t count) : sums_(2 * count) {}
+
+  void add(std::uint32_t account, const Digest& digest) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      sums_[2 * std::size_t{account} + i].fetch_add(digest.lanes[i], std::memory_order_relaxed);
+    }
+  }
+  [[nodiscard]] Digest of(std::size_t account) const { return {{sums_[2 * account], sums_[2 * account + 1]}}; }
+
+ private:
+  std::vector<std::atomic<std::uint64_t>> sums_;
+};
+
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -80,13 +97,11 @@ class Lane {
 
   /// Waits until everything that was issued is done, also after an error. Never leaves work behind.
   virtual Result<void> finish() = 0;
-  /// By account; complete after finish().
-  [[nodiscard]] virtual const std::vector<Digest>& digests() const = 0;
 };
 
 struct LaneOptions {
   std::size_t slot_bytes = std::size_t{1} << 20;
-  std::uint32_t accounts = 0;  ///< how many digests are kept
+  DigestAccounts* accounts = nullptr;  ///< where digests go; outlives the lane
 };
 
 class Device {

@@ -12,7 +12,7 @@ namespace {
 
 class HostLane : public Lane {
  public:
-  HostLane(Slab slot, std::uint32_t accounts) : slot_(std::move(slot)), digests_(accounts) {}
+  HostLane(Slab slot, DigestAccounts* accounts) : slot_(std::move(slot)), accounts_(accounts) {}
 
   Result<std::span<std::byte>> acquire_slot() override { return slot_.bytes(); }
   Result<void> release_slot() override { return {}; }
@@ -48,16 +48,15 @@ class HostLane : public Lane {
   }
 
   Result<void> digest(const DigestJob& job) override {
-    digests_[job.account] += digest_of({job.memory, job.size_bytes}, job.global_begin_bytes);
+    accounts_->add(job.account, digest_of({job.memory, job.size_bytes}, job.global_begin_bytes));
     return {};
   }
 
   Result<void> finish() override { return {}; }
-  [[nodiscard]] const std::vector<Digest>& digests() const override { return digests_; }
 
  private:
   Slab slot_;
-  std::vector<Digest> digests_;
+  DigestAccounts* accounts_;
 };
 
 class HostDevice : public Device {

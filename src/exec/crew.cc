@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <new>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -69,6 +71,8 @@ void Crew::work(device::Lane& lane, std::size_t count, const Task& task) {
     }
   } catch (const std::bad_alloc&) {
     add_error(out_of_memory());
+  } catch (const std::exception& exception) {
+    add_error(Error(Code::kInternal, std::string("the load stopped: ") + exception.what()));
   }
   // Also after an error: nothing may still be written when the caller gets the memory back.
   if (Result<void> done = lane.finish(); !done) add_error(std::move(done).error());

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <new>
 #include <thread>
 #include <utility>
 
+#include "base/text.h"
 #include "device/slab.h"
 #include "exec/crew.h"
 #include "exec/load.h"
@@ -19,6 +21,7 @@ namespace lading::exec {
 namespace {
 
 constexpr std::uint32_t kMostThreads = 16;
+constexpr std::uint32_t kMostThreadsOnRequest = 256;
 
 Result<device::SampleParameters> parameters_of(const model::Recipe& recipe) {
   device::RandomRecipe random{device::Distribution::kNormal, recipe.mean, recipe.std, recipe.low, recipe.high};
@@ -27,6 +30,31 @@ Result<device::SampleParameters> parameters_of(const model::Recipe& recipe) {
     random.distribution = device::Distribution::kTruncatedNormal;
   }
   return device::prepare_sample(random);
+}
+
+// Two destinations in one place would be written twice and both be called complete. Those of a unit share its buffer.
+void refuse_overlaps(const WorkList& works, Crew& crew) {
+  std::vector<const Work*> in_order;
+  for (const auto& work : works) {
+    if (work->destination->buffer_bytes > 0) in_order.push_back(work.get());
+  }
+  std::sort(in_order.begin(), in_order.end(),
+            [](const Work* a, const Work* b) { return std::less<>()(a->memory.data, b->memory.data); });
+  const auto is_one_unit = [](const Work& a, const Work& b) {
+    return a.rank == b.rank && !a.destination->unit.empty() && a.destination->unit == b.destination->unit &&
+           a.destination->slot == b.destination->slot && a.memory.data == b.memory.data;
+  };
+  for (std::size_t i = 1; i < in_order.size(); ++i) {
+    const Work& before = *in_order[i - 1];
+    const Work& work = *in_order[i];
+    if (!std::less<>()(work.memory.data, before.memory.data + before.destination->buffer_bytes)) continue;
+    if (is_one_unit(before, work)) continue;
+    crew.add_error(
+        work.name(Error(Code::kUsage, "the memory that was handed in overlaps that of another tensor")
+                      .by_rule("R11")
+                      .wanted("memory of its own")
+                      .got(fmt::format("bytes of {} on rank {}", quote(before.statement->name), before.rank))));
+  }
 }
 
 // Borrows the destinations, and refuses what cannot be filled before a byte is written.
@@ -63,6 +91,7 @@ void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew
     works.push_back(std::move(work));
   }
   crew.set_total(total_bytes);
+  refuse_overlaps(works, crew);
 }
 
 std::uint32_t thread_count(const plan::Plan& plan, const Options& options) {
@@ -70,20 +99,22 @@ std::uint32_t thread_count(const plan::Plan& plan, const Options& options) {
   for (const plan::RankPlan& rank : plan.ranks) staging_bytes += rank.staging_bytes;
   staging_bytes = std::min(staging_bytes, plan.budget_bytes);
   const std::uint64_t slots = std::max<std::uint64_t>(1, staging_bytes / options.slot_bytes);
-  const std::uint32_t wanted =
-      options.threads > 0 ? options.threads : std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
+  const std::uint32_t wanted = options.threads > 0 ? std::min(options.threads, kMostThreadsOnRequest)
+                                                   : std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, slots));
 }
 
-void carry_out(const Load& load, device::Device& device, Outcome& outcome) {
+void carry_out(const Load& load, device::Device& device, device::DigestAccounts& accounts, Outcome& outcome) {
   const Options& options = load.options;
-  const device::LaneOptions lane_options{options.slot_bytes, static_cast<std::uint32_t>(load.works.size())};
+  const device::LaneOptions lane_options{options.slot_bytes, &accounts};
   if (auto opened = load.crew.open(device, thread_count(load.inputs.plan, options), lane_options); !opened) {
     load.crew.add_error(std::move(opened).error());
     return;
   }
   outcome.threads = static_cast<std::uint32_t>(load.crew.lanes().size());
   outcome.staging_bytes = outcome.threads * options.slot_bytes;
+  fetch_values(load);
+  if (load.crew.stopped()) return;
   outcome.begun = true;
   if (options.poison == Poison::kOn) poison(load);
   read_files(load);
@@ -93,12 +124,12 @@ void carry_out(const Load& load, device::Device& device, Outcome& outcome) {
   digest_rest(load);
 }
 
-void add_up(const WorkList& works, Crew& crew, Outcome& outcome) {
+void add_up(const WorkList& works, Crew& crew, const device::DigestAccounts& accounts, Outcome& outcome) {
   outcome.errors = crew.take_errors();
   for (std::size_t t = 0; t < works.size(); ++t) {
     const Work& work = *works[t];
     TargetOutcome one{work.written_bytes, work.expected_bytes, {}};
-    for (const auto& lane : crew.lanes()) one.digest += lane->digests()[t];
+    one.digest = accounts.of(t);
     if (outcome.errors.empty() && !one.complete()) {
       outcome.errors.add(work.name(Error(Code::kIncomplete, "a tensor has bytes that nobody wrote, or that two did")
                                        .by_rule("R11")
@@ -121,9 +152,10 @@ Outcome execute(const Inputs& inputs, const Options& options) {
     io::Chooser chooser(options.choice);
     const std::unique_ptr<device::Device> device = device::host_device();
     const Load load{inputs, options, outcome.targets, works, crew, chooser};
-    if (!crew.stopped()) carry_out(load, *device, outcome);
+    device::DigestAccounts accounts(works.size());
+    if (!crew.stopped()) carry_out(load, *device, accounts, outcome);
     outcome.notes = chooser.take_notes();
-    add_up(works, crew, outcome);
+    add_up(works, crew, accounts, outcome);
   } catch (const std::bad_alloc&) {
     outcome.errors.add(out_of_memory());
   } catch (const std::exception& exception) {

@@ -168,12 +168,18 @@ void poison(const Load& load) {
   });
 }
 
+void fetch_values(const Load& load) {
+  for (const auto& work : load.works) {
+    if (work->root->provenance == Provenance::kHost) fetch_value(load, *work);
+    if (work->root->provenance == Provenance::kCall && !load.inputs.value) fetch_value(load, *work);
+  }
+}
+
 void make_values(const Load& load) {
   std::vector<Tile> tiles;
   for (std::uint32_t t = 0; t < load.works.size(); ++t) {
     Work& work = *load.works[t];
     const Provenance provenance = work.root->provenance;
-    if (provenance == Provenance::kHost) fetch_value(load, work);
     const bool is_constant = provenance == Provenance::kFill && !work.made_by_transfers;
     if (is_constant || provenance == Provenance::kHost || provenance == Provenance::kRandom) {
       add_tiles(work, t, load.options.slot_bytes, tiles);

@@ -8,6 +8,9 @@ namespace lading::exec {
 /// Overwrites every byte that the plan defines, so that one that is forgotten shows (R3).
 void poison(const Load& load);
 
+/// Asks for values that the caller hands in, before anything is read: one that is missing need not wait for the files.
+void fetch_values(const Load& load);
+
 /// Constants, padding, random values and values that the caller hands in.
 void make_values(const Load& load);
 

@@ -108,12 +108,13 @@ Error tie_differs(const Work& work, std::string_view other, std::uint64_t buffer
 // A key that is padded must have its padding where the other one has it.
 Result<void> compare_constant(const Work& work, const plan::Transfer& constant) {
   const std::uint64_t expected = device::bits_of(constant.fill, work.dtype());
-  const std::uint64_t width = bits(work.dtype()) / 8;
+  const std::uint64_t width = std::max(1U, bits(work.dtype()) / 8);  // packed elements byte by byte: they are zero
+  const std::uint64_t run_bytes = size_of(constant.run_elems, work.dtype());
   Result<void> result;
   for_each_run(constant, [&](std::uint64_t begin_bytes) {
-    for (std::uint64_t i = 0; i < constant.run_elems && result; ++i) {
-      if (std::memcmp(work.memory.data + begin_bytes + i * width, &expected, width) == 0) continue;
-      result = fail(tie_differs(work, "padding", begin_bytes / width + i));
+    for (std::uint64_t at = begin_bytes; at < begin_bytes + run_bytes && result; at += width) {
+      if (std::memcmp(work.memory.data + at, &expected, width) == 0) continue;
+      result = fail(tie_differs(work, "padding", at * 8 / bits(work.dtype())));
     }
     return result.has_value();
   });

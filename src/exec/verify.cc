@@ -9,6 +9,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <tuple>
@@ -264,6 +265,10 @@ class Verification {
       return {};
     }
     if (root.provenance != Provenance::kFile) {
+      const auto size_bytes = root.shape.size_bytes(group.storage);
+      if (!size_bytes || *size_bytes > options_.most_tensor_bytes) {
+        return refuse(group, Error(Code::kUnverified, "it is too large to be made again").by_rule("R64"), outcome);
+      }
       auto made = values_of_recipe({root.recipe, root.shape, group.storage, ledger_.seed, root.name});
       if (!made) return refuse(group, std::move(made).error(), outcome);
       return compare(group, **made, nullptr, outcome);
@@ -368,8 +373,8 @@ class Verification {
     return {};
   }
 
-  static Result<std::vector<device::Digest>> digest_all(std::vector<ledger::RegionCursor> cursors, Values& values,
-                                                        const Group& group) {
+  Result<std::vector<device::Digest>> digest_all(std::vector<ledger::RegionCursor> cursors, Values& values,
+                                                 const Group& group) {
     std::vector<device::Digest> digests(cursors.size());
     for (;;) {
       std::optional<std::uint64_t> next;
@@ -377,6 +382,7 @@ class Verification {
         if (!cursor.done() && (!next || cursor.begin() < *next)) next = cursor.begin();
       }
       if (!next) return digests;
+      if (stopped()) return fail(Error(Code::kCancelled, "the verification stopped"));
       LADING_ASSIGN_OR_RETURN(const Window window, values.at(*next));
       const std::uint64_t end = window.begin_elem + window.elems;
       for (std::size_t i = 0; i < cursors.size(); ++i) {
@@ -439,7 +445,32 @@ class Verification {
       count_tensor(t, outcome, place[t].second);
     }
     report_.read_bytes = read_bytes_;
+    account_for_keys();
+    if (report_.records_verified == 0 && report_.differences.empty()) {
+      report_.differences.add(Error(Code::kUnverified, "the ledger has nothing that files could confirm")
+                                  .try_this("load with --ledger, with digests on, something that files hold"));
+    }
     return std::move(report_);
+  }
+
+  // Both sides are accounted for (R38): a key that the ledger does not know was left out by somebody.
+  void account_for_keys() {
+    std::set<std::string_view> known;
+    for (const Tensor& tensor : ledger_.tensors) {
+      for (const ledger::Source& source : tensor.sources) known.insert(source.key);
+    }
+    for (const auto& [key, rule] : ledger_.ignored_keys) known.insert(key);
+    for (const std::string& key : ledger_.unexpected_keys) known.insert(key);
+    for (const CatalogTensor& tensor : inputs_.catalog.tensors) {
+      if (known.contains(tensor.name)) continue;
+      if (report_.differences.is_full()) {
+        report_.differences.count_not_listed(1);
+        continue;
+      }
+      report_.differences.add(Error(Code::kUnverified, "the checkpoint has a key that the ledger does not account for")
+                                  .by_rule("R38")
+                                  .of_tensor(tensor.name));
+    }
   }
 
   void count_tensor(std::size_t t, const Outcome& outcome, std::size_t member) {

@@ -186,11 +186,10 @@ class RecordChecker {
       return nullptr;
     };
     for (std::size_t r = first; r < last; ++r) check_complete(ledger_.records[r]);
-    const bool is_alias = first < last && ledger_.records[first].provenance == Provenance::kAlias;
-    if (is_alias) return;  // its memory is the other record's
     for (const layout::Slot& slot : tensor.placement.slots) {
       const layout::Region region = layout::region_of(tensor.shape, slot.cuts, ledger_.mesh, rank);
       const Record* const record = record_of(slot.name);
+      if (record != nullptr && record->provenance == Provenance::kAlias) continue;  // its memory is the other record's
       if (record == nullptr && region.present) {
         add(rank, tensor, Error(Code::kIncomplete, "the rank has it, and there is no record of it").by_rule("R1"));
       } else if (record != nullptr && (!region.present || record->region != Region::of(region))) {
@@ -201,9 +200,16 @@ class RecordChecker {
   }
 
   void check_complete(const Record& record) {
-    if (record.complete) return;
     const Tensor& tensor = ledger_.tensors[record.tensor];
     if (record.provenance == Provenance::kAlias) return;  // said once, of the record that it shares
+    if (record.provenance != Provenance::kKept && record.expected_bytes < record.bytes) {
+      add(record.rank, tensor,
+          Error(Code::kIncomplete, "the record expects fewer bytes than the rank owns")
+              .by_rule("R11")
+              .wanted(fmt::format("{} bytes or more", record.bytes))
+              .got(fmt::format("{} bytes", record.expected_bytes)));
+    }
+    if (record.complete) return;
     add(record.rank, tensor,
         Error(Code::kIncomplete, "not every byte of the tensor was written")
             .by_rule("R11")

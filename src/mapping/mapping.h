@@ -92,7 +92,9 @@ struct Resolution {
   Resolved resolved;  ///< without what is disputed: neither those targets nor the keys that they dispute
   Errors problems;
   std::set<std::string, std::less<>> disputed;  ///< targets that a problem is about
-  bool settled = true;  ///< false: other names may be missing, or left over, only because of a problem
+  /// False: other names may be missing, or left over, only because a rule could not be understood. What a rule that
+  /// matches nothing could have supplied is disputed instead.
+  bool settled = true;
 };
 Resolution resolve_partly(const Mapping& mapping, const std::vector<Target>& targets,
                           const std::vector<std::string_view>& keys, const ShapeOf& shape_of);

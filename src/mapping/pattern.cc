@@ -16,6 +16,61 @@ constexpr int kGroups = 10;  // the whole name, and \1 to \9
 
 re2::StringPiece piece(std::string_view text) { return {text.data(), text.size()}; }
 
+struct Ends {
+  std::string prefix;
+  std::string suffix;
+};
+
+bool is_word(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool is_quantifier(char c) { return c == '*' || c == '+' || c == '?' || c == '{'; }
+
+// The letters that a pattern begins and ends with, as far as they stand there plainly. Whatever could make them
+// mean something else (alternatives, flags, repeated groups) gives none.
+Ends ends_of(std::string_view text) {
+  Ends ends;
+  std::string run;  // of letters, since something else
+  bool in_prefix = true;
+  const auto end_run = [&] {
+    if (in_prefix) ends.prefix = run;
+    in_prefix = false;
+    run.clear();
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const char next = i + 1 < text.size() ? text[i + 1] : '\0';
+    if (is_word(c) || c == '-' || c == '/' || c == ':') {
+      run += c;
+    } else if (c == '\\' && (next == '.' || next == '-' || next == '/')) {
+      run += next;
+      ++i;
+    } else if (c == '\\' && (next == 'd' || next == 'w')) {
+      end_run();
+      ++i;
+    } else if (c == '.') {
+      end_run();
+    } else if (c == '[') {
+      const std::size_t close = text.find(']', i);
+      const std::string_view inside = text.substr(i + 1, close == std::string_view::npos ? close : close - i - 1);
+      if (close == std::string_view::npos || inside.empty() || inside == "^") return {};
+      if (inside.find_first_of("[\\") != std::string_view::npos) return {};
+      end_run();
+      i = close;
+    } else if (c == '*' || c == '+' || c == '?') {
+      if (!run.empty()) run.pop_back();
+      end_run();
+    } else if (c == '(') {
+      if (next == '?') return {};
+    } else if (c == ')') {
+      if (is_quantifier(next)) return {};
+    } else {
+      return {};
+    }
+  }
+  ends.suffix = run;
+  if (in_prefix) ends.prefix = run;
+  return ends;
+}
+
 }  // namespace
 
 Result<Pattern> Pattern::compile(std::string_view text) {
@@ -34,7 +89,11 @@ Result<Pattern> Pattern::compile(std::string_view text) {
                     .got(quote(text))
                     .try_this("patterns are RE2's: no lookaround, no back-references"));
   }
-  return Pattern(std::move(pattern));
+  Pattern made(std::move(pattern));
+  Ends ends = ends_of(text);
+  made.prefix_ = std::move(ends.prefix);
+  made.suffix_ = std::move(ends.suffix);
+  return made;
 }
 
 std::optional<std::string> Pattern::problem_with(std::string_view replacement) const {

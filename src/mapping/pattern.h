@@ -22,6 +22,9 @@ class Pattern {
 
   /// What is wrong with a replacement, as a sentence: a group that the pattern does not have, a stray backslash.
   [[nodiscard]] std::optional<std::string> problem_with(std::string_view replacement) const;
+  /// What every name that matches begins and ends with; "" where that is not plain to see. To leave out others.
+  [[nodiscard]] const std::string& prefix() const { return prefix_; }
+  [[nodiscard]] const std::string& suffix() const { return suffix_; }
   /// The whole name must match.
   [[nodiscard]] bool matches(std::string_view name) const;
   /// The replacement with \1 … \9 filled in, if the whole name matches.
@@ -30,6 +33,8 @@ class Pattern {
  private:
   explicit Pattern(std::shared_ptr<const re2::RE2> pattern) : pattern_(std::move(pattern)) {}
   std::shared_ptr<const re2::RE2> pattern_;
+  std::string prefix_;
+  std::string suffix_;
 };
 
 }  // namespace lading::mapping

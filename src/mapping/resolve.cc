@@ -70,10 +70,7 @@ class Resolver {
     std::string to;
   };
 
-  // Out of a target that has one.
-  [[nodiscard]] Expression take_expression(TargetState& state) const {
-    return state.built != nullptr ? std::move(*state.built) : Expression::source(std::string(keys_[state.key]));
-  }
+  [[nodiscard]] Expression whole_key(std::uint32_t k) const { return Expression::source(std::string(keys_[k])); }
   [[nodiscard]] std::string rule_name(std::uint32_t rule) const {
     return fmt::format("rule {}", quote(mapping_.rules[rule].id));
   }
@@ -116,12 +113,46 @@ class Resolver {
   void ignore_keys() {
     for (std::uint32_t r = 0; r < rules_.size(); ++r) {
       if (rules_[r].rule->kind != RuleKind::kIgnore) continue;
-      for (std::uint32_t k = 0; k < keys_.size(); ++k) {
+      for (const std::uint32_t k : keys_for(*rules_[r].pattern)) {
         if (!rules_[r].pattern->matches(keys_[k])) continue;
         matched_[r] = true;
         if (key_states_[k].ignored_by == kNone) key_states_[k].ignored_by = r;
       }
     }
+  }
+
+  // The keys that a pattern may match, ascending: by how it begins or by how it ends, whichever leaves fewer.
+  std::vector<std::uint32_t> keys_for(const Pattern& pattern) {
+    const auto narrow = [](const auto& sorted, std::string_view start, const auto& text_of) {
+      const auto first = std::partition_point(sorted.begin(), sorted.end(), [&](const auto& one) {
+        return text_of(one).compare(0, start.size(), start) < 0;
+      });
+      const auto last = std::partition_point(
+          first, sorted.end(), [&](const auto& one) { return text_of(one).compare(0, start.size(), start) <= 0; });
+      return std::pair(first, last);
+    };
+    const auto [first, last] = narrow(keys_, pattern.prefix(), [](std::string_view key) { return key; });
+    if (!pattern.suffix().empty()) {
+      if (backward_.empty()) sort_backward();
+      const std::string end(pattern.suffix().rbegin(), pattern.suffix().rend());
+      const auto [from, to] = narrow(backward_, end, [](const auto& one) { return std::string_view(one.first); });
+      if (to - from < last - first) {
+        std::vector<std::uint32_t> found;
+        for (auto one = from; one != to; ++one) found.push_back(one->second);
+        std::sort(found.begin(), found.end());
+        return found;
+      }
+    }
+    std::vector<std::uint32_t> found(static_cast<std::size_t>(last - first));
+    for (std::size_t i = 0; i < found.size(); ++i)
+      found[i] = static_cast<std::uint32_t>(first - keys_.begin()) + static_cast<std::uint32_t>(i);
+    return found;
+  }
+
+  void sort_backward() {
+    for (std::uint32_t k = 0; k < keys_.size(); ++k)
+      backward_.emplace_back(std::string(keys_[k].rbegin(), keys_[k].rend()), k);
+    std::sort(backward_.begin(), backward_.end());
   }
 
   void rename_keys() {
@@ -131,7 +162,7 @@ class Resolver {
       if (rule.kind == RuleKind::kRename) {
         if (const std::uint32_t k = find_key(rule.from); k != kNone) claim_by_name(k, r, claims);
       } else if (rule.kind == RuleKind::kRenamePattern) {
-        for (std::uint32_t k = 0; k < keys_.size(); ++k) {
+        for (const std::uint32_t k : keys_for(*rules_[r].pattern)) {
           if (key_states_[k].ignored_by != kNone) continue;
           if (auto to = rules_[r].pattern->rewrite(keys_[k], rule.to)) claims.push_back({k, r, *std::move(to)});
         }
@@ -276,7 +307,7 @@ class Resolver {
       add_for(r, t,
               Error(Code::kMapping, fmt::format("{} makes this tensor too", rule_name(state.made_by)))
                   .by_rule("R43")
-                  .wanted(take_expression(state).text())
+                  .wanted(state.built != nullptr ? state.built->text() : whole_key(state.key).text())
                   .got(expression->text()));
       return;
     }
@@ -353,15 +384,82 @@ class Resolver {
     two_sources(t, first, state.made_by, k, kNone);
   }
 
+  // A rule that matches nothing is told. What is missing, or left over, perhaps only because of it, is not told too;
+  // everything else is.
+  void dispute_what_it_could_be(std::uint32_t r) {
+    const Rule& rule = *rules_[r].rule;
+    switch (rule.kind) {
+      case RuleKind::kIgnore: return;  // it is nobody's source
+      case RuleKind::kRename: dispute_target(find_target(rule.to)); return;
+      case RuleKind::kRenamePattern:
+        dispute_sourceless(std::string_view(rule.to).substr(0, rule.to.find('\\')),
+                           [&](std::string_view name) { return could_be(rule.to, name); });
+        if (!std::exchange(any_key_is_meant_, true)) dispute_unread("", [](std::string_view) { return true; });
+        return;
+      case RuleKind::kBuild:
+        dispute_sourceless(rules_[r].to->prefix(),
+                           [&](std::string_view name) { return rules_[r].to->match(name).has_value(); });
+        dispute_sources(*rule.expression);
+        return;
+    }
+  }
+
+  template <class IsMeant>
+  void dispute_sourceless(std::string_view prefix, const IsMeant& is_meant) {
+    const auto by_name = [](const Target& target, std::string_view name) { return target.name < name; };
+    auto target = std::lower_bound(targets_.begin(), targets_.end(), prefix, by_name);
+    for (; target != targets_.end() && target->name.starts_with(prefix); ++target) {
+      const auto t = static_cast<std::uint32_t>(target - targets_.begin());
+      const TargetState& state = target_states_[t];
+      if (target->in_files && state.built == nullptr && state.key == kNone && is_meant(target->name)) dispute_target(t);
+    }
+  }
+
+  template <class IsMeant>
+  void dispute_unread(std::string_view prefix, const IsMeant& is_meant) {
+    auto key = std::lower_bound(keys_.begin(), keys_.end(), prefix);
+    for (; key != keys_.end() && key->starts_with(prefix); ++key) {
+      KeyState& state = key_states_[static_cast<std::size_t>(key - keys_.begin())];
+      if (!state.is_read() && state.ignored_by == kNone && !state.left_alone && is_meant(*key)) state.disputed = true;
+    }
+  }
+
+  void dispute_sources(const ExpressionTemplate& expression) {
+    if (expression.form == Form::kSource) {
+      dispute_unread(expression.key.prefix(),
+                     [&](std::string_view key) { return expression.key.match(key).has_value(); });
+    }
+    for (const ExpressionTemplate& part : expression.parts) dispute_sources(part);
+  }
+
+  // Whether a replacement can make this name: \0 to \9 stand for anything.
+  static bool could_be(std::string_view replacement, std::string_view name) {
+    std::vector<std::string> literals(1);
+    for (std::size_t i = 0; i < replacement.size(); ++i) {
+      if (replacement[i] != '\\' || i + 1 == replacement.size()) {
+        literals.back() += replacement[i];
+      } else if (replacement[++i] == '\\') {
+        literals.back() += '\\';
+      } else {
+        literals.emplace_back();
+      }
+    }
+    if (literals.size() == 1) return name == literals.front();
+    if (!name.starts_with(literals.front())) return false;
+    name.remove_prefix(literals.front().size());
+    for (std::size_t i = 1; i + 1 < literals.size(); ++i) {
+      const std::size_t at = name.find(literals[i]);
+      if (at == std::string_view::npos) return false;
+      name.remove_prefix(at + literals[i].size());
+    }
+    return name.ends_with(literals.back());
+  }
+
   void report_unmatched() {
     for (std::uint32_t r = 0; r < rules_.size(); ++r) {
       const Rule& rule = *rules_[r].rule;
       if (matched_[r] || rule.optional) continue;
-      if (rule.kind == RuleKind::kRename) {
-        dispute_target(find_target(rule.to));
-      } else {
-        settled_ = false;
-      }
+      dispute_what_it_could_be(r);
       Error error(Code::kMapping, fmt::format("{} matches nothing", rule_name(r)));
       if (rule.kind == RuleKind::kBuild) {
         error.expected = fmt::format("model tensors named {}, and their sources", quote(rule.to));
@@ -386,7 +484,8 @@ class Resolver {
       if (state.built != nullptr || state.key != kNone) {
         const std::uint32_t r = state.made_by;
         out.decided_by.emplace_hint(out.decided_by.end(), name, r == kNone ? "" : mapping_.rules[r].id);
-        out.expressions.emplace_hint(out.expressions.end(), name, take_expression(state));
+        out.expressions.emplace_hint(out.expressions.end(), name,
+                                     state.built != nullptr ? std::move(*state.built) : whole_key(state.key));
       } else if (const auto note = tensor_notes_.find(t); note != tensor_notes_.end()) {
         out.tensor_notes.emplace_hint(out.tensor_notes.end(), name, note->second);
       }
@@ -411,6 +510,8 @@ class Resolver {
   std::vector<ReadyRule> rules_;
   std::unordered_map<std::string_view, std::uint32_t> key_index_;
   std::unordered_map<std::string_view, std::uint32_t> target_index_;
+  std::vector<std::pair<std::string, std::uint32_t>>
+      backward_;  ///< keys read from their ends, sorted; made when needed
   std::vector<KeyState> key_states_;
   std::vector<TargetState> target_states_;
   std::vector<bool> matched_;
@@ -418,6 +519,7 @@ class Resolver {
   std::unordered_map<std::uint32_t, std::string> key_notes_;
   std::unordered_map<std::uint32_t, std::string> tensor_notes_;
   std::set<std::uint32_t> disputed_;  ///< targets
+  bool any_key_is_meant_ = false;     ///< by a pattern that matches none
   bool settled_ = true;
   Errors errors_;
 };

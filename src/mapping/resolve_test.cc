@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "mapping/pattern.h"
 #include "mapping/resolve_test_support.h"
 
 namespace lading::mapping {
@@ -302,10 +303,32 @@ TEST(ResolvePartly, R43_WhatIsDisputedIsLeftOutAndTheRestIsThere) {
   EXPECT_EQ(out.resolved.unread.size(), 1U) << "odd; x and y are disputed";
 }
 
-TEST(ResolvePartly, R43_APatternThatMatchesNothingLeavesNamesUnsettled) {
-  EXPECT_FALSE(resolved_partly({Rule::rename_pattern("strip", "m\\.(.*)", "\\1")}, {"a", "b"}).settled);
+TEST(ResolvePartly, R43_APatternThatMatchesNothingLeavesItsNamesUnsettled) {
+  const auto strip = resolved_partly({Rule::rename_pattern("strip", "m\\.(.*)", "\\1")}, {"a", "b"});
+  EXPECT_TRUE(strip.settled);
+  EXPECT_TRUE(strip.resolved.unread.empty()) << "any key may have been meant";
+  EXPECT_TRUE(resolved_partly({Rule::ignore("unmatched", "zzz")}, {"a", "b"}).settled);
   EXPECT_FALSE(resolved_partly({Rule::ignore("bad", "(")}, {"a", "b"}).settled);
   EXPECT_TRUE(resolved_partly({Rule::rename("named", "typo", "a")}, {"b"}).settled) << "it is about one tensor";
+}
+
+// What a pattern begins and ends with only leaves out keys that it does not match.
+TEST(Resolve, R43_EveryKeyThatAPatternMatchesIsFound) {
+  const std::vector<std::string> keys = {"a",  "a.b", "a.b.c", "ab",  "abc",    "abcd", "a-b", "b",      "b.c",
+                                         "ba", "c.w", "l1.w",  "l11", "o.l1.w", "o.w",  "x",   "x.l1.w", "xx"};
+  for (const char* text :
+       {"a.*", "ab?c*", "a(b|c)", "a|b.*", "(a)?b", "(?i)A.*", "o\\.(.*l1\\.w)", ".*w", "[abx]+", "x{1,2}",
+        "l\\d+(\\.w)?", "a\\.b.*", "^a.*$", ".*", "x", "a+b", "\\x61b", "a[.-]b", "\\Qa.b\\E"}) {
+    const auto pattern = Pattern::compile(text);
+    ASSERT_TRUE(pattern) << text;
+    for (const std::string& key : keys) {
+      if (!pattern->matches(key)) continue;
+      EXPECT_TRUE(key.starts_with(pattern->prefix())) << text << " " << key << " " << pattern->prefix();
+      EXPECT_TRUE(key.ends_with(pattern->suffix())) << text << " " << key << " " << pattern->suffix();
+    }
+  }
+  EXPECT_EQ(Pattern::compile("o\\.(.*l1\\.w)")->suffix(), "l1.w");
+  EXPECT_EQ(Pattern::compile("o\\.(.*l1\\.w)")->prefix(), "o.");
 }
 
 }  // namespace

@@ -11,6 +11,35 @@
 #include "base/text.h"
 
 namespace lading::plan {
+namespace {
+
+using Edges = std::map<std::uint32_t, std::vector<std::uint32_t>>;
+
+// What only waits for a circle is not part of one: of the calls that are left, those that nothing left waits for go,
+// until none does.
+void drop_downstream(const Edges& waits_for, const Edges& waiting, std::vector<bool>& done) {
+  std::map<std::uint32_t, std::size_t> waiters;
+  std::vector<std::uint32_t> free;
+  for (const auto& [call, inputs] : waits_for) {
+    if (done[call]) continue;
+    const auto found = waiting.find(call);
+    if (found != waiting.end()) {
+      waiters[call] = static_cast<std::size_t>(
+          std::count_if(found->second.begin(), found->second.end(), [&](std::uint32_t other) { return !done[other]; }));
+    }
+    if (waiters[call] == 0) free.push_back(call);
+  }
+  while (!free.empty()) {
+    const std::uint32_t call = free.back();
+    free.pop_back();
+    done[call] = true;
+    for (const std::uint32_t input : waits_for.at(call)) {
+      if (!done[input] && --waiters[input] == 0) free.push_back(input);
+    }
+  }
+}
+
+}  // namespace
 
 Result<std::vector<std::uint32_t>, Errors> call_order(const std::vector<Statement>& statements) {
   const auto is_call = [](const Statement& s) { return s.provenance == Provenance::kCall; };
@@ -55,6 +84,7 @@ Result<std::vector<std::uint32_t>, Errors> call_order(const std::vector<Statemen
       if (--left[other] == 0) ready.push(other);
     }
   }
+  drop_downstream(waits_for, waiting, done);
   for (const auto& [call, inputs] : waits_for) {
     if (done[call]) continue;
     errors.add(Error(Code::kPlan, "it is computed from tensors that are computed from it")

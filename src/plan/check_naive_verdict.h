@@ -60,17 +60,52 @@ class Verdict {
     return cuts;
   }
 
+  // That a cut is even is a promise, not a place.
+  static std::vector<layout::Cut> places(std::vector<layout::Cut> cuts) {
+    cuts = without_owners(std::move(cuts));
+    for (layout::Cut& cut : cuts) cut.even = false;
+    return cuts;
+  }
+
   static std::vector<std::string> slot_names(const Statement& s) {
     std::vector<std::string> names;
     for (const auto& slot : s.placement.slots) names.push_back(slot.name);
     return names;
   }
 
-  // Alike in every slot in which any rank of the mesh has both.
+  static const layout::Slot* slot_of(const Statement& s, const std::string& name) {
+    for (const auto& slot : s.placement.slots) {
+      if (slot.name == name) return &slot;
+    }
+    return nullptr;
+  }
+  std::set<std::string> slots_of_class(const Statement& root) const {
+    std::set<std::string> names;
+    for (const Statement& member : plan_.statements) {
+      if (&root_of(member) != &root) continue;
+      for (const std::string& name : slot_names(member)) names.insert(name);
+    }
+    return names;
+  }
+
+  bool is_on(const Statement& s, std::uint64_t rank) const {
+    return std::any_of(s.placement.slots.begin(), s.placement.slots.end(), [&](const layout::Slot& slot) {
+      const auto memory = memory_of(s, slot, plan_.mesh, rank);
+      return memory && memory->present;
+    });
+  }
+
+  // Alike in every slot in which any rank of the mesh has both; of different slots, no rank may have both.
   bool placed_alike(const Statement& a, const Statement& b) const {
+    if (slot_names(a) != slot_names(b)) {
+      for (std::uint64_t rank = 0; rank < plan_.mesh.ranks(); ++rank) {
+        if (is_on(a, rank) && is_on(b, rank)) return false;
+      }
+      return true;
+    }
     for (std::size_t slot = 0; slot < a.placement.slots.size(); ++slot) {
       const bool same = a.placement.device == b.placement.device && a.placement.fsdp_group == b.placement.fsdp_group &&
-                        without_owners(a.placement.slots[slot].cuts) == without_owners(b.placement.slots[slot].cuts);
+                        places(a.placement.slots[slot].cuts) == places(b.placement.slots[slot].cuts);
       for (std::uint64_t rank = 0; rank < plan_.mesh.ranks() && !same; ++rank) {
         const auto one = memory_of(a, a.placement.slots[slot], plan_.mesh, rank);
         const auto two = memory_of(b, b.placement.slots[slot], plan_.mesh, rank);
@@ -81,9 +116,19 @@ class Verdict {
   }
 
   bool castable(const mapping::Expression& e, DType storage) const {
-    const std::set<DType> floats = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+    const std::set<DType> floats = {DType::kF8E5M2, DType::kF8E4M3, DType::kF8E4M3Fnuz, DType::kF8E5M2Fnuz,
+                                    DType::kF16,    DType::kBF16,   DType::kF32,        DType::kF64};
+    const std::map<DType, std::set<DType>> wider = {
+        {DType::kU8, {DType::kI16, DType::kU16, DType::kI32, DType::kU32, DType::kI64, DType::kU64}},
+        {DType::kU16, {DType::kI32, DType::kU32, DType::kI64, DType::kU64}},
+        {DType::kU32, {DType::kI64, DType::kU64}},
+        {DType::kI8, {DType::kI16, DType::kI32, DType::kI64}},
+        {DType::kI16, {DType::kI32, DType::kI64}},
+        {DType::kI32, {DType::kI64}},
+    };
     for (const DType dtype : dtypes_of(e)) {
-      if (dtype != storage && (!floats.contains(dtype) || !floats.contains(storage))) return false;
+      if (dtype == storage || (floats.contains(dtype) && floats.contains(storage))) continue;
+      if (!wider.contains(dtype) || !wider.at(dtype).contains(storage)) return false;
     }
     return true;
   }
@@ -129,10 +174,14 @@ class Verdict {
       if (!names_.contains(s.alias_of) || s.alias_of >= s.name) return false;
       const Statement& root = root_of(s);
       if (root.provenance == Provenance::kAlias || root.shape != s.shape || root.storage != s.storage ||
-          root.compute != s.compute || slot_names(root) != slot_names(s)) {
+          root.compute != s.compute) {
         return false;
       }
-      if (!placed_alike(root, s)) return false;
+      for (const Statement& other : plan_.statements) {
+        if (&other == &root || (other.provenance == Provenance::kAlias && other.alias_of == s.alias_of)) {
+          if (!placed_alike(other, s)) return false;
+        }
+      }
     }
     return true;
   }
@@ -226,12 +275,12 @@ class Verdict {
     for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
       const Statement& root = plan_.statements[s];
       if (root.provenance == Provenance::kAlias) continue;
-      for (std::size_t slot = 0; slot < root.placement.slots.size(); ++slot) {
+      for (const std::string& slot : slots_of_class(root)) {
         std::vector<std::uint32_t> members;
         for (std::uint32_t m = 0; m < plan_.statements.size(); ++m) {
           const Statement& member = plan_.statements[m];
-          if (&root_of(member) != &root) continue;
-          const auto memory = memory_of(member, member.placement.slots[slot], plan_.mesh, rank.rank);
+          if (&root_of(member) != &root || slot_of(member, slot) == nullptr) continue;
+          const auto memory = memory_of(member, *slot_of(member, slot), plan_.mesh, rank.rank);
           if (!memory || (memory->present && memory->uneven)) return false;
           if (memory->present) members.push_back(m);
         }
@@ -239,7 +288,7 @@ class Verdict {
         ++expected;
         if (root.provenance == Provenance::kCall && !inputs_here(root, rank.rank)) return false;
         const Statement& first = plan_.statements[members.front()];
-        const layout::Slot& place = first.placement.slots[slot];
+        const layout::Slot& place = *slot_of(first, slot);
         const Destination* found = nullptr;
         for (const Destination& d : rank.destinations) {
           if (d.statement != members.front() || d.slot != place.name) continue;
@@ -281,9 +330,14 @@ class Verdict {
 
   bool inputs_here(const Statement& call, std::uint64_t rank) const {
     for (const std::string& name : call.recipe.inputs) {
-      const Statement& input = plan_.statements[names_.at(name)];
+      const Statement& input = root_of(plan_.statements[names_.at(name)]);
       bool here = false;
-      for (const auto& slot : input.placement.slots) here = here || memory_of(input, slot, plan_.mesh, rank)->present;
+      for (const Statement& member : plan_.statements) {
+        if (&root_of(member) != &input) continue;
+        for (const auto& slot : member.placement.slots) {
+          here = here || memory_of(member, slot, plan_.mesh, rank)->present;
+        }
+      }
       if (!here) return false;
     }
     return true;

@@ -20,9 +20,38 @@ Error problem(std::string message, std::string_view rule) {
   return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
 }
 
-// Between these, and no others, a cast is one rounding: torch refuses float8 with anything else (R23).
-bool is_plain_float(DType dtype) {
-  return dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
+// Between these a cast is one rounding. Packed elements and the scales of blocks stay what they are (docs/dtypes.md).
+bool is_cast_float(DType dtype) {
+  switch (dtype) {
+    case DType::kF8E5M2:
+    case DType::kF8E4M3:
+    case DType::kF8E4M3Fnuz:
+    case DType::kF8E5M2Fnuz:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF32:
+    case DType::kF64: return true;
+    default: return false;
+  }
+}
+
+// Bits of the magnitude that an integer dtype holds, and whether it holds signs; nothing of other dtypes.
+struct IntegerRange {
+  unsigned magnitude_bits = 0;
+  bool is_signed = false;
+};
+std::optional<IntegerRange> integer_range(DType dtype) {
+  switch (dtype) {
+    case DType::kU8: return IntegerRange{8, false};
+    case DType::kU16: return IntegerRange{16, false};
+    case DType::kU32: return IntegerRange{32, false};
+    case DType::kU64: return IntegerRange{64, false};
+    case DType::kI8: return IntegerRange{7, true};
+    case DType::kI16: return IntegerRange{15, true};
+    case DType::kI32: return IntegerRange{31, true};
+    case DType::kI64: return IntegerRange{63, true};
+    default: return std::nullopt;
+  }
 }
 
 bool is_random(model::RecipeKind kind) {
@@ -30,52 +59,76 @@ bool is_random(model::RecipeKind kind) {
          kind == model::RecipeKind::kTruncatedNormal;
 }
 
-// Whether the cuts leave a tensor to the rank at these places of the axes that owners are named by.
-bool owns(const layout::Slot& slot, const layout::Mesh& mesh, const std::map<std::size_t, std::uint64_t>& at) {
-  for (const layout::Cut& cut : slot.cuts) {
-    if (cut.kind != layout::CutKind::kOwner) continue;
-    std::uint64_t index = 0;
-    for (const std::size_t axis : cut.axes) index = index * mesh.axes()[axis].size + at.at(axis);
-    if (std::find(cut.owners.begin(), cut.owners.end(), index) == cut.owners.end()) return false;
-  }
-  return true;
-}
+// The owner cuts of two slots, and how far a search among them has come.
+class Meeting {
+ public:
+  explicit Meeting(const layout::Mesh& mesh) : mesh_(mesh) {}
 
-// Whether some rank has both: not if they belong to different pipeline stages (R51). Tries every place.
+  void add(const layout::Slot& slot) {
+    for (const layout::Cut& cut : slot.cuts) {
+      if (cut.kind == layout::CutKind::kOwner) cuts_.push_back(&cut);
+    }
+  }
+
+  // An owner of every cut, such that no axis is wanted at two places. Undecided after many steps: they may meet.
+  bool is_possible(std::size_t cut = 0) {
+    if (cut == cuts_.size()) return true;
+    for (const std::uint64_t owner : cuts_[cut]->owners) {
+      if (++steps_ > kMostSteps) return true;
+      std::vector<std::size_t> taken;
+      const bool fits = take(*cuts_[cut], owner, taken);
+      if (fits && is_possible(cut + 1)) return true;
+      for (const std::size_t axis : taken) at_.erase(axis);
+    }
+    return false;
+  }
+
+ private:
+  static constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 22;
+
+  bool take(const layout::Cut& cut, std::uint64_t owner, std::vector<std::size_t>& taken) {
+    for (auto axis = cut.axes.rbegin(); axis != cut.axes.rend(); ++axis) {
+      const std::uint64_t size = mesh_.axes()[*axis].size;
+      const auto [place, is_new] = at_.emplace(*axis, owner % size);
+      if (is_new) taken.push_back(*axis);
+      if (place->second != owner % size) return false;
+      owner /= size;
+    }
+    return owner == 0;  // else nobody has that place
+  }
+
+  const layout::Mesh& mesh_;
+  std::vector<const layout::Cut*> cuts_;
+  std::map<std::size_t, std::uint64_t> at_;  // by axis
+  std::uint64_t steps_ = 0;
+};
+
+// Whether some rank has both: not if they belong to different pipeline stages (R51).
 bool can_meet(const layout::Slot& a, const layout::Slot& b, const layout::Mesh& mesh) {
-  constexpr std::uint64_t kMostPlaces = 1 << 16;
-  std::map<std::size_t, std::uint64_t> at;
-  for (const layout::Slot* slot : {&a, &b}) {
-    for (const layout::Cut& cut : slot->cuts) {
-      if (cut.kind != layout::CutKind::kOwner) continue;
-      for (const std::size_t axis : cut.axes) at.emplace(axis, 0);
-    }
-  }
-  for (std::uint64_t tried = 0; tried < kMostPlaces; ++tried) {
-    if (owns(a, mesh, at) && owns(b, mesh, at)) return true;
-    auto next = at.begin();
-    while (next != at.end() && ++next->second == mesh.axes()[next->first].size) {
-      next->second = 0;
-      ++next;
-    }
-    if (next == at.end()) return false;
-  }
-  return true;
+  Meeting meeting(mesh);
+  meeting.add(a);
+  meeting.add(b);
+  return meeting.is_possible();
 }
 
-// Where members of a tie class meet, in any slot, owners may differ; nothing else may.
+// Where members of a tie class meet, in any slot, owners may differ; nothing else may. That a cut is even is a
+// promise about the tensor, not a place.
 bool same_placement(const layout::Placement& a, const layout::Placement& b, const layout::Mesh& mesh) {
-  if (a.slots.size() != b.slots.size()) return false;
-  const auto cuts_without_owners = [](const layout::Slot& slot) {
+  const auto plain_cuts = [](const layout::Slot& slot) {
     std::vector<layout::Cut> cuts = slot.cuts;
     std::erase_if(cuts, [](const layout::Cut& cut) { return cut.kind == layout::CutKind::kOwner; });
+    for (layout::Cut& cut : cuts) cut.even = false;
     return cuts;
   };
+  const auto same_name = [](const layout::Slot& one, const layout::Slot& two) { return one.name == two.name; };
+  const bool same_slots = std::equal(a.slots.begin(), a.slots.end(), b.slots.begin(), b.slots.end(), same_name);
+  const bool alike = same_slots && a.device == b.device && a.fsdp_group == b.fsdp_group;
   for (std::size_t i = 0; i < a.slots.size(); ++i) {
-    if (a.slots[i].name != b.slots[i].name) return false;
-    if (!can_meet(a.slots[i], b.slots[i], mesh)) continue;
-    if (a.device != b.device || a.fsdp_group != b.fsdp_group) return false;
-    if (cuts_without_owners(a.slots[i]) != cuts_without_owners(b.slots[i])) return false;
+    for (std::size_t j = 0; j < b.slots.size(); ++j) {
+      if (same_slots && i != j) continue;
+      if (alike && plain_cuts(a.slots[i]) == plain_cuts(b.slots[j])) continue;
+      if (can_meet(a.slots[i], b.slots[j], mesh)) return false;
+    }
   }
   return true;
 }
@@ -310,7 +363,16 @@ class StatementCheck {
       return add(problem(fmt::format("{} and the tensor tied to it differ in dtype", quote(root.name)), "R31"),
                  statement);
     }
-    if (!same_placement(root.placement, statement.placement, plan_.mesh)) {
+    std::vector<const layout::Placement*>& placements =
+        placements_.try_emplace(*found, 1, &root.placement).first->second;
+    const auto equals = [&](const layout::Placement* other) { return *other == statement.placement; };
+    const auto together = [&](const layout::Placement* other) {
+      return same_placement(*other, statement.placement, plan_.mesh);
+    };
+    const bool known = std::any_of(placements.begin(), placements.end(), equals);
+    if (!known && std::all_of(placements.begin(), placements.end(), together)) {
+      placements.push_back(&statement.placement);
+    } else if (!known) {
       return add(problem(fmt::format("{} and the tensor tied to it differ in placement", quote(root.name)), "R52"),
                  statement);
     }
@@ -406,12 +468,20 @@ class StatementCheck {
   SourceIndex index_;
   std::vector<bool> usable_;  // by source
   bool sorted_ = true;        // the statements
+  /// By root: the placements of its class that were seen, each once. Any two go together.
+  std::map<std::uint32_t, std::vector<const layout::Placement*>> placements_;
   Facts facts_;
 };
 
 }  // namespace
 
-bool cast_is_sound(DType from, DType to) { return from == to || (is_plain_float(from) && is_plain_float(to)); }
+bool cast_is_sound(DType from, DType to) {
+  if (from == to || (is_cast_float(from) && is_cast_float(to))) return true;
+  const auto held = integer_range(from);
+  const auto holds = integer_range(to);
+  if (!held || !holds) return false;
+  return held->magnitude_bits <= holds->magnitude_bits && (holds->is_signed || !held->is_signed);
+}
 
 Facts check_statements(const Plan& plan, Errors& errors) { return StatementCheck(plan, errors).run(); }
 

@@ -121,19 +121,18 @@ class RankCheck {
     const Facts::Tensor& tensor = facts_.tensors[root];
     if (!tensor.sound) return;  // it has been refused already
     std::size_t expected = 0;
-    for (std::size_t slot = 0; slot < statement.placement.slots.size(); ++slot) {
+    for (const std::string_view slot : slot_names(root)) {
       present_.clear();
-      if (check::is_present(statement.placement.slots[slot], seating_)) present_.push_back(root);
+      note_present(root, slot);
       for (const std::uint32_t alias : tensor.aliases) {
-        if (!facts_.tensors[alias].sound) continue;
-        if (check::is_present(plan_.statements[alias].placement.slots[slot], seating_)) present_.push_back(alias);
+        if (facts_.tensors[alias].sound) note_present(alias, slot);
       }
       if (present_.empty()) continue;
       ++expected;
       const Destination* found = nullptr;
       for (std::uint32_t d = heads_[root]; d != kNone; d = next_[d]) {
         const Destination& destination = rank_.destinations[d];
-        if (destination.slot != statement.placement.slots[slot].name) continue;
+        if (destination.slot != slot) continue;
         if (found != nullptr) {
           add(problem("the tensor has two memories where it should have one", "R49").got(quote(found->slot)),
               statement);
@@ -143,11 +142,11 @@ class RankCheck {
       }
       if (found == nullptr) {
         add(problem("the tensor has no memory on this rank", "R1")
-                .wanted(fmt::format("a destination in slot {}", quote(statement.placement.slots[slot].name))),
+                .wanted(fmt::format("a destination in slot {}", quote(slot))),
             plan_.statements[present_.front()]);
         return;
       }
-      check_destination(*found, root, slot);
+      check_destination(*found, root);
       if (statement.provenance == Provenance::kCall) check_inputs(root);
     }
     std::size_t count = 0;
@@ -160,24 +159,60 @@ class RankCheck {
     }
   }
 
+  static const layout::Slot* find_slot(const Statement& statement, std::string_view name) {
+    for (const layout::Slot& slot : statement.placement.slots) {
+      if (slot.name == name) return &slot;
+    }
+    return nullptr;
+  }
+
+  void note_present(std::uint32_t s, std::string_view name) {
+    const layout::Slot* slot = find_slot(plan_.statements[s], name);
+    if (slot != nullptr && check::is_present(*slot, seating_)) present_.push_back(s);
+  }
+
+  // Of all members of the class: those that no rank has together may have different ones.
+  [[nodiscard]] std::vector<std::string_view> slot_names(std::uint32_t root) const {
+    std::vector<std::string_view> names;
+    const auto add_names = [&](std::uint32_t s) {
+      for (const layout::Slot& slot : plan_.statements[s].placement.slots) {
+        if (std::find(names.begin(), names.end(), slot.name) == names.end()) names.push_back(slot.name);
+      }
+    };
+    add_names(root);
+    for (const std::uint32_t alias : facts_.tensors[root].aliases) {
+      if (facts_.tensors[alias].sound) add_names(alias);
+    }
+    return names;
+  }
+
+  // Under any of its names: a tie class is one value.
+  [[nodiscard]] bool is_here(std::uint32_t root) const {
+    const auto has_slot = [&](std::uint32_t s) {
+      const auto& slots = plan_.statements[s].placement.slots;
+      return facts_.tensors[s].sound && std::any_of(slots.begin(), slots.end(), [&](const layout::Slot& slot) {
+               return check::is_present(slot, seating_);
+             });
+    };
+    const auto& aliases = facts_.tensors[root].aliases;
+    return has_slot(root) || std::any_of(aliases.begin(), aliases.end(), has_slot);
+  }
+
   // Whatever is computed here needs its inputs here (R66).
   void check_inputs(std::uint32_t root) {
     for (const std::string& name : plan_.statements[root].recipe.inputs) {
       const Statement* input = plan_.find(name);
       if (input == nullptr) continue;  // refused already
-      if (!facts_.tensors[static_cast<std::size_t>(input - plan_.statements.data())].sound) continue;
-      const auto& slots = input->placement.slots;
-      const bool here = std::any_of(slots.begin(), slots.end(),
-                                    [&](const layout::Slot& slot) { return check::is_present(slot, seating_); });
-      if (here) continue;
+      const Facts::Tensor& tensor = facts_.tensors[static_cast<std::size_t>(input - plan_.statements.data())];
+      if (!tensor.sound || is_here(tensor.root)) continue;
       add(problem("the tensor is computed on a rank that has not all of its inputs", "R66").got(quote(name)),
           plan_.statements[present_.front()]);
     }
   }
 
-  void check_destination(const Destination& destination, std::uint32_t root, std::size_t slot_index) {
+  void check_destination(const Destination& destination, std::uint32_t root) {
     const Statement& statement = plan_.statements[present_.front()];
-    const layout::Slot& slot = statement.placement.slots[slot_index];
+    const layout::Slot& slot = *find_slot(statement, destination.slot);  // that it is present was seen by it
     std::vector<std::uint32_t> aliases = destination.aliases;
     std::sort(aliases.begin(), aliases.end());
     if (destination.statement != present_.front() ||
@@ -193,6 +228,13 @@ class RankCheck {
     }
     auto share = check::Share::of(statement.shape, slot, seating_);
     if (!share) return add(share.error(), statement);
+    // The others have the same share, but may promise that it is even where this one does not.
+    for (auto alias = present_.begin() + 1; alias != present_.end(); ++alias) {
+      const Statement& other = plan_.statements[*alias];
+      const layout::Slot& others = *find_slot(other, destination.slot);
+      if (others == slot) continue;
+      if (auto same = check::Share::of(other.shape, others, seating_); !same) return add(same.error(), other);
+    }
     const layout::Cut* group = nullptr;
     for (const layout::Cut& cut : slot.cuts) {
       if (cut.kind == layout::CutKind::kFlatGroup) group = &cut;

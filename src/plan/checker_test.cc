@@ -232,8 +232,13 @@ TEST(Checker, R23_casts) {
   EXPECT_EQ(cast(DType::kBF16, DType::kF32), "goo");
   EXPECT_EQ(cast(DType::kF64, DType::kBF16), "goo");
   EXPECT_EQ(cast(DType::kF8E4M3, DType::kF8E4M3), "goo");
-  EXPECT_EQ(cast(DType::kF8E4M3, DType::kBF16), "R23");
-  EXPECT_EQ(cast(DType::kI32, DType::kI64), "R23");
+  EXPECT_EQ(cast(DType::kF8E4M3, DType::kBF16), "goo");
+  EXPECT_EQ(cast(DType::kF32, DType::kF8E5M2), "goo");
+  EXPECT_EQ(cast(DType::kF8E8M0, DType::kF32), "R23");
+  EXPECT_EQ(cast(DType::kI32, DType::kI64), "goo");
+  EXPECT_EQ(cast(DType::kU8, DType::kI16), "goo");
+  EXPECT_EQ(cast(DType::kI8, DType::kU16), "R23");
+  EXPECT_EQ(cast(DType::kU32, DType::kI32), "R23");
   EXPECT_EQ(cast(DType::kI64, DType::kF32), "R23");
   EXPECT_EQ(cast(DType::kBool, DType::kU8), "R23");
 }

@@ -14,6 +14,7 @@
 #include "plan/decide_sources.h"
 #include "plan/fsdp_units.h"
 #include "plan/input_checks.h"
+#include "plan/source_coverage.h"
 #include "plan/tie_groups.h"
 #include "plan/value_checks.h"
 
@@ -169,23 +170,24 @@ class Decider {
 
   // Of a key that is read, every element should be: a chunk that nobody takes is a tensor half dropped (R11).
   void report_partly_read() {
-    std::vector<std::uint64_t> read_elems(out_.plan.sources.size(), 0);
-    const auto count = [&](const FilePieces& file) {
+    std::vector<std::vector<const mapping::Piece*>> pieces(out_.plan.sources.size());
+    const auto collect = [&](const FilePieces& file) {
       for (const mapping::Piece& piece : file.pieces.pieces) {
-        if (!piece.is_fill()) read_elems[file.source_numbers[piece.source]] += piece.elems();
+        if (!piece.is_fill()) pieces[file.source_numbers[piece.source]].push_back(&piece);
       }
     };
-    for (const FilePieces& file : out_.pieces) count(file);
-    for (const auto& files : out_.compared) std::for_each(files.begin(), files.end(), count);
-    for (std::size_t i = 0; i < read_elems.size(); ++i) {
+    for (const FilePieces& file : out_.pieces) collect(file);
+    for (const auto& files : out_.compared) std::for_each(files.begin(), files.end(), collect);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
       const Source& source = out_.plan.sources[i];
       const std::uint64_t elems = *source.shape.num_elems();
-      if (read_elems[i] >= elems) continue;
+      const std::uint64_t read_elems = covered_elems(source.shape, pieces[i]);
+      if (read_elems >= elems) continue;
       out_.plan.warnings.add(Error(Code::kPlan, "no tensor takes all of this key")
                                  .of_tensor(source.key)
                                  .by_rule("R11")
                                  .wanted(fmt::format("{} elements", elems))
-                                 .got(fmt::format("{} that are read", read_elems[i])));
+                                 .got(fmt::format("{} that are read", read_elems)));
     }
   }
 

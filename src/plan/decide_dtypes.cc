@@ -42,7 +42,7 @@ std::string first_few(const std::vector<std::string_view>& names) {
 class DTypeDecider {
  public:
   DTypeDecider(const PlanInputs& inputs, const policy::Pins& pins, Decisions& out)
-      : inputs_(inputs), pins_(pins), out_(out) {}
+      : inputs_(inputs), pins_(pins), out_(out), requests_(inputs.policy) {}
 
   Errors run() {
     // They matter only where a tower is computed in a dtype of the policy's (R28).
@@ -50,16 +50,26 @@ class DTypeDecider {
     if (inputs_.policy.compute_dtype) {
       for (std::string& module : inputs_.skeleton.frozen_subtrees()) frozen_modules.insert(std::move(module));
     }
+    find_frozen(frozen_modules);
     for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
-      if (!out_.is_refused[i]) decide(i, frozen_modules);
+      if (!out_.is_refused[i]) decide(i);
     }
-    refuse_payloads(frozen_modules);
+    refuse_payloads();
     report_records();
     return std::move(errors_);
   }
 
  private:
-  [[nodiscard]] policy::DTypeQuestion question_about(std::size_t i, const Modules& frozen_modules) const {
+  // A storage is a tower's if all its names are: the others would be computed with something that trains.
+  void find_frozen(const Modules& modules) {
+    is_frozen_.assign(out_.plan.statements.size(), !modules.empty());
+    if (modules.empty()) return;
+    for (std::size_t i = 0; i < is_frozen_.size(); ++i) {
+      if (!is_beneath_any(out_.plan.statements[i].name, modules)) is_frozen_[out_.class_of[i]] = false;
+    }
+  }
+
+  [[nodiscard]] policy::DTypeQuestion question_about(std::size_t i) const {
     // One storage is asked about once: names may differ in what is requested or pinned, but in nothing else (R31).
     const std::size_t head = out_.class_of[i];
     const Speakers& speakers = out_.speakers[head];
@@ -75,16 +85,17 @@ class DTypeDecider {
     question.pinned = pins_.of(s.name);
     question.derived = out_.is_derived[head];
     if (question.derived) question.declared = inputs_.skeleton.tensors[speakers.value].declared_dtype;
-    question.frozen = is_beneath_any(member.name, frozen_modules);
+    question.frozen = is_frozen_[head];
     question.requires_grad = member.requires_grad;
+    question.request = requests_.of(s.name);
     return question;
   }
 
-  void decide(std::size_t i, const Modules& frozen_modules) {
+  void decide(std::size_t i) {
     Statement& s = out_.plan.statements[i];
     const std::size_t head = out_.class_of[i];
     s.checkpoint_dtype = checkpoint_dtype(s, head);
-    const policy::DTypeQuestion question = question_about(i, frozen_modules);
+    const policy::DTypeQuestion question = question_about(i);
     auto decision = policy::decide_dtype(inputs_.policy, question);
     if (!decision) {
       const DType source = question.checkpoint.value_or(question.constructed);
@@ -141,7 +152,7 @@ class DTypeDecider {
   }
 
   // Payloads of quantized weights do not promote with the request. One error for all, with what to write.
-  void refuse_payloads(const Modules& frozen_modules) {
+  void refuse_payloads() {
     if (payloads_.empty()) return;
     std::vector<std::string_view> names;
     for (const std::size_t i : payloads_) {
@@ -150,7 +161,7 @@ class DTypeDecider {
     }
     const Statement& first = out_.plan.statements[payloads_.front()];
     const DType source = first.checkpoint_dtype.value_or(inputs_.skeleton.tensors[payloads_.front()].dtype);
-    const auto requested = policy::requested_dtype(inputs_.policy, first.name);
+    const auto requested = requests_.of(first.name).dtype;
     errors_.add(
         Error(Code::kDType, fmt::format("{} quantized tensor{} cannot be promoted to the dtype that is requested",
                                         names.size(), names.size() == 1 ? "" : "s"))
@@ -158,14 +169,14 @@ class DTypeDecider {
             .by_rule("R23")
             .wanted(fmt::format("{}, as in the checkpoint", name(source)))
             .got(fmt::format("a request for {} of {}", requested ? name(*requested) : "auto", first_few(names)))
-            .try_this(payload_remedy(frozen_modules)));
+            .try_this(payload_remedy()));
   }
 
   // The modules to ask "auto" for: the largest ones in which nothing else changes by it. If those are too many
   // to write, the one module above all payloads, and then other tensors in it change too.
-  [[nodiscard]] std::string payload_remedy(const Modules& frozen_modules) const {
+  [[nodiscard]] std::string payload_remedy() const {
     constexpr std::size_t kMostModules = 8;
-    const std::set<std::string_view> others = modules_that_auto_would_change(frozen_modules);
+    const std::set<std::string_view> others = modules_that_auto_would_change();
     std::set<std::string_view> modules;
     std::string_view above = owner_of(out_.plan.statements[payloads_.front()].name);
     for (const std::size_t i : payloads_) {
@@ -197,16 +208,10 @@ class DTypeDecider {
   }
 
   // The entry of subtree_dtypes that a tensor's request comes from; an entry above it would not be heard.
-  [[nodiscard]] std::string_view asked_for_by(std::string_view name) const {
-    std::string_view longest;
-    for (const auto& [module, dtype] : inputs_.policy.subtree_dtypes) {
-      if (module.size() > longest.size() && model::is_beneath(name, module)) longest = module;
-    }
-    return longest;
-  }
+  [[nodiscard]] std::string_view asked_for_by(std::string_view name) const { return requests_.entry_of(name); }
 
   // Modules with a tensor beneath them, other than payloads, that the request makes different from "auto".
-  [[nodiscard]] std::set<std::string_view> modules_that_auto_would_change(const Modules& frozen_modules) const {
+  [[nodiscard]] std::set<std::string_view> modules_that_auto_would_change() const {
     policy::Policy automatic = inputs_.policy;
     automatic.dtype.reset();
     automatic.subtree_dtypes.clear();
@@ -215,7 +220,9 @@ class DTypeDecider {
     for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
       if (payloads.contains(i) || out_.is_refused[i]) continue;
       const Statement& s = out_.plan.statements[i];
-      const auto otherwise = policy::decide_dtype(automatic, question_about(i, frozen_modules));
+      policy::DTypeQuestion question = question_about(i);
+      question.request = policy::Request{};
+      const auto otherwise = policy::decide_dtype(automatic, question);
       if (otherwise && otherwise->storage == s.storage && otherwise->compute == s.compute) continue;
       for (std::string_view module = s.name; !module.empty();) {
         module = owner_of(module);
@@ -262,6 +269,8 @@ class DTypeDecider {
   const PlanInputs& inputs_;
   const policy::Pins& pins_;
   Decisions& out_;
+  policy::Requests requests_;
+  std::vector<bool> is_frozen_;           // by head: in a tower that nothing trains
   std::vector<std::size_t> payloads_;     // statements that do not promote with what was requested
   std::set<std::size_t> held_by_record_;  // heads of classes
   Errors errors_;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -41,6 +42,12 @@ Provenance provenance_of(RecipeKind kind) {
     case RecipeKind::kCall: return Provenance::kCall;
     default: return Provenance::kRandom;
   }
+}
+
+// A fill with NaN is the same as another one.
+bool is_same(model::Recipe one, model::Recipe other) {
+  if (std::isnan(one.value) && std::isnan(other.value)) one.value = other.value = 0;
+  return one == other;
 }
 
 constexpr std::uint32_t kNone = 0xFFFF'FFFF;
@@ -341,10 +348,10 @@ class SourceDecider {
       give_up(members);  // a mapping that holds may find it
       return;
     }
-    const bool missing = !other_shape && std::all_of(members.begin(), members.end(),
-                                                     [&](std::uint32_t i) { return is_missing(tensor(i)); });
-    if (missing) {
-      report_missing(members);
+    const auto missing =
+        std::find_if(members.begin(), members.end(), [&](std::uint32_t i) { return is_missing(tensor(i)); });
+    if (!other_shape && missing != members.end()) {
+      report_missing(members, tensor(*missing));
       return;
     }
     if (take_recipe(members, &Tensor::derivation, "R6", "its value follows from the model's configuration")) {
@@ -382,6 +389,19 @@ class SourceDecider {
     for (const std::uint32_t i : members) {
       const auto& recipe = tensor(i).*which;
       if (!recipe) continue;
+      const auto differs = [&](std::uint32_t other) {
+        const auto& others = tensor(other).*which;
+        return others && !is_same(*others, *recipe);
+      };
+      if (const auto other = std::find_if(members.begin(), members.end(), differs); other != members.end()) {
+        refuse(members, tensor(i), "R50",
+               Error(Code::kPlan, fmt::format("it shares its storage with {}, and they are to have different values",
+                                              quote(tensor(*other).name)))
+                   .wanted("one recipe for all names of a tie class")
+                   .got("two that differ")
+                   .try_this("Give both the same recipe, or leave one of them out"));
+        return true;
+      }
       s.recipe = *recipe;
       s.provenance = provenance_of(recipe->kind);
       s.rule = rule;
@@ -392,17 +412,33 @@ class SourceDecider {
     return false;
   }
 
-  void report_missing(const Members& members) {
-    const Tensor& t = tensor(members.front());
+  // `t` is the first that may not be missing.
+  void report_missing(const Members& members, const Tensor& t) {
     std::string found = "no such key";
     const auto& notes = names_.resolved.tensor_notes;
     if (const auto note = notes.find(t.name); note != notes.end()) found = note->second;
-    if (members.size() > 1) found += fmt::format(", nor any of the {} tensors tied to it", members.size() - 1);
+    std::string remedy = "Map its key, or say that it may be missing (allow_missing)";
+    if (members.size() > 1) {
+      found += fmt::format(", nor any of the {} tensors tied to it", members.size() - 1);
+      remedy = fmt::format("Map a key for one of them, or say that all may be missing: allow_missing does not have {}",
+                           names_not_allowed(members));
+    }
     refuse(members, t, members.size() > 1 ? "R50" : "R39",
            Error(Code::kPlan, fmt::format("the checkpoint does not have this {}", describe(t.kind)))
                .wanted(fmt::format("a key for {}", t.shape.text()))
                .got(std::move(found))
-               .try_this("Map its key, or say that it may be missing (allow_missing)"));
+               .try_this(std::move(remedy)));
+  }
+
+  [[nodiscard]] std::string names_not_allowed(const Members& members) const {
+    constexpr std::size_t kShown = 5;
+    std::string text;
+    std::size_t count = 0;
+    for (const std::uint32_t i : members) {
+      if (is_missing(tensor(i)) && count++ < kShown) text += (text.empty() ? "" : ", ") + quote(tensor(i).name);
+    }
+    if (count > kShown) text += fmt::format(" and {} more", count - kShown);
+    return text;
   }
 
   const PlanInputs& inputs_;

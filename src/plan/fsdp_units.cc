@@ -39,6 +39,7 @@ class UnitCheck {
       if (s.kind != model::Kind::kParameter || s.placement.fsdp_group.empty()) continue;
       members.push_back(
           {s.name, s.placement.fsdp_group, s.storage, s.compute, inputs_.skeleton.tensors[i].requires_grad});
+      if (!check_form(s)) continue;
       check_place(s);
       check_evenness(s);
     }
@@ -55,6 +56,23 @@ class UnitCheck {
     }
     text = text.empty() ? "no shard" : "shards over " + text;
     return text + (s.placement.device == layout::DeviceRule::kCpu ? ", offloaded" : ", on the rank's device");
+  }
+
+  // fully_shard() raises for a parameter without dims, and knows no flat parts.
+  bool check_form(const Statement& s) {
+    const std::vector<Cut>& cuts = s.placement.slots.front().cuts;
+    const bool is_flat = std::any_of(cuts.begin(), cuts.end(), [](const Cut& cut) {
+      return cut.kind == CutKind::kFlat || cut.kind == CutKind::kFlatGroup;
+    });
+    if (s.shape.rank() > 0 && !is_flat) return true;
+    errors_.add(Error(Code::kPlan, fmt::format("FSDP2 cannot have it in the unit {}", quote(s.placement.fsdp_group)))
+                    .of_tensor(s.name)
+                    .by_rule("R53")
+                    .wanted(is_flat ? "no cut, or a shard of a dim" : "a parameter of one dim or more")
+                    .got(is_flat ? "a flat cut, as ZeRO-3 and FSDP1 have" : "no dims")
+                    .try_this(is_flat ? "Shard it, or take it out of the unit"
+                                      : "Make it a parameter of one element, or take it out of the unit"));
+    return false;
   }
 
   // One process group and one device for a unit: all of it is gathered by one call.

@@ -22,10 +22,10 @@ Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, Pl
 /// Patterns of the policy that match no tensor, or no key where keys are meant.
 Errors check_name_lists(const PlanInputs& inputs, Plan& plan);
 
-/// Where tensors are put: offloaded buffers (R36), and shared buffers of unlike members (R27).
+/// Where tensors are put: offloaded buffers (R36), shared buffers of unlike members (R27) or overlapping ones (R11).
 Errors check_placements(const PlanInputs& inputs, const Decisions& decisions);
 
-/// The members of one tie class: alike wherever a rank has two of them, slot by slot.
+/// The members of one tie class: alike wherever a rank has two of them, slot by slot. One error for the class.
 Errors check_tie_placements(const std::vector<const Statement*>& members, const layout::Mesh& mesh);
 
 /// Calls whose inputs some rank that needs the result has not, because another stage has them.

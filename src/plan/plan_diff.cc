@@ -58,9 +58,15 @@ class Differ {
     if (!errors_.empty()) return fail(std::move(errors_));
     const Members old_fields = members_of(before.root());
     const Members new_fields = members_of(after.root());
-    static const std::set<std::string, std::less<>> kApart = {"schema",  "ok",    "digest",   "files",   "sources",
-                                                              "tensors", "ranks", "warnings", "problems"};
+    static const std::set<std::string, std::less<>> kApart = {
+        "schema", "ok", "digest", "files", "sources", "tensors", "ranks", "warnings", "problems", "unread_bytes"};
     fields({"plan", ""}, old_fields, new_fields, kApart);
+    // Known only where all ranks were worked out, so that it is compared where both have it.
+    const auto unread_before = old_fields.find("unread_bytes");
+    const auto unread_after = new_fields.find("unread_bytes");
+    if (unread_before != old_fields.end() && unread_after != new_fields.end()) {
+      values({"plan", ""}, "unread_bytes", unread_before->second, unread_after->second);
+    }
     const auto lists = [&](std::string_view key, std::string_view section, std::string_view id) {
       const Members a = list_of(before.root(), key, id);
       const Members b = list_of(after.root(), key, id);
@@ -93,7 +99,13 @@ class Differ {
                       .got(schema ? schema->found() : "nothing"));
       return;
     }
-    if (const auto ok = root.find("ok"); !ok || ok->kind() != JsonKind::kTrue) {
+    const auto ok = root.find("ok");
+    if (!ok || (ok->kind() != JsonKind::kTrue && ok->kind() != JsonKind::kFalse)) {
+      errors_.add(Error(Code::kSchema, "$.ok: a plan says here whether it was accepted")
+                      .at({root.offset(), root.offset() + 1})
+                      .wanted("true")
+                      .got(ok ? ok->found() : "nothing"));
+    } else if (ok->kind() == JsonKind::kFalse) {
       errors_.add(Error(Code::kSchema, "$.ok: the plan was refused, so there is nothing to compare")
                       .at({root.offset(), root.offset() + 1}));
     }

@@ -157,5 +157,21 @@ TEST(PlanDiff, WhatIsNoPlanIsRefused) {
   }
 }
 
+TEST(PlanDiff, UnreadBytesAreKnownOfAllRanksOnly) {
+  Plan one = plan_of_everything();
+  Plan all = plan_of_everything();
+  one.unread_bytes.reset();
+  all.unread_bytes = 7;
+  EXPECT_TRUE(diff_of(one, all).changes.empty()) << "other ranks were asked for, and nothing else is different";
+  one.unread_bytes = 8;
+  EXPECT_EQ(diff_of(one, all).changes.size(), 1U);
+}
+
+TEST(PlanDiff, AFileWithoutOkIsNotCalledRefused) {
+  const auto diff = diff_plans(parsed(R"({"schema": "lading.plan/1"})"), parsed(plan_json(plan_of_everything())));
+  ASSERT_FALSE(diff.has_value());
+  EXPECT_THAT(diff.error().front().message, Not(HasSubstr("refused")));
+}
+
 }  // namespace
 }  // namespace lading::plan

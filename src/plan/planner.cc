@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/element_bytes.h"
+#include "plan/buffer_checks.h"
 #include "plan/decide.h"
 #include "plan/work_out.h"
 
@@ -17,6 +18,23 @@ namespace lading::plan {
 namespace {
 
 constexpr std::uint64_t kLeastStagingBytes = 32ULL << 20;
+
+// Ranks with a GPU each; without any, all of them are taken to share one machine.
+std::uint64_t ranks_on_node(const layout::Layout& layout) {
+  const layout::DeviceMap& devices = layout.devices;
+  const auto per_node = [&]() -> std::uint64_t {
+    if (devices.list.empty()) return devices.type == "cpu" ? layout.mesh.ranks() : devices.per_node;
+    std::set<std::string> distinct;
+    for (const layout::Device& device : devices.list) distinct.insert(device.text());
+    return distinct.size() == 1 ? devices.list.size() : distinct.size();
+  };
+  return std::max<std::uint64_t>(1, std::min(per_node(), layout.mesh.ranks()));
+}
+
+// The node's budget, divided among its ranks; but none can load with less than the least.
+std::uint64_t staging_bytes_of(std::uint64_t budget_bytes, std::uint64_t on_node) {
+  return std::min(budget_bytes, std::max(budget_bytes / on_node, kLeastStagingBytes));
+}
 
 // The planner's second half: the decisions, worked out for one rank.
 class RankPlanner {
@@ -95,9 +113,10 @@ class RankPlanner {
 
   struct Unit {
     std::uint64_t buffer_bytes = 0;  // it counts once
-    std::uint64_t owned_bits = 0;    // by its members
+    std::uint64_t owned_bytes = 0;   // by its members
   };
 
+  // check_buffers() refused what could overflow here, and packed elements that do not end at a byte.
   void add_up() {
     std::vector<const Transfer*> transfers;
     transfers.reserve(plan_.destinations.size());
@@ -113,32 +132,19 @@ class RankPlanner {
       } else {
         Unit& unit = units[{destination.unit, destination.slot}];
         unit.buffer_bytes = std::max(unit.buffer_bytes, destination.buffer_bytes);
-        unit.owned_bits += destination.owned_elems * bits(decisions_.plan.statements[destination.statement].storage);
+        const DType storage = decisions_.plan.statements[destination.statement].storage;
+        unit.owned_bytes += *element_bytes(destination.owned_elems, storage);
       }
     }
     for (const auto& [name, unit] : units) {
       plan_.owned_bytes += unit.buffer_bytes;
-      plan_.unit_gap_bytes += unit.buffer_bytes - unit.owned_bits / 8;
+      plan_.unit_gap_bytes += unit.buffer_bytes - unit.owned_bytes;
     }
     plan_.reads = reads_of(transfers, decisions_.plan.sources);
     for (const Read& read : plan_.reads) plan_.read_bytes += read.size_bytes * read.count;
-    if (plan_.read_bytes > 0) plan_.staging_bytes = staging_bytes();
-  }
-
-  // The node's budget, divided among its ranks.
-  [[nodiscard]] std::uint64_t staging_bytes() const {
-    const std::uint64_t budget = decisions_.plan.budget_bytes;
-    const std::uint64_t on_node = std::max<std::uint64_t>(1, std::min(ranks_per_node(), layout_.mesh.ranks()));
-    return std::min(budget, std::max(budget / on_node, kLeastStagingBytes));
-  }
-
-  // Ranks with a GPU each; without any, all of them are taken to share one machine.
-  [[nodiscard]] std::uint64_t ranks_per_node() const {
-    const layout::DeviceMap& devices = layout_.devices;
-    if (devices.list.empty()) return devices.type == "cpu" ? layout_.mesh.ranks() : devices.per_node;
-    std::set<std::string> distinct;
-    for (const layout::Device& device : devices.list) distinct.insert(device.text());
-    return distinct.size() == 1 ? devices.list.size() : distinct.size();
+    if (plan_.read_bytes > 0) {
+      plan_.staging_bytes = staging_bytes_of(decisions_.plan.budget_bytes, ranks_on_node(layout_));
+    }
   }
 
   const Decisions& decisions_;
@@ -147,40 +153,17 @@ class RankPlanner {
   RankPlan plan_;
 };
 
-// Almost every verdict is the same on all ranks and fell before. Where a cut meets a byte is not, so tensors
-// of packed elements that are cut are worked out for every rank, though only some are asked for.
-Errors check_buffers(const Decisions& decisions, const layout::Layout& layout) {
-  Errors errors;
-  for (std::size_t i = 0; i < decisions.plan.statements.size() && !errors.is_full(); ++i) {
-    const Statement& s = decisions.plan.statements[i];
-    const std::vector<FilePieces>& compared = decisions.compared[decisions.class_of[i]];
-    const auto can_be_cut = [&](const layout::Region& region) {
-      const auto can_be = [&](const FilePieces& file) {
-        const WorkInputs inputs{file.pieces, file.source_numbers, decisions.plan.sources, s.storage};
-        return file.source_numbers.empty() || work_out(inputs, region);
-      };
-      return can_be(decisions.pieces[decisions.class_of[i]]) && std::all_of(compared.begin(), compared.end(), can_be);
-    };
-    for (const layout::Slot& slot : s.placement.slots) {
-      if (slot.cuts.empty()) continue;  // the tensor whole, whose size was looked at with its dtype
-      const bool differs = policy::is_packed(s.storage);
-      const std::uint64_t ranks = differs ? layout.mesh.ranks() : 1;
-      for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-        const layout::Region region = layout::region_of(s.shape, slot.cuts, layout.mesh, rank);
-        const bool fits = element_bytes(region.buffer_elems, s.storage).has_value();
-        if (fits && (!differs || can_be_cut(region))) continue;
-        errors.add(
-            Error(Code::kPlan, differs ? "the layout cuts packed elements inside a byte" : "the buffer is too large")
-                .of_tensor(s.name)
-                .on_rank(static_cast<int>(rank))
-                .by_rule(differs ? "R48" : "R64")
-                .got(fmt::format("a buffer of {} elements of {}", region.buffer_elems, name(s.storage)))
-                .try_this("Cut it otherwise, or replicate this tensor"));
-        break;  // one rank tells it
-      }
-    }
-  }
-  return errors;
+// The minimum wins over the budget, so ranks that share a node may exceed it.
+void warn_of_budget(const layout::Layout& layout, Plan& plan) {
+  const std::uint64_t on_node = ranks_on_node(layout);
+  const std::uint64_t staging_bytes = staging_bytes_of(plan.budget_bytes, on_node);
+  if (plan.sources.empty() || on_node * staging_bytes <= plan.budget_bytes) return;
+  plan.warnings.add(Error(Code::kPlan, "the ranks of a node may need more host memory together than the budget")
+                        .by_rule("R64")
+                        .wanted(fmt::format("at most {} bytes (budget_bytes)", plan.budget_bytes))
+                        .got(fmt::format("{} bytes: {} ranks of {}, which is the least that a rank can load with",
+                                         on_node * staging_bytes, on_node, staging_bytes))
+                        .try_this(fmt::format("Allow {} bytes (budget_bytes)", on_node * staging_bytes)));
 }
 
 }  // namespace
@@ -201,6 +184,7 @@ Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::
     rank_plans.push_back(RankPlanner(decisions, inputs.layout, rank).run());
   }
   if (!errors.empty()) return fail(std::move(errors));
+  warn_of_budget(inputs.layout, decisions.plan);
   decisions.plan.ranks = std::move(rank_plans);
   return std::move(decisions.plan);
 }
@@ -213,6 +197,7 @@ Result<model::Skeleton, Errors> skeleton_of(const checkpoint::Catalog& catalog) 
     tensor.name = found.name;
     tensor.shape = found.shape;
     tensor.dtype = found.dtype.value_or(DType::kU8);
+    tensor.requires_grad = class_of(tensor.dtype) == DTypeClass::kFloat;  // nobody said that it is frozen
   }
   return model::make_skeleton(std::move(tensors), {}, {});
 }

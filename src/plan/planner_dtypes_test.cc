@@ -371,5 +371,34 @@ TEST(PlannerDtypes, R7_R14_AKeptValueHasTheDtypeThatItHas) {
   EXPECT_EQ(dtypes(world, "t"), "BF16/BF16") << "nobody writes to it, so nothing is too narrow";
 }
 
+TEST(PlannerDtypes, R28_R32_ASubtreeThatIsAskedForIsNotTheComputeDtypes) {
+  World world{{{"m.w", {4}}, {"t.w", {4}}}, {trained(param("m.w", {4})), param("t.w", {4})}};
+  world.policy.dtype = DType::kBF16;
+  world.policy.compute_dtype = DType::kBF16;
+  EXPECT_EQ(dtypes(world, "t.w"), "BF16/BF16") << "a frozen tower";
+  world.policy.subtree_dtypes = {{"t", DType::kF32}};
+  EXPECT_EQ(dtypes(world, "t.w"), "F32/F32") << "the user's word";
+  world.policy.subtree_dtypes = {{"t", std::nullopt}};
+  EXPECT_EQ(dtypes(world, "t.w"), "BF16/BF16") << "auto asks for nothing";
+}
+
+TEST(PlannerDtypes, R23_R28_ExactIsExactInAFrozenTower) {
+  World world{{{"a.w", {4}}}, {param("a.w", {4})}};
+  world.policy.dtype = DType::kF32;
+  world.policy.compute_dtype = DType::kBF16;
+  EXPECT_EQ(dtypes(world, "a.w"), "BF16/BF16");
+  world.policy.cast = policy::Cast::kExact;
+  EXPECT_EQ(dtypes(world, "a.w"), "F32/F32");
+}
+
+TEST(PlannerDtypes, R28_ACheckpointAloneIsNoFrozenTower) {
+  const World world{{{"a.A_log", {4}}, {"a.n", {4}, DType::kI64}}, {}};
+  const auto skeleton = skeleton_of(world.catalog());
+  ASSERT_TRUE(skeleton);
+  EXPECT_TRUE(skeleton->find("a.A_log")->requires_grad);
+  EXPECT_FALSE(skeleton->find("a.n")->requires_grad) << "integers do not train";
+  EXPECT_TRUE(skeleton->frozen_subtrees().empty());
+}
+
 }  // namespace
 }  // namespace lading::plan

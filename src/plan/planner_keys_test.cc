@@ -200,5 +200,35 @@ TEST(PlannerKeys, R62_ARankThatIsNotThereIsRefused) {
   EXPECT_EQ(verdict(world.plan({1})), "accepted");
 }
 
+// Rows [begin, end) of the key x, which has six.
+mapping::Expression rows(std::uint64_t begin, std::uint64_t end) {
+  return mapping::Expression::slice(mapping::Expression::source("x"), 0, begin, end);
+}
+
+TEST(PlannerKeys, R11_R38_ReadsThatOverlapDoNotHideAHole) {
+  World world{{{"x", {6, 4}}}, {param("a", {2, 4}), param("b", {2, 4}), param("c", {2, 4})}};
+  world.build("a", rows(0, 2)).build("b", rows(4, 6)).build("c", rows(0, 2));
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  ASSERT_EQ(plan->warnings.size(), 1U);
+  EXPECT_EQ(plan->warnings.front().rule, "R11");
+  EXPECT_NE(plan->warnings.front().found.find("16"), std::string::npos) << plan->warnings.front().found;
+}
+
+TEST(PlannerKeys, R11_PartsThatCoverAKeyTogetherAreNoHole) {
+  World world{{{"x", {6, 4}}}, {param("a", {4, 4}), param("b", {4, 4})}};
+  world.build("a", rows(0, 4)).build("b", rows(2, 6));
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_TRUE(plan->warnings.empty()) << all_text(plan->warnings);
+}
+
+TEST(PlannerKeys, R39_AModelThatNoFileIsForHasNothingInCommonWithOne) {
+  World world{{{"x", {4}}}, {derived(table("inv", {4}))}};
+  EXPECT_EQ(verdict(world), "R39 x") << "one problem, and not that the names are strange";
+  world.policy.allow_unexpected = {"x"};
+  EXPECT_EQ(verdict(world), "accepted");
+}
+
 }  // namespace
 }  // namespace lading::plan

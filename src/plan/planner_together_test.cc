@@ -92,5 +92,28 @@ TEST(PlannerTogether, R46_AKeyThatABuildRuleMakesANonPersistentBufferOf) {
   EXPECT_EQ(source_of(plan, "inv_freq"), "kept R7") << "never loaded";
 }
 
+TEST(PlannerTogether, R43_ARuleHidesOnlyWhatItCouldHaveSupplied) {
+  World world{{{"other", {4}}, {"w", {4}}}, {param("miss", {4}), param("w", {4})}};
+  world.mapping.rules = {mapping::Rule::ignore("i", "nothing")};
+  EXPECT_EQ(verdict(world), "R43; R39 miss; R39 other") << "an ignored key is nobody's source";
+  world.mapping.rules.clear();
+  world.build("absent", mapping::Expression::source("x"));
+  EXPECT_EQ(verdict(world), "R43; R39 miss; R39 other");
+  world.mapping.rules.clear();
+  world.build("absent", mapping::Expression::source("other"));
+  EXPECT_EQ(verdict(world), "R43; R39 miss") << "the key is the rule's";
+  world.mapping.rules = {mapping::Rule::rename_pattern("p", "q\\.(.*)", "model.\\1")};
+  EXPECT_EQ(verdict(world), "R43; R39 miss") << "any key may have been meant, but no such tensor";
+  world.mapping.rules = {mapping::Rule::rename_pattern("p", "q\\.(.*)", "m\\1s")};
+  EXPECT_EQ(verdict(world), "R43") << "it could have been the source";
+}
+
+TEST(PlannerTogether, R66_OnlyTheCircleIsTold) {
+  World world{{{"w", {4}}},
+              {param("w", {4}), derived(table("a", {4}), call({"b"})), derived(table("b", {4}), call({"a"})),
+               derived(table("c", {4}), call({"b"}))}};
+  EXPECT_EQ(verdict(world), "R66 a; R66 b") << "c only waits for them";
+}
+
 }  // namespace
 }  // namespace lading::plan

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <set>
 #include <vector>
+
+#include "base/checked.h"
 
 namespace lading::plan {
 namespace {
@@ -12,7 +16,7 @@ using layout::CutKind;
 using layout::Mesh;
 using layout::Slot;
 
-constexpr std::uint64_t kMostPlaces = std::uint64_t{1} << 16;
+constexpr std::uint64_t kMostPlaces = std::uint64_t{1} << 20;
 
 bool has(const Slot& slot, const Mesh& mesh, std::uint64_t rank) {
   return std::all_of(slot.cuts.begin(), slot.cuts.end(), [&](const Cut& cut) {
@@ -21,66 +25,93 @@ bool has(const Slot& slot, const Mesh& mesh, std::uint64_t rank) {
   });
 }
 
-bool has(const layout::Placement& placement, const Mesh& mesh, std::uint64_t rank) {
+// Per axis, the coordinates that owners are named by. All others are alike: they own nothing.
+class Places {
+ public:
+  explicit Places(const Mesh& mesh) : mesh_(mesh) {}
+
+  void add(const Slot& slot) {
+    for (const Cut& cut : slot.cuts) {
+      if (cut.kind != CutKind::kOwner) continue;
+      for (std::uint64_t owner : cut.owners) {
+        for (std::size_t i = cut.axes.size(); i-- > 0;) {
+          const std::uint64_t size = mesh_.axes()[cut.axes[i]].size;
+          named_[cut.axes[i]].insert(owner % size);
+          owner /= size;
+        }
+      }
+    }
+  }
+
+  enum class Search { kFound, kNotFound, kTooMany };
+
+  // One rank for every way in which ranks differ here, until one is wanted.
+  Search find_rank(const std::function<bool(std::uint64_t)>& is_wanted) {
+    std::vector<std::vector<std::uint64_t>> steps;  // per axis: what its coordinates add to the rank
+    std::uint64_t stride = 1;
+    std::uint64_t places = 1;
+    for (std::size_t axis = mesh_.axes().size(); axis-- > 0;) {
+      const std::uint64_t size = mesh_.axes()[axis].size;
+      if (const auto named = named_.find(axis); named != named_.end()) {
+        std::set<std::uint64_t>& coordinates = named->second;
+        std::uint64_t other = 0;
+        while (coordinates.contains(other)) ++other;
+        if (other < size) coordinates.insert(other);
+        std::vector<std::uint64_t>& list = steps.emplace_back();
+        for (const std::uint64_t coordinate : coordinates) list.push_back(coordinate * stride);
+        places = checked_mul(places, list.size()).value_or(kMaxSize);
+      }
+      stride *= size;
+    }
+    if (places > kMostPlaces) return Search::kTooMany;
+    for (std::uint64_t place = 0; place < places; ++place) {
+      std::uint64_t rank = 0;
+      std::uint64_t rest = place;
+      for (const auto& list : steps) {
+        rank += list[rest % list.size()];
+        rest /= list.size();
+      }
+      if (is_wanted(rank)) return Search::kFound;
+    }
+    return Search::kNotFound;
+  }
+
+ private:
+  const Mesh& mesh_;
+  std::map<std::size_t, std::set<std::uint64_t>> named_;
+};
+
+}  // namespace
+
+bool is_on(const layout::Placement& placement, const Mesh& mesh, std::uint64_t rank) {
   return std::any_of(placement.slots.begin(), placement.slots.end(),
                      [&](const Slot& slot) { return has(slot, mesh, rank); });
 }
 
-void add_owner_axes(const Slot& slot, std::vector<std::size_t>& axes) {
-  for (const Cut& cut : slot.cuts) {
-    if (cut.kind == CutKind::kOwner) axes.insert(axes.end(), cut.axes.begin(), cut.axes.end());
-  }
-}
-
-enum class Search { kFound, kNotFound, kTooMany };
-
-// Ranks that differ in these axes only, until one is wanted. Ranks that differ in other axes own the same.
-Search find_rank(std::vector<std::size_t> axes, const Mesh& mesh, const std::function<bool(std::uint64_t)>& is_wanted) {
-  std::sort(axes.begin(), axes.end());
-  axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
-  const std::uint64_t places = mesh.group_size(axes);
-  if (places > kMostPlaces) return Search::kTooMany;
-  for (std::uint64_t place = 0; place < places; ++place) {
-    std::uint64_t rank = 0;
-    std::uint64_t rest = place;
-    std::uint64_t stride = 1;
-    for (std::size_t axis = mesh.axes().size(); axis-- > 0;) {
-      const std::uint64_t size = mesh.axes()[axis].size;
-      if (std::binary_search(axes.begin(), axes.end(), axis)) {
-        rank += rest % size * stride;
-        rest /= size;
-      }
-      stride *= size;
-    }
-    if (is_wanted(rank)) return Search::kFound;
-  }
-  return Search::kNotFound;
-}
-
-}  // namespace
-
 bool can_meet(const Slot& one, const Slot& two, const Mesh& mesh) {
-  std::vector<std::size_t> axes;
-  add_owner_axes(one, axes);
-  add_owner_axes(two, axes);
+  Places places(mesh);
+  places.add(one);
+  places.add(two);
   const auto both = [&](std::uint64_t rank) { return has(one, mesh, rank) && has(two, mesh, rank); };
-  return find_rank(std::move(axes), mesh, both) != Search::kNotFound;
+  return places.find_rank(both) != Places::Search::kNotFound;
 }
 
-std::optional<std::uint64_t> rank_without(const layout::Placement& user, const layout::Placement& used,
-                                          const Mesh& mesh) {
-  std::vector<std::size_t> axes;
-  for (const layout::Placement* placement : {&user, &used}) {
-    for (const Slot& slot : placement->slots) add_owner_axes(slot, axes);
+RankWithout rank_without(const layout::Placement& user, const std::vector<const layout::Placement*>& used,
+                         const Mesh& mesh) {
+  Places places(mesh);
+  for (const Slot& slot : user.slots) places.add(slot);
+  for (const layout::Placement* placement : used) {
+    for (const Slot& slot : placement->slots) places.add(slot);
   }
-  std::optional<std::uint64_t> found;
-  // Too many places to look at: then the checker, which sees each rank's plan, is left to find it.
-  static_cast<void>(find_rank(std::move(axes), mesh, [&](std::uint64_t rank) {
-    if (!has(user, mesh, rank) || has(used, mesh, rank)) return false;
-    found = rank;
+  RankWithout result;
+  const auto search = places.find_rank([&](std::uint64_t rank) {
+    const auto is_here = [&](const layout::Placement* placement) { return is_on(*placement, mesh, rank); };
+    if (!is_on(user, mesh, rank) || std::any_of(used.begin(), used.end(), is_here)) return false;
+    result.rank = rank;
     return true;
-  }));
-  return found;
+  });
+  result.is_known = search != Places::Search::kTooMany;
+  return result;
 }
 
 }  // namespace lading::plan

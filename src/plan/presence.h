@@ -1,19 +1,29 @@
-// Which ranks have a tensor: what its owner cuts say. Looks at the places that owners are named by, not at
-// every rank, so that a mesh of a million ranks costs no more than its pipeline stages.
+// Which ranks have a tensor: what its owner cuts say. Looks at the places that owners are named by, not at every rank,
+// so that a mesh of a million ranks costs no more than its pipeline stages.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "layout/layout.h"
 
 namespace lading::plan {
 
-/// Whether some rank has memory for both. With more than 2^16 places to look at: true.
+/// Whether the rank has memory for a tensor placed so, in any slot.
+[[nodiscard]] bool is_on(const layout::Placement& placement, const layout::Mesh& mesh, std::uint64_t rank);
+
+/// Whether some rank has memory for both. With more than 2^20 places to look at: true.
 [[nodiscard]] bool can_meet(const layout::Slot& one, const layout::Slot& two, const layout::Mesh& mesh);
 
-/// A rank that has a tensor placed as `user`, in any slot, and none placed as `used`; nothing if there is none.
-[[nodiscard]] std::optional<std::uint64_t> rank_without(const layout::Placement& user, const layout::Placement& used,
-                                                        const layout::Mesh& mesh);
+/// What rank_without() found.
+struct RankWithout {
+  std::optional<std::uint64_t> rank;
+  bool is_known = true;  ///< false: more than 2^20 places to look at, and none was
+};
+
+/// A rank that has a tensor placed as `user`, in any slot, and none placed as one of `used`.
+[[nodiscard]] RankWithout rank_without(const layout::Placement& user, const std::vector<const layout::Placement*>& used,
+                                       const layout::Mesh& mesh);
 
 }  // namespace lading::plan

@@ -1,9 +1,13 @@
 #include "plan/tie_groups.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "base/text.h"
 #include "plan/name_list.h"
 
 namespace lading::plan {
@@ -35,7 +39,10 @@ class TieGrouper {
       const std::vector<Members> groups =
           inputs_.policy.ties == policy::Ties::kKeep ? std::vector<Members>{members} : taken_apart(members);
       if (groups.size() > 1) check_can_be_untied(members);
-      for (const Members& group : groups) tie(group);
+      for (const Members& group : groups) {
+        tie(group);
+        check_can_be_one(group);
+      }
     }
     return std::move(errors_);
   }
@@ -49,7 +56,8 @@ class TieGrouper {
   }
 
   // By source. Two names for one expression have one source; what the user keeps or hands in is one of its own.
-  [[nodiscard]] std::vector<Members> taken_apart(const Members& members) const {
+  // A member without any could go with each of several, and nothing says with which.
+  [[nodiscard]] std::vector<Members> taken_apart(const Members& members) {
     std::vector<std::pair<const Expression*, Members>> groups;
     Members without;
     for (const std::uint32_t i : members) {
@@ -67,9 +75,16 @@ class TieGrouper {
       }
     }
     if (groups.size() < 2) return {members};
-    Members& first = groups.front().second;
-    first.insert(first.end(), without.begin(), without.end());
-    std::sort(first.begin(), first.end());
+    if (!without.empty()) {
+      Members candidates;
+      for (const auto& group : groups) candidates.push_back(group.second.front());
+      refuse(members, tensor(without.front()).name, "R50",
+             Error(Code::kPlan, "the tie class is taken apart, and nothing says which part this tensor goes with")
+                 .wanted(fmt::format("a source of its own for {}", listed(without)))
+                 .got(fmt::format("sources for {}", listed(candidates)))
+                 .try_this("Map a key for it, hand it in (external), or keep the ties (ties = keep)"));
+      return {members};
+    }
     std::vector<Members> apart;
     for (auto& [expression, group] : groups) apart.push_back(std::move(group));
     return apart;
@@ -79,12 +94,56 @@ class TieGrouper {
   void check_can_be_untied(const Members& members) {
     const auto has_memory = [&](std::uint32_t i) { return tensor(i).presence != Presence::kMeta; };
     if (std::none_of(members.begin(), members.end(), has_memory)) return;
-    errors_.add(Error(Code::kPlan, "tied memory that is already there cannot be untied")
-                    .of_tensor(tensor(members.front()).name)
-                    .by_rule("R50")
-                    .wanted("tensors on meta")
-                    .try_this("Untie the model before it is allocated and sharded"));
+    refuse(members, tensor(members.front()).name, "R50",
+           Error(Code::kPlan, "tied memory that is already there cannot be untied")
+               .wanted("tensors on meta")
+               .try_this("Untie the model before it is allocated and sharded"));
+  }
+
+  // One storage is on one device, and one parameter is trained or is not, whatever names it has.
+  void check_can_be_one(const Members& group) {
+    const auto first_that = [&](const auto& is_one) -> const Tensor* {
+      const auto found = std::find_if(group.begin(), group.end(), [&](std::uint32_t i) { return is_one(tensor(i)); });
+      return found == group.end() ? nullptr : &tensor(*found);
+    };
+    const auto has_memory = [](const Tensor& t) { return t.presence != Presence::kMeta; };
+    if (const Tensor* one = first_that(has_memory)) {
+      const Tensor* other = first_that([&](const Tensor& t) { return has_memory(t) && t.device != one->device; });
+      if (other != nullptr) {
+        refuse(group, one->name, "R49",
+               Error(Code::kPlan, fmt::format("it is tied to {}, which is on another device", quote(other->name)))
+                   .wanted("one device for one storage")
+                   .got(fmt::format("{} and {}", quote(one->device), quote(other->device)))
+                   .try_this("Tie them after both are on one device, or do not call them tied"));
+      }
+    }
+    const auto is_parameter = [](const Tensor& t) { return t.kind == model::Kind::kParameter; };
+    if (const Tensor* one = first_that(is_parameter)) {
+      const Tensor* other =
+          first_that([&](const Tensor& t) { return is_parameter(t) && t.requires_grad != one->requires_grad; });
+      if (other != nullptr) {
+        refuse(group, one->name, "R49",
+               Error(Code::kPlan, fmt::format("it is tied to {}, and only one of them trains", quote(other->name)))
+                   .wanted("one requires_grad for one parameter")
+                   .got(fmt::format("{} with {}, {} with {}", quote(one->name), one->requires_grad, quote(other->name),
+                                    other->requires_grad))
+                   .try_this("Freeze or train the parameter under all its names, or do not call them tied"));
+      }
+    }
+  }
+
+  void refuse(const Members& members, std::string_view name, std::string_view rule, Error error) {
+    errors_.add(std::move(error).of_tensor(name).by_rule(rule));
     for (const std::uint32_t i : members) out_.is_refused[i] = true;
+  }
+
+  [[nodiscard]] std::string listed(const Members& members) const {
+    constexpr std::size_t kShown = 5;
+    std::string text;
+    for (std::size_t m = 0; m < std::min(members.size(), kShown); ++m)
+      text += (m == 0 ? "" : ", ") + quote(tensor(members[m]).name);
+    if (members.size() > kShown) text += fmt::format(" and {} more", members.size() - kShown);
+    return text;
   }
 
   void tie(const Members& group) {

@@ -34,19 +34,31 @@ bool is_kept(const DTypeQuestion& question) {
 
 bool is_buffer(Kind kind) { return kind == Kind::kBuffer || kind == Kind::kNonPersistentBuffer; }
 
+Request request_of(const Policy& policy, const DTypeQuestion& question) {
+  return question.request ? *question.request : Requests(policy).of(question.name);
+}
+
+// The user's own word about this tensor, which no tower changes: a dtype for its subtree, or an exact one.
+bool is_asked_for(const Policy& policy, const DTypeQuestion& question) {
+  if (!question.checkpoint && question.kind != Kind::kParameter) return false;  // a request is about weights
+  const Request request = request_of(policy, question);
+  return request.dtype && (request.by_subtree || policy.cast == Cast::kExact);
+}
+
 // Whether the tensor, being of this dtype, is of a frozen tower that is computed in one dtype (R28). Payloads of
 // quantized weights are left alone, and so are tables that are computed in a dtype of their own (R29).
 bool follows_its_tower(const Policy& policy, const DTypeQuestion& question, DType dtype) {
   if (!policy.compute_dtype || !question.frozen || question.requires_grad || question.derived) return false;
   if (!is_ordinary_float(dtype)) return false;
   if (question.pinned && pin_withstands(*question.pinned, *policy.compute_dtype)) return false;
+  if (is_asked_for(policy, question)) return false;
   return is_buffer(question.kind) || question.kind == Kind::kParameter;
 }
 
 Result<Asked> ask_by_request(const Policy& policy, const DTypeQuestion& question) {
   const DType source = source_dtype(question);
   const std::string_view where = question.checkpoint ? "the checkpoint" : "its constructor";
-  const auto requested = requested_dtype(policy, question.name);
+  const auto requested = request_of(policy, question).dtype;
   if (!requested) return Asked{source, "R22", std::string(name(source)).append(" as in ").append(where)};
   if (policy.cast == Cast::kExact) {
     return Asked{*requested, "R23", fmt::format("{} is requested exactly", name(*requested))};
@@ -141,14 +153,27 @@ Computed compute(const Policy& policy, const DTypeQuestion& question, DType stor
 }  // namespace
 
 std::optional<DType> requested_dtype(const Policy& policy, std::string_view name) {
-  std::optional<DType> requested = policy.dtype;
-  std::size_t longest = 0;
-  for (const auto& [module, dtype] : policy.subtree_dtypes) {
-    if (module.size() < longest || !model::is_beneath(name, module)) continue;
-    longest = module.size();
-    requested = dtype;
+  return Requests(policy).of(name).dtype;
+}
+
+Requests::Requests(const Policy& policy) : dtype_(policy.dtype) {
+  subtrees_.reserve(policy.subtree_dtypes.size());
+  for (const auto& [module, dtype] : policy.subtree_dtypes) subtrees_.insert_or_assign(module, dtype);
+}
+
+std::string_view Requests::entry_of(std::string_view name) const {
+  if (subtrees_.empty()) return {};
+  for (std::string_view module = name; !module.empty();) {
+    if (subtrees_.contains(module)) return module;
+    const auto dot = module.rfind('.');
+    module = dot == std::string_view::npos ? std::string_view() : module.substr(0, dot);
   }
-  return requested;
+  return {};
+}
+
+Request Requests::of(std::string_view name) const {
+  const auto found = subtrees_.find(entry_of(name));
+  return found == subtrees_.end() ? Request{dtype_, false} : Request{found->second, true};
 }
 
 Result<DTypeDecision> decide_dtype(const Policy& policy, const DTypeQuestion& question) {

@@ -163,7 +163,8 @@ class Evaluation {
     bits_[kKind] = bit(word_of(q.kind));
     constexpr std::array<std::string_view, 3> kCasts = {"promote", "exact", "destination"};
     bits_[kCast] = bit(kCasts[static_cast<std::size_t>(policy_.cast)]);
-    bits_[kRequest] = bit(policy_.dtype ? "explicit" : "auto");
+    const bool is_general = policy_.cast != Cast::kExact && !(q.request && q.request->by_subtree);
+    bits_[kRequest] = policy_.dtype ? bit("explicit") | (is_general ? bit("general") : 0) : bit("auto");
     bits_[kFrozen] = bit(q.frozen && !q.requires_grad ? "yes" : "no");
     bits_[kRecord] = bit(policy_.compute_record == ComputeRecord::kIgnore ? "ignore" : "checkpoint");
     bits_[kPolicy] = policy_.compute_dtype ? bit("set") | bit(name(*policy_.compute_dtype)) : bit("none");
@@ -255,7 +256,7 @@ std::string text(const Case& given) {
       << dtype(given.policy.compute_dtype) << ", checkpoint " << dtype(q.checkpoint) << ", constructed "
       << dtype(q.constructed) << ", kind " << word_of(q.kind) << ", presence " << static_cast<int>(q.presence)
       << ", pin " << (q.pinned ? static_cast<int>(*q.pinned) : -1) << (q.derived ? ", derived" : "")
-      << (q.frozen ? ", frozen" : "")
+      << (q.frozen ? ", frozen" : "") << (q.request ? ", by subtree" : "")
       << (given.policy.compute_record == ComputeRecord::kIgnore ? ", record ignored" : "")
       << (q.requires_grad ? ", trainable" : "") << ", declared " << dtype(q.declared);
   return out.str();
@@ -265,7 +266,14 @@ using Maybe = std::optional<DType>;
 
 // The whole cross product. `visit` gets every `stride`-th case.
 void for_each_case(std::size_t stride, const std::function<void(const Case&)>& visit) {
-  const std::vector<Maybe> requests = {{}, DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kF8E4M3};
+  struct Asked {
+    Maybe dtype;
+    bool by_subtree;
+  };
+  const std::vector<Asked> requests = {
+      {{}, false},          {DType::kF32, false},    {DType::kF16, false}, {DType::kBF16, false},
+      {DType::kF64, false}, {DType::kF8E4M3, false}, {DType::kF32, true},  {DType::kBF16, true},
+  };
   std::vector<std::pair<Maybe, ComputeRecord>> computes;
   for (const ComputeRecord record : {ComputeRecord::kCheckpoint, ComputeRecord::kIgnore}) {
     for (const Maybe& compute : {Maybe(), Maybe(DType::kBF16), Maybe(DType::kF16), Maybe(DType::kF32)})
@@ -292,8 +300,8 @@ void for_each_case(std::size_t stride, const std::function<void(const Case&)>& v
 
   std::size_t i = 0;
   Case given;
-  for (const Maybe& request : requests) {
-    given.policy.dtype = request;
+  for (const Asked& request : requests) {
+    given.policy.dtype = request.dtype;
     for (const Cast cast : {Cast::kPromote, Cast::kExact, Cast::kDestination}) {
       given.policy.cast = cast;
       for (const auto& [compute, record] : computes) {
@@ -316,6 +324,7 @@ void for_each_case(std::size_t stride, const std::function<void(const Case&)>& v
                                       .declared = origin.declared,
                                       .frozen = where.frozen,
                                       .requires_grad = where.requires_grad};
+                    if (request.by_subtree) given.question.request = Request{request.dtype, true};
                     visit(given);
                   }
                 }

@@ -186,15 +186,23 @@ Errors check_groups(const Policy& policy, const std::vector<GroupMember>& member
   for (const auto& [group, list] : trainable) {
     if (group.empty() || names_by_key(list).size() < 2) continue;
     Errors siblings = inseparable(list);
+    const auto same_storage = [&](const GroupMember* member) { return member->storage == list.front()->storage; };
+    const bool only_compute = std::all_of(list.begin(), list.end(), same_storage);
     Error mixed =
-        Error(Code::kDType, fmt::format("the FSDP2 unit {} mixes trainable parameters of several dtypes: its first "
-                                        "forward would fail",
-                                        quote(group)))
+        Error(Code::kDType,
+              fmt::format("the FSDP2 unit {} mixes trainable parameters of several dtypes: {}", quote(group),
+                          only_compute ? "it would compute all of them in one" : "its first forward would fail"))
             .of_tensor(list.front()->name)
             .by_rule("R27")
             .wanted("one storage and one compute dtype")
             .got(list_by_key(list, Listing::kSome));
     if (siblings.empty()) mixed.remedy = "shard by dtype (shard_by_dtype), so that each dtype is a unit of its own";
+    if (only_compute && policy.compute_record == ComputeRecord::kCheckpoint) {
+      mixed.remedy += mixed.remedy.empty() ? "" : "; ";
+      mixed.remedy += "if only the checkpoint's dtype sets them apart, write \"compute_record\": \"ignore\"";
+    }
+    mixed.remedy += mixed.remedy.empty() ? "" : "; ";
+    mixed.remedy += "units of different pipeline stages need different names: one fsdp_group is one unit everywhere";
     errors.add(std::move(mixed));
     errors.add(std::move(siblings));
   }

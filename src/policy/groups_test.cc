@@ -214,5 +214,17 @@ TEST(ProposeGroups, R27_WhatIsProposedPassesTheCheck) {
   EXPECT_TRUE(check(grouped).empty());
 }
 
+TEST(CheckGroups, R27_WhereOnlyTheRecordSetsThemApartTheRemedySaysSo) {
+  Policy policy;
+  policy.compute_dtype = DType::kBF16;
+  const std::vector<GroupMember> members = {{"a.n", "g", DType::kF32, DType::kF32, true},
+                                            {"b.w", "g", DType::kF32, DType::kBF16, true}};
+  const Errors errors = check_groups(policy, members);
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_NE(errors.front().remedy.find("compute_record"), std::string::npos) << errors.front().text();
+  EXPECT_EQ(errors.front().message.find("forward would fail"), std::string::npos) << errors.front().message;
+  EXPECT_NE(errors.front().remedy.find("pipeline stages"), std::string::npos) << errors.front().text();
+}
+
 }  // namespace
 }  // namespace lading::policy

@@ -63,22 +63,50 @@ bool pin_withstands(model::PinStrength strength, DType otherwise) {
   return otherwise == DType::kBF16 && strength == model::PinStrength::kFloat16AndBFloat16;
 }
 
+// A plain pattern is a stretch of whole components, and a name has few of those.
+template <class Visit>
+void Pins::visit_pins_on(std::string_view name, const Visit& visit) const {
+  for (std::string_view rest = name; !rest.empty() && !plain_.empty(); rest = without_first_component(rest)) {
+    std::size_t end = 0;
+    for (std::size_t count = 1; count <= most_components_; ++count) {
+      end = rest.find('.', end);
+      if (const auto found = plain_.find(rest.substr(0, end)); found != plain_.end()) {
+        for (const std::uint32_t pin : found->second) visit(pin);
+      }
+      if (end++ == std::string_view::npos) break;
+    }
+  }
+  for (const std::uint32_t pin : wild_) {
+    if (pin_matches(pins_[pin].pattern, name)) visit(pin);
+  }
+}
+
 Pins::Pins(const model::Skeleton& skeleton, const Policy& policy) : pins_(skeleton.pins) {
   pins_.insert(pins_.end(), policy.pins.begin(), policy.pins.end());
-  for (const model::Pin& pin : pins_) {
-    const bool matched =
-        std::any_of(skeleton.tensors.begin(), skeleton.tensors.end(),
-                    [&](const model::Tensor& tensor) { return pin_matches(pin.pattern, tensor.name); });
-    if (!matched) unmatched_.push_back(pin.pattern);
+  for (std::uint32_t i = 0; i < pins_.size(); ++i) {
+    const std::string& pattern = pins_[i].pattern;
+    if (pattern.find('*') != std::string::npos) {
+      wild_.push_back(i);
+      continue;
+    }
+    plain_[pattern].push_back(i);
+    const auto dots = static_cast<std::size_t>(std::count(pattern.begin(), pattern.end(), '.'));
+    most_components_ = std::max(most_components_, dots + 1);
+  }
+  std::vector<bool> matched(pins_.size(), false);
+  for (const model::Tensor& tensor : skeleton.tensors) {
+    visit_pins_on(tensor.name, [&](std::uint32_t pin) { matched[pin] = true; });
+  }
+  for (std::size_t i = 0; i < pins_.size(); ++i) {
+    if (!matched[i]) unmatched_.push_back(pins_[i].pattern);
   }
 }
 
 std::optional<model::PinStrength> Pins::of(std::string_view name) const {
   std::optional<model::PinStrength> strongest;
-  for (const model::Pin& pin : pins_) {
-    if (strongest == model::PinStrength::kFloat16AndBFloat16) break;
-    if (pin_matches(pin.pattern, name)) strongest = pin.strength;
-  }
+  visit_pins_on(name, [&](std::uint32_t pin) {
+    if (strongest != model::PinStrength::kFloat16AndBFloat16) strongest = pins_[pin].strength;
+  });
   return strongest;
 }
 

@@ -87,5 +87,19 @@ TEST(Pins, R25_PinsThatMatchNothingAreReported) {
   EXPECT_THAT(pins.unmatched(), ElementsAre("wo", "dt_bias"));
 }
 
+// The look-up by components and the matcher say the same of every pair.
+TEST(Pins, R25_TheIndexSaysWhatTheMatcherSays) {
+  const std::vector<std::string> patterns = {"a", "b.c", "a.b.c", "*.c", "b*", "c.a", "x", "a.*.c", "d.d"};
+  const std::vector<std::string> names = {"a", "a.b", "a.b.c", "b.c.a", "c", "bb.c", "d.d.d", "z.b.c.a", "ab.c"};
+  for (const std::string& pattern : patterns) {
+    Policy policy;
+    policy.pins = {{pattern, PinStrength::kFloat16}};
+    const model::Skeleton none;
+    const Pins pins(none, policy);
+    for (const std::string& name : names)
+      EXPECT_EQ(pins.of(name).has_value(), pin_matches(pattern, name)) << pattern << " " << name;
+  }
+}
+
 }  // namespace
 }  // namespace lading::policy

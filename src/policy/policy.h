@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/json_reader.h"
@@ -67,6 +68,24 @@ std::string policy_json(const Policy& policy);
 /// What was asked for a tensor: of the longest prefix in `subtree_dtypes`, else the policy's (R32).
 [[nodiscard]] std::optional<DType> requested_dtype(const Policy& policy, std::string_view name);
 
+/// What was asked for a tensor, and whether its subtree's entry said so.
+struct Request {
+  std::optional<DType> dtype;  ///< nothing: auto
+  bool by_subtree = false;
+};
+/// The same as requested_dtype(), for many names: an entry costs nothing that is about other names.
+class Requests {
+ public:
+  explicit Requests(const Policy& policy);
+  [[nodiscard]] Request of(std::string_view name) const;
+  /// The entry that a tensor's request comes from; "" if it is the policy's.
+  [[nodiscard]] std::string_view entry_of(std::string_view name) const;
+
+ private:
+  std::optional<DType> dtype_;
+  std::unordered_map<std::string_view, std::optional<DType>> subtrees_;  // views of the policy
+};
+
 /// torch.promote_types. Refuses float8 with anything else, and what torch refuses.
 Result<DType> promote_types(DType a, DType b);
 
@@ -92,6 +111,8 @@ Result<DType> promote_types(DType a, DType b);
 class Pins {
  public:
   Pins(const model::Skeleton& skeleton, const Policy& policy);
+  Pins(const Pins&) = delete;  // the index has views of the patterns
+  Pins& operator=(const Pins&) = delete;
   /// The strongest pin on a name; DTypeQuestion::pinned.
   [[nodiscard]] std::optional<model::PinStrength> of(std::string_view name) const;
   /// True if the tensor is fp32 where it would otherwise be stored, or computed, in this dtype.
@@ -100,7 +121,14 @@ class Pins {
   [[nodiscard]] const std::vector<std::string>& unmatched() const { return unmatched_; }
 
  private:
+  // Calls `visit` with each pin on the name.
+  template <class Visit>
+  void visit_pins_on(std::string_view name, const Visit& visit) const;
+
   std::vector<model::Pin> pins_;
+  std::unordered_map<std::string_view, std::vector<std::uint32_t>> plain_;  // pins without "*", by pattern
+  std::size_t most_components_ = 0;                                         // of a plain pin
+  std::vector<std::uint32_t> wild_;                                         // the others
   std::vector<std::string> unmatched_;
 };
 
@@ -115,6 +143,7 @@ struct DTypeQuestion {
   std::optional<DType> declared = {};  ///< of a derivation; nothing: as constructed
   bool frozen = false;                 ///< in a fully frozen subtree
   bool requires_grad = false;
+  std::optional<Request> request = {};  ///< Requests::of, where many are asked about; nothing: looked up
 };
 
 struct DTypeDecision {

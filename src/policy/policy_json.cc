@@ -1,6 +1,7 @@
 // `lading.policy/1`, both ways. docs/schema/policy.md is the reference.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <set>
 
@@ -159,11 +160,19 @@ Result<Policy, Errors> parse_policy(const JsonDocument& document) {
   });
   read_subtrees(fields, policy, errors);
   fields.finish();
-  if (!errors.empty()) return fail(std::move(errors));
 
+  // A field that could not be read has a value that nobody wrote, so nothing is said of that.
+  const auto path_of = [](const Error& error) {
+    return std::string(error.message.substr(0, error.message.find(": ")));
+  };
+  std::vector<std::string> unread;
+  for (const Error& error : errors) unread.push_back(path_of(error));
   for (Error error : check_policy(policy)) {
     error.message = "$." + error.message;
-    errors.add(std::move(error));
+    const auto is_about = [path = path_of(error)](const std::string& other) {
+      return path.starts_with(other) || other.starts_with(path);
+    };
+    if (std::none_of(unread.begin(), unread.end(), is_about)) errors.add(std::move(error));
   }
   if (!errors.empty()) return fail(std::move(errors));
   return policy;

@@ -158,5 +158,15 @@ TEST(PolicyJson, R32_ASubtreeTwiceIsRefused) {
   EXPECT_EQ(check_policy(policy).front().code, Code::kPolicy);
 }
 
+TEST(PolicyJson, R43_EveryProblemIsToldAtOnce) {
+  const auto policy = parse(R"({"schema": "lading.policy/1", "dtype": "F4", "cast": "nope", "pins": [{}]})");
+  ASSERT_FALSE(policy);
+  std::string text;
+  for (const Error& error : policy.error()) text += error.text() + "\n";
+  EXPECT_NE(text.find("$.cast"), std::string::npos) << text;
+  EXPECT_NE(text.find("$.dtype"), std::string::npos) << text;
+  EXPECT_EQ(text.find("empty component"), std::string::npos) << "what could not be read is told once\n" << text;
+}
+
 }  // namespace
 }  // namespace lading::policy
