@@ -349,7 +349,8 @@ TEST_F(LoadTest, PackedConstantsAreZero) {
       {"name": "new", "kind": "parameter", "shape": [4], "dtype": "F4", "init": {"kind": "fill", "value": 0}})");
   policy(R"("allow_missing": ["new"])");
   request_.plan.layout = PlanDocument::text(R"({"schema": "lading.layout/1", "mesh": [{"name": "dp", "size": 2}],
-      "placements": [{"pattern": "w", "cuts": [{"kind": "flat", "axes": ["dp"], "pad_multiple": 32}]}]})");
+      "devices": ["cpu", "cpu"],
+      "rules": [{"pattern": "w", "cuts": [{"flat": {"pad_multiple": 32}, "axes": ["dp"]}]}]})");
   const Report report = load();
   ASSERT_EQ(report.tensors.size(), 4U);
   for (const LoadedTensor& tensor : report.tensors) {
