@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/json_reader.h"
+#include "cli/run_for_tests.h"
 #include "lading/inspect.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
@@ -17,18 +18,6 @@ namespace {
 using test::one_tensor_file;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct Ran {
-  int code;
-  std::string out;
-  std::string err;
-};
-
-Ran run_with(const std::vector<std::string>& arguments) {
-  Output output;
-  const int code = run(arguments, output);
-  return {code, output.out, output.err};
-}
 
 Result<JsonDocument, Errors> parse(const std::string& text) { return JsonDocument::parse(JsonBuffer::copy_of(text)); }
 

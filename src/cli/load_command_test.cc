@@ -9,6 +9,7 @@
 
 #include "base/json_reader.h"
 #include "cli/progress.h"
+#include "cli/run_for_tests.h"
 #include "lading/sample.h"
 #include "support/temp_dir.h"
 
@@ -17,18 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct Ran {
-  int code;
-  std::string out;
-  std::string err;
-};
-
-Ran run_it(const std::vector<std::string>& arguments) {
-  Output output;
-  const int code = run(arguments, output);
-  return {code, output.out, output.err};
-}
 
 class LoadCommand : public ::testing::Test {
  protected:
@@ -41,7 +30,7 @@ class LoadCommand : public ::testing::Test {
 };
 
 TEST_F(LoadCommand, SaysWhatWasLoaded) {
-  const Ran ran = run_it({"load", sample()});
+  const Ran ran = run_with({"load", sample()});
   EXPECT_EQ(ran.code, 0);
   EXPECT_THAT(ran.out, HasSubstr("loaded: 22 tensors on 1 rank"));
   EXPECT_THAT(ran.out, HasSubstr("254.47 kB"));
@@ -57,9 +46,9 @@ TEST_F(LoadCommand, R62_EveryLayoutHasTheFilesDigests) {
                                                                                        {"dp=7", "zero3"}}) {
     std::vector<std::string> arguments = {"load", sample(), "--ledger", ledger(), "--poison"};
     if (!mesh.empty()) arguments.insert(arguments.end(), {"--mesh", mesh, "--strategy", strategy});
-    const Ran loaded = run_it(arguments);
+    const Ran loaded = run_with(arguments);
     ASSERT_EQ(loaded.code, 0) << strategy << loaded.err;
-    const Ran verified = run_it({"verify", sample(), ledger()});
+    const Ran verified = run_with({"verify", sample(), ledger()});
     EXPECT_EQ(verified.code, 0) << strategy << verified.err;
     EXPECT_THAT(verified.out, HasSubstr("verified: 22 tensors"));
   }
@@ -67,29 +56,30 @@ TEST_F(LoadCommand, R62_EveryLayoutHasTheFilesDigests) {
 
 TEST_F(LoadCommand, OneRankIsVerifiedInPart) {
   ASSERT_EQ(
-      run_it({"load", sample(), "--mesh", "dp=4", "--strategy", "fsdp2", "--rank", "2", "--ledger", ledger()}).code, 0);
-  const Ran verified = run_it({"verify", sample(), ledger()});
+      run_with({"load", sample(), "--mesh", "dp=4", "--strategy", "fsdp2", "--rank", "2", "--ledger", ledger()}).code,
+      0);
+  const Ran verified = run_with({"verify", sample(), ledger()});
   EXPECT_EQ(verified.code, 0) << verified.err;
   EXPECT_THAT(verified.out, HasSubstr("in part"));
 }
 
 TEST_F(LoadCommand, AFlippedBitInTheFilesIsADifference) {
-  ASSERT_EQ(run_it({"load", sample(), "--ledger", ledger()}).code, 0);
+  ASSERT_EQ(run_with({"load", sample(), "--ledger", ledger()}).code, 0);
   const std::string shard = "sample/model-00001-of-00002.safetensors";
   std::string bytes = dir_.read(shard);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   dir_.write(shard, bytes);
-  const Ran verified = run_it({"verify", sample(), ledger()});
+  const Ran verified = run_with({"verify", sample(), ledger()});
   EXPECT_EQ(verified.code, 6);
   EXPECT_THAT(verified.err, HasSubstr("differs:"));
-  const Ran json = run_it({"verify", sample(), ledger(), "--json"});
+  const Ran json = run_with({"verify", sample(), ledger(), "--json"});
   EXPECT_EQ(json.code, 6);
   EXPECT_THAT(json.out, HasSubstr("\"ok\": false"));
   EXPECT_THAT(json.out, HasSubstr("values_differ"));
 }
 
 TEST_F(LoadCommand, JsonIsOneDocument) {
-  const Ran ran = run_it({"load", sample(), "--json"});
+  const Ran ran = run_with({"load", sample(), "--json"});
   EXPECT_EQ(ran.code, 0);
   const auto document = JsonDocument::parse(JsonBuffer::copy_of(ran.out));
   ASSERT_TRUE(document.has_value()) << ran.out;
@@ -97,14 +87,14 @@ TEST_F(LoadCommand, JsonIsOneDocument) {
 }
 
 TEST_F(LoadCommand, WhatCannotBePlannedIsRefusedAsPlanDoes) {
-  EXPECT_EQ(run_it({"load", dir_.path("nothing")}).code, 3);
-  EXPECT_EQ(run_it({"load", sample(), "--mesh", "dp=2"}).code, 2);
+  EXPECT_EQ(run_with({"load", dir_.path("nothing")}).code, 3);
+  EXPECT_EQ(run_with({"load", sample(), "--mesh", "dp=2"}).code, 2);
   dir_.write("policy.json", R"({"schema": "lading.policy/1", "budget_bytes": 1})");
-  EXPECT_EQ(run_it({"load", sample(), "--policy", dir_.path("policy.json")}).code, 4);
+  EXPECT_EQ(run_with({"load", sample(), "--policy", dir_.path("policy.json")}).code, 4);
 }
 
 TEST_F(LoadCommand, ADeviceThatIsNotTheHostIsRefused) {
-  const Ran ran = run_it({"load", sample(), "--mesh", "dp=1", "--strategy", "single", "--device", "cuda:0"});
+  const Ran ran = run_with({"load", sample(), "--mesh", "dp=1", "--strategy", "single", "--device", "cuda:0"});
   EXPECT_EQ(ran.code, 5) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("R34"));
   EXPECT_THAT(ran.out, Not(HasSubstr("loaded:")));
@@ -120,7 +110,7 @@ TEST_F(LoadCommand, Fault56_AnInterruptedLoadSaysThatItIsIncomplete) {
 }
 
 TEST_F(LoadCommand, ALedgerThatCannotBeWrittenIsAFailure) {
-  const Ran ran = run_it({"load", sample(), "--ledger", dir_.path("no/such/folder/ledger.json")});
+  const Ran ran = run_with({"load", sample(), "--ledger", dir_.path("no/such/folder/ledger.json")});
   EXPECT_EQ(ran.code, 5);
   EXPECT_THAT(ran.err, HasSubstr("write_failed"));
 }
@@ -128,12 +118,12 @@ TEST_F(LoadCommand, ALedgerThatCannotBeWrittenIsAFailure) {
 TEST_F(LoadCommand, OnlyALedgerIsOverwritten) {
   const std::string shard = "sample/model-00001-of-00002.safetensors";
   const std::string before = dir_.read(shard);
-  const Ran ran = run_it({"load", sample(), "--ledger", dir_.path(shard)});
+  const Ran ran = run_with({"load", sample(), "--ledger", dir_.path(shard)});
   EXPECT_EQ(ran.code, 5);
   EXPECT_THAT(ran.err, HasSubstr("is no ledger"));
   EXPECT_EQ(dir_.read(shard), before);
-  EXPECT_EQ(run_it({"load", sample(), "--ledger", ledger()}).code, 0);
-  EXPECT_EQ(run_it({"load", sample(), "--ledger", ledger()}).code, 0) << "an older one";
+  EXPECT_EQ(run_with({"load", sample(), "--ledger", ledger()}).code, 0);
+  EXPECT_EQ(run_with({"load", sample(), "--ledger", ledger()}).code, 0) << "an older one";
 }
 
 TEST_F(LoadCommand, R38_AKeyThatTheLedgerDoesNotKnowIsADifference) {
@@ -141,19 +131,19 @@ TEST_F(LoadCommand, R38_AKeyThatTheLedgerDoesNotKnowIsADifference) {
       "plan_digest": "0", "mesh": [], "seed": 0, "ranks": [], "files": [], "tensors": [], "records": [],
       "ignored_keys": [], "unexpected_keys": []})";
   dir_.write("empty.json", empty);
-  const Ran ran = run_it({"verify", sample(), dir_.path("empty.json")});
+  const Ran ran = run_with({"verify", sample(), dir_.path("empty.json")});
   EXPECT_NE(ran.code, 0) << ran.out;
   EXPECT_THAT(ran.out, Not(HasSubstr("verified:")));
 }
 
 TEST_F(LoadCommand, ALedgerThatIsNoneIsRefused) {
   dir_.write("ledger.json", "{}");
-  EXPECT_EQ(run_it({"verify", sample(), ledger()}).code, 4);
-  EXPECT_EQ(run_it({"verify", sample(), dir_.path("nothing.json")}).code, 4);
+  EXPECT_EQ(run_with({"verify", sample(), ledger()}).code, 4);
+  EXPECT_EQ(run_with({"verify", sample(), dir_.path("nothing.json")}).code, 4);
 }
 
 TEST_F(LoadCommand, TheDemoLoadsEightRanksAndVerifiesThem) {
-  const Ran ran = run_it({"demo", "--dir", dir_.path("demo")});
+  const Ran ran = run_with({"demo", "--dir", dir_.path("demo")});
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("22 tensors in 2 files"));
   EXPECT_THAT(ran.out, HasSubstr("loaded: 22 tensors on 8 ranks of dp=4,tp=2"));

@@ -9,6 +9,7 @@
 
 #include "base/json_reader.h"
 #include "base/text.h"
+#include "cli/run_for_tests.h"
 #include "lading/sample.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
@@ -19,12 +20,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-struct Ran {
-  int code;
-  std::string out;
-  std::string err;
-};
-
 class PlanCommand : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(write_sample_checkpoint(sample()).has_value()); }
@@ -34,9 +29,7 @@ class PlanCommand : public ::testing::Test {
   // `lading plan SAMPLE …`
   [[nodiscard]] Ran plan(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), {"plan", sample()});
-    Output output;
-    const int code = run(arguments, output);
-    return {code, output.out, output.err};
+    return run_with(arguments);
   }
 
   test::TempDir dir_;
