@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/text.h"
 
@@ -27,8 +28,7 @@ std::string progress_text(const LoadProgress& progress, double seconds) {
   std::string text = fmt::format("{} of {}  {:.2f} GB/s", human_bytes(progress.done_bytes),
                                  human_bytes(progress.total_bytes), per_second / 1e9);
   if (per_second > 0 && progress.done_bytes < progress.total_bytes) {
-    const auto left =
-        static_cast<std::uint64_t>(static_cast<double>(progress.total_bytes - progress.done_bytes) / per_second + 0.5);
+    const auto left = std::llround(static_cast<double>(progress.total_bytes - progress.done_bytes) / per_second);
     text += fmt::format("  {}:{:02} left", left / 60, left % 60);
   }
   return text;

@@ -23,7 +23,6 @@
 namespace lading::exec {
 namespace {
 
-using checkpoint::Catalog;
 using checkpoint::CatalogTensor;
 using ledger::Ledger;
 using ledger::Share;

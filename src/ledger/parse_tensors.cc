@@ -169,6 +169,7 @@ class TensorReader {
     if (count(errors_) != before) return;
     auto& slots = tensor.placement.slots;
     std::vector<std::string_view> names;
+    names.reserve(slots.size());
     for (const layout::Slot& slot : slots) names.push_back(slot.name);
     std::sort(names.begin(), names.end());
     if (slots.empty() || !slots.front().name.empty() || std::adjacent_find(names.begin(), names.end()) != names.end()) {

@@ -186,7 +186,8 @@ Errors check_groups(const Policy& policy, const std::vector<GroupMember>& member
   for (const auto& [group, list] : trainable) {
     if (group.empty() || names_by_key(list).size() < 2) continue;
     Errors siblings = inseparable(list);
-    const auto same_storage = [&](const GroupMember* member) { return member->storage == list.front()->storage; };
+    const DType storage = list.front()->storage;
+    const auto same_storage = [&](const GroupMember* member) { return member->storage == storage; };
     const bool only_compute = std::all_of(list.begin(), list.end(), same_storage);
     Error mixed =
         Error(Code::kDType,
