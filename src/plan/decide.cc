@@ -218,6 +218,7 @@ std::vector<std::vector<std::uint32_t>> Decisions::tie_classes() const {
     if (class_of[i] != i) by_head.try_emplace(class_of[i], 1, class_of[i]).first->second.push_back(i);
   }
   std::vector<std::vector<std::uint32_t>> classes;
+  classes.reserve(by_head.size());
   for (auto& [head, members] : by_head) classes.push_back(std::move(members));
   return classes;
 }
