@@ -39,7 +39,7 @@ std::string f32_file(const std::vector<float>& values) {
 
 std::vector<float> as_floats(std::span<const std::byte> memory) {
   std::vector<float> values(memory.size() / sizeof(float));
-  std::memcpy(values.data(), memory.data(), values.size() * sizeof(float));
+  if (!values.empty()) std::memcpy(values.data(), memory.data(), values.size() * sizeof(float));
   return values;
 }
 

@@ -11,10 +11,10 @@
 #include "io/faulty_backend.h"
 
 // The sanitizers' runtimes bring an operator new of their own.
-#if defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define LADING_OWN_NEW 0
 #elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
 #define LADING_OWN_NEW 0
 #endif
 #endif
