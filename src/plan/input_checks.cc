@@ -325,6 +325,7 @@ Errors check_call_places(const PlanInputs& inputs, const Decisions& decisions) {
       const auto is_misplaced = [&](std::uint32_t m) { return decisions.is_misplaced[m]; };
       if (std::any_of(members.begin(), members.end(), is_misplaced)) continue;
       std::vector<const Placement*> placements;
+      placements.reserve(members.size());
       for (const std::uint32_t m : members) placements.push_back(&statements[m].placement);
       const RankWithout without = rank_without(statements[i].placement, placements, inputs.layout.mesh);
       if (without.is_known && !without.rank) continue;

@@ -86,6 +86,7 @@ class TieGrouper {
       return {members};
     }
     std::vector<Members> apart;
+    apart.reserve(groups.size());
     for (auto& [expression, group] : groups) apart.push_back(std::move(group));
     return apart;
   }
