@@ -20,4 +20,9 @@ namespace lading {
   return checked_add(*whole, rest_bits / 8);
 }
 
+/// The same of sizes that are known to be sound: those of a plan that was checked.
+[[nodiscard]] inline std::uint64_t bytes_of_elems(std::uint64_t elems, DType dtype) {
+  return elems / 8 * bits(dtype) + elems % 8 * bits(dtype) / 8;
+}
+
 }  // namespace lading

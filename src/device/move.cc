@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/element_bytes.h"
 #include "device/cast.h"
 #include "lading/shape.h"
 
@@ -14,8 +15,6 @@ namespace {
 constexpr std::uint64_t kTile = 32;
 // A cast of scattered elements goes through a small buffer, so that it can work on a row of them at once.
 constexpr std::size_t kGatherElems = 512;
-
-std::uint64_t size_of_run(std::uint64_t elems, DType dtype) { return elems * bits(dtype) / 8; }
 
 template <std::size_t kBytes>
 void copy_rows(std::byte* target, const std::byte* source, const Loop& loop) {
@@ -42,8 +41,8 @@ class Mover {
   explicit Mover(const Move& move)
       : move_(move),
         cast_(move.from == move.to ? nullptr : find_cast(move.from, move.to)),
-        source_bytes_(size_of_run(move.run_elems, move.from)),
-        target_bytes_(size_of_run(move.run_elems, move.to)) {
+        source_bytes_(bytes_of_elems(move.run_elems, move.from)),
+        target_bytes_(bytes_of_elems(move.run_elems, move.to)) {
     LADING_CHECK(move.from == move.to || cast_ != nullptr);
   }
 

@@ -8,8 +8,8 @@ Result<void> Load::digest(device::Lane& lane, const Tile& tile) const {
   Result<void> result;
   work.runs.for_each(tile.begin_elem, tile.end_elem, [&](const layout::OwnedRun& run) {
     if (!result) return;
-    result = lane.digest({work.at_elem(run.buffer_begin), size_of(run.elems, work.dtype()),
-                          size_of(run.global_begin, work.dtype()), tile.target});
+    result = lane.digest({work.at_elem(run.buffer_begin), bytes_of_elems(run.elems, work.dtype()),
+                          bytes_of_elems(run.global_begin, work.dtype()), tile.target});
   });
   return result;
 }

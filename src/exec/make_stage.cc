@@ -62,7 +62,7 @@ Result<void> make_constant(const Load& load, Lane& lane, const Constant& constan
     return load.digest(lane, {constant.target, begin, begin + transfer.run_elems});
   };
   LADING_TRY(for_places(transfer, make_run));
-  load.add_written(work, size_of(transfer.elems(), work.dtype()));
+  load.add_written(work, bytes_of_elems(transfer.elems(), work.dtype()));
   return {};
 }
 
@@ -75,7 +75,7 @@ Result<void> sample(const Load& load, Lane& lane, const Work& work, const Tile& 
 
 Result<void> copy_value(Lane& lane, const Work& work, const Tile& tile) {
   return for_runs(work, tile, [&](const OwnedRun& run) {
-    return lane.move({work.value.data + size_of(run.global_begin, work.value.dtype),
+    return lane.move({work.value.data + bytes_of_elems(run.global_begin, work.value.dtype),
                       work.at_elem(run.buffer_begin),
                       run.elems,
                       work.value.dtype,
@@ -109,7 +109,7 @@ Result<void> make_tile(const Load& load, Lane& lane, const Tile& tile) {
     LADING_TRY(copy_value(lane, work, tile));
   }
   if (work.root->recipe.zero_row) LADING_TRY(zero_row(lane, work, tile));
-  load.add_written(work, size_of(elems, work.dtype()));
+  load.add_written(work, bytes_of_elems(elems, work.dtype()));
   return load.digest(lane, tile);
 }
 
@@ -154,7 +154,7 @@ void poison(const Load& load) {
   }
   load.crew.run(tiles.size(), [&](Lane& lane, std::size_t i) {
     const Work& work = *load.works[tiles[i].target];
-    const std::uint64_t size_bytes = size_of(tiles[i].end_elem - tiles[i].begin_elem, work.dtype());
+    const std::uint64_t size_bytes = bytes_of_elems(tiles[i].end_elem - tiles[i].begin_elem, work.dtype());
     return lane.fill({work.at_elem(tiles[i].begin_elem), size_bytes, DType::kU8, kPoison});
   });
   const std::vector<Constant> constants = constants_of(load);
@@ -163,7 +163,7 @@ void poison(const Load& load) {
     const Transfer& transfer = *constants[i].transfer;
     return for_places(transfer, [&](std::uint64_t begin_bytes) {
       return lane.fill(
-          {work.memory.data + begin_bytes, size_of(transfer.run_elems, work.dtype()), DType::kU8, kPoison});
+          {work.memory.data + begin_bytes, bytes_of_elems(transfer.run_elems, work.dtype()), DType::kU8, kPoison});
     });
   });
 }

@@ -80,13 +80,13 @@ Difference compare_run(const std::byte* source, const std::byte* target, std::ui
   std::array<std::byte, kAtOnce * 8> made;
   for (std::uint64_t done = 0; done < elems; done += kAtOnce) {
     const std::uint64_t count = std::min(kAtOnce, elems - done);
-    const std::byte* expected = source + size_of(done, from);
+    const std::byte* expected = source + bytes_of_elems(done, from);
     if (cast != nullptr) {
       cast(expected, made.data(), count);
       expected = made.data();
     }
-    const std::byte* const found = target + size_of(done, to);
-    const std::uint64_t size_bytes = size_of(count, to);
+    const std::byte* const found = target + bytes_of_elems(done, to);
+    const std::uint64_t size_bytes = bytes_of_elems(count, to);
     if (std::memcmp(expected, found, size_bytes) == 0) continue;
     const auto byte =
         static_cast<std::uint64_t>(std::mismatch(expected, expected + size_bytes, found).first - expected);
@@ -109,7 +109,7 @@ Error tie_differs(const Work& work, std::string_view other, std::uint64_t buffer
 Result<void> compare_constant(const Work& work, const plan::Transfer& constant) {
   const std::uint64_t expected = device::bits_of(constant.fill, work.dtype());
   const std::uint64_t width = std::max(1U, bits(work.dtype()) / 8);  // packed elements byte by byte: they are zero
-  const std::uint64_t run_bytes = size_of(constant.run_elems, work.dtype());
+  const std::uint64_t run_bytes = bytes_of_elems(constant.run_elems, work.dtype());
   Result<void> result;
   for_each_run(constant, [&](std::uint64_t begin_bytes) {
     for (std::uint64_t at = begin_bytes; at < begin_bytes + run_bytes && result; at += width) {

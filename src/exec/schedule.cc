@@ -1,4 +1,5 @@
 #include "exec/schedule.h"
+#include "base/element_bytes.h"
 
 #include <algorithm>
 #include <tuple>
@@ -16,10 +17,6 @@ using plan::TransferLoop;
 constexpr std::uint64_t kJoinGapBytes = 16 << 10;
 // Below this, one read for several stretches and a copy beats a read each.
 constexpr std::uint64_t kAloneBytes = 32 << 10;
-
-std::uint64_t size_of(std::uint64_t elems, DType dtype) {
-  return elems / 8 * bits(dtype) + elems % 8 * bits(dtype) / 8;
-}
 
 // Cuts one transfer into tasks with one step each.
 class Cutter {
@@ -56,7 +53,7 @@ class Cutter {
     bool dense = true;
   };
   [[nodiscard]] Reach reach(std::size_t first, std::uint64_t run_elems) const {
-    Reach reach{size_of(run_elems, from_), true};
+    Reach reach{bytes_of_elems(run_elems, from_), true};
     for (std::size_t i = loops_.size(); i-- > first;) {
       if (loops_[i].count == 1) continue;
       if (loops_[i].source_stride_bytes > reach.bytes + kJoinGapBytes) reach.dense = false;
@@ -101,8 +98,8 @@ class Cutter {
     const std::uint64_t at_once = std::max<std::uint64_t>(8, options_.slot_bytes * 8 / bits(from_) / 8 * 8);
     for (std::uint64_t i = 0; i < place.run_elems; i += at_once) {
       const std::uint64_t elems = std::min(at_once, place.run_elems - i);
-      emit({place.source_bytes + size_of(i, from_), place.target_bytes + size_of(i, to_), elems}, size_of(elems, from_),
-           {});
+      emit({place.source_bytes + bytes_of_elems(i, from_), place.target_bytes + bytes_of_elems(i, to_), elems},
+           bytes_of_elems(elems, from_), {});
     }
   }
 
@@ -129,7 +126,7 @@ class Cutter {
 
   void add(ReadTask task, const Place& place, std::vector<Loop> loops) {
     Step step{target_, source_, 0, place.target_bytes, place.run_elems, std::move(loops), 0};
-    step.target_size_bytes = size_of(place.run_elems, to_);
+    step.target_size_bytes = bytes_of_elems(place.run_elems, to_);
     for (const Loop& loop : step.loops) step.target_size_bytes *= loop.count;
     const std::uint64_t inner = task.rows > 1 ? step.loops.size() - 1 : step.loops.size();
     if (in_place_ && inner == 0) task.mode = ReadTask::Mode::kInPlace;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/element_bytes.h"
 #include "checkpoint/catalog.h"
 #include "lading/result.h"
 #include "ledger/ledger.h"
@@ -60,10 +61,5 @@ struct MadeValues {
 
 /// Constants and random values. Refuses (kDType) what the dtype cannot hold.
 Result<std::unique_ptr<Values>> values_of_recipe(const MadeValues& what);
-
-/// Bytes of so many elements; packed ones fill whole bytes wherever a tensor is cut.
-[[nodiscard]] inline std::uint64_t bytes_of_elems(std::uint64_t elems, DType dtype) {
-  return elems / 8 * bits(dtype) + elems % 8 * bits(dtype) / 8;
-}
 
 }  // namespace lading::exec

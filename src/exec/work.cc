@@ -17,9 +17,9 @@ layout::Region region_of(const plan::Plan& plan, const plan::Statement& s, const
 // How much of a constant lies among the owned elements (padded rows of a vocabulary are part of the tensor, and a
 // constant may run on into padding).
 std::uint64_t owned_bytes_of(const Work& work, const plan::Transfer& fill) {
-  const std::uint64_t owned_begin = size_of(work.runs.buffer_begin(), work.dtype());
-  const std::uint64_t owned_end = owned_begin + size_of(work.runs.owned_elems(), work.dtype());
-  const std::uint64_t run_bytes = size_of(fill.run_elems, work.dtype());
+  const std::uint64_t owned_begin = bytes_of_elems(work.runs.buffer_begin(), work.dtype());
+  const std::uint64_t owned_end = owned_begin + bytes_of_elems(work.runs.owned_elems(), work.dtype());
+  const std::uint64_t run_bytes = bytes_of_elems(fill.run_elems, work.dtype());
   std::uint64_t bytes = 0;
   for_each_run(fill, [&](std::uint64_t begin) {
     const std::uint64_t from = std::max(begin, owned_begin);
@@ -40,11 +40,11 @@ Work::Work(const plan::Plan& plan, const plan::RankPlan& rank_plan, const plan::
       memory(at),
       runs(region_of(plan, *statement, of.slot, rank), statement->shape) {
   if (root->provenance == plan::Provenance::kKept) return;
-  expected_bytes = size_of(runs.owned_elems(), dtype());
+  expected_bytes = bytes_of_elems(runs.owned_elems(), dtype());
   for (const plan::Transfer& transfer : of.transfers) {
     if (!transfer.is_fill()) continue;
     const std::uint64_t owned_bytes = owned_bytes_of(*this, transfer);
-    expected_bytes += size_of(transfer.elems(), dtype()) - owned_bytes;
+    expected_bytes += bytes_of_elems(transfer.elems(), dtype()) - owned_bytes;
     if (owned_bytes > 0 && root->provenance == plan::Provenance::kFill) made_by_transfers = true;
   }
 }

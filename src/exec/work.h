@@ -6,15 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "base/element_bytes.h"
 #include "exec/executor.h"
 #include "layout/owned_runs.h"
 
 namespace lading::exec {
-
-/// Bytes of so many elements; packed ones fill whole bytes wherever a plan cuts them.
-[[nodiscard]] inline std::uint64_t size_of(std::uint64_t elems, DType dtype) {
-  return elems / 8 * bits(dtype) + elems % 8 * bits(dtype) / 8;
-}
 
 struct Work {
   const plan::Destination* destination = nullptr;
@@ -34,7 +30,7 @@ struct Work {
 
   [[nodiscard]] DType dtype() const { return statement->storage; }
   [[nodiscard]] std::byte* at_elem(std::uint64_t buffer_elem) const {
-    return memory.data + size_of(buffer_elem, dtype());
+    return memory.data + bytes_of_elems(buffer_elem, dtype());
   }
   /// Says of an error which tensor on which rank it is about.
   [[nodiscard]] Error name(Error error) const;
