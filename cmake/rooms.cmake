@@ -5,10 +5,11 @@
 
 function(lading_room room)
   cmake_parse_arguments(ROOM "" "" "USES;THIRD_PARTY" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*.cc ${PROJECT_SOURCE_DIR}/src/${room}/*/*.cc)
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
   list(FILTER sources EXCLUDE REGEX "${LADING_URING_TWIN_LEFT_OUT}")
+  list(FILTER sources EXCLUDE REGEX "${LADING_KERNELS_TWIN_LEFT_OUT}")
   add_library(lading_${room} STATIC ${sources})
   set_target_properties(lading_${room} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   set_property(GLOBAL APPEND PROPERTY LADING_ROOMS ${room})
@@ -40,4 +41,9 @@ lading_room(cli USES base api THIRD_PARTY fmt::fmt CLI11::CLI11)
 
 # Random values are the same bits everywhere (docs/random.md): what is not written as fma is not fused.
 set_source_files_properties(src/device/random.cc src/device/random_recipe.cc src/device/random_tail.cc
-  PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+  src/device/cuda/sample_body_test.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+
+if(LADING_KERNEL_IMAGES_SOURCE)
+  target_sources(lading_device PRIVATE ${LADING_KERNEL_IMAGES_SOURCE})
+  add_dependencies(lading_device lading_kernels)
+endif()

@@ -12,7 +12,7 @@ function(lading_gtest target)
 endfunction()
 
 function(lading_room_tests room)
-  file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*_test.cc)
+  file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*_test.cc ${PROJECT_SOURCE_DIR}/src/${room}/*/*_test.cc)
   if(tests)
     lading_gtest(${room}_tests SOURCES ${tests} LIBRARIES lading_${room} fmt::fmt)
   endif()

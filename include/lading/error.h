@@ -39,6 +39,9 @@ namespace lading {
   /* loading */                                         \
   X(kCancelled, "cancelled", 5)                         \
   X(kIncomplete, "incomplete", 5)                       \
+  X(kNoDevice, "no_device", 5)                          \
+  X(kDeviceFailed, "device_failed", 5)                  \
+  X(kDeviceMemory, "device_memory", 5)                  \
   X(kValuesDiffer, "values_differ", 5)                  \
   /* JSON */                                            \
   X(kJsonSyntax, "json_syntax", 3)                      \

@@ -60,14 +60,17 @@ enum class PoisonFirst : std::uint8_t { kNo, kYes };
 struct Request {
   PlanRequest plan;  ///< what to load, and the ranks that this process fills
 
-  /// The memory of a destination: contiguous, at least size_bytes, borrowed until materialize() returns. Asked once for
-  /// each destination before anything is read; for a unit it answers the same memory every time.
+  /// The memory of a destination: contiguous, at least size_bytes, on its device (of a GPU: a device address), borrowed
+  /// until materialize() returns. Asked once for each destination before anything is read; for a unit it answers the
+  /// same memory every time. What the caller has under way on a GPU is waited for first; at the end everything is there
+  /// for all streams.
   /// Nothing: the report brings memory of its own.
   std::function<Result<std::span<std::byte>>(const DestinationInfo&)> memory;
   /// Values of "host" and "call" tensors; a call is made when its inputs are complete.
   std::function<Result<HostTensor>(const std::string& name, std::uint64_t rank)> value;
 
-  std::uint32_t threads = 0;  ///< 0: as many as help
+  std::uint32_t threads = 0;     ///< 0: as many as help
+  std::uint64_t slot_bytes = 0;  ///< of staging, for measurements; 0: what suits the device
   ReadMethod read_method = ReadMethod::kAuto;
   Digests digests = Digests::kOn;
   PoisonFirst poison = PoisonFirst::kNo;              ///< kYes: what is not written is seen (0xA5)
@@ -77,7 +80,7 @@ struct Request {
 
 struct LoadedTensor {
   DestinationInfo destination;
-  std::span<std::byte> memory;
+  std::span<std::byte> memory;  ///< on the destination's device: of a GPU's, only the address means something here
   std::string digest;  ///< of this part, 32 digits; "" without digests. Parts add up to the whole (docs/digests.md)
 };
 
@@ -89,6 +92,8 @@ struct Report {
   std::uint32_t threads = 0;
   double planning_seconds = 0;
   double loading_seconds = 0;
+  double opening_seconds = 0;                        ///< of loading: taking devices and staging memory
+  double closing_seconds = 0;                        ///< of loading: giving them back
   std::vector<std::string> notes;                    ///< what was done in another way than wanted
   std::shared_ptr<const ledger::LedgerFacts> facts;  ///< what ledger_json() needs beside the plan
   std::shared_ptr<const void> owned;                 ///< the memory, where the request brought none
@@ -110,5 +115,12 @@ LADING_API std::string ledger_json(const Report& report);
 /// Plans, checks the plan, and fills every destination of the ranks asked for; or says why not. May be called from
 /// several threads at once. Nothing is written before the plan has been proved.
 LADING_API Result<Report, LoadFailure> materialize(const Request& request);
+
+/// What a load of this plan fills, in the order in which it asks for memory.
+LADING_API std::vector<DestinationInfo> destinations_of(const PlanReport& plan);
+
+/// The second half of materialize(), for callers that look at the plan first: fills the destinations of a plan that
+/// make_plan() made. `request.plan` is not looked at.
+LADING_API Result<Report, LoadFailure> load_plan(const Request& request, PlanReport plan);
 
 }  // namespace lading

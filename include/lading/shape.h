@@ -6,11 +6,11 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lading/dtype.h"
 #include "lading/export.h"
+#include "lading/inline_vector.h"
 
 namespace lading {
 
@@ -18,13 +18,17 @@ class Shape {
  public:
   Shape() = default;
   Shape(std::initializer_list<std::uint64_t> dims) : dims_(dims) {}
-  explicit Shape(std::vector<std::uint64_t> dims) : dims_(std::move(dims)) {}
+  explicit Shape(const std::vector<std::uint64_t>& dims) : dims_(dims) {}
+  explicit Shape(std::vector<std::uint64_t>&& dims) : dims_(dims) {}  // for those who have no more use for it
 
   [[nodiscard]] std::size_t rank() const { return dims_.size(); }
   [[nodiscard]] std::uint64_t operator[](std::size_t dim) const { return dims_[dim]; }
   [[nodiscard]] auto begin() const { return dims_.begin(); }
   [[nodiscard]] auto end() const { return dims_.end(); }
-  [[nodiscard]] const std::vector<std::uint64_t>& dims() const { return dims_; }
+  [[nodiscard]] const InlineVector<std::uint64_t, 4>& dims() const { return dims_; }
+
+  /// One more dim, behind the others.
+  void push_back(std::uint64_t dim) { dims_.push_back(dim); }
 
   /// 1 for rank 0; nothing if the dims that are not zero multiply to 2^63 or more (S3).
   [[nodiscard]] LADING_API std::optional<std::uint64_t> num_elems() const;
@@ -36,7 +40,7 @@ class Shape {
   friend bool operator==(const Shape&, const Shape&) = default;
 
  private:
-  std::vector<std::uint64_t> dims_;
+  InlineVector<std::uint64_t, 4> dims_;
 };
 
 /// The elements with begin[d] <= index[d] < end[d] in every dim.

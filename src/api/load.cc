@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "device/slab.h"
+#include "device/device.h"
 #include "exec/executor.h"
 #include "ledger/ledger.h"
 #include "plan/plan.h"
@@ -54,12 +54,14 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   return info;
 }
 
-// Memory for requests that bring none: one stretch for everything, so that huge pages are well used.
+// Memory for requests that bring none: one stretch per device, so that huge pages are well used.
 class OwnMemory {
  public:
+  /// An error says which device has too little.
   Result<void> allocate(const std::vector<DestinationInfo>& destinations) {
-    std::uint64_t size_bytes = 0;
+    std::map<std::string, std::uint64_t> sizes_bytes;  // by device
     for (const DestinationInfo& d : destinations) {
+      std::uint64_t& size_bytes = sizes_bytes[d.device];
       if (d.unit.empty() || units_.emplace(key(d), size_bytes).second) {
         begins_.push_back(size_bytes);
         size_bytes += (d.size_bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -67,12 +69,16 @@ class OwnMemory {
         begins_.push_back(units_.at(key(d)));
       }
     }
-    LADING_ASSIGN_OR_RETURN(slab_, device::Slab::allocate(size_bytes));
+    for (const auto& [name, size_bytes] : sizes_bytes) {
+      LADING_ASSIGN_OR_RETURN(const auto device, device::open_device(name));
+      LADING_ASSIGN_OR_RETURN(stretches_[name], device->allocate(size_bytes));
+    }
     return {};
   }
 
   [[nodiscard]] std::span<std::byte> of(std::size_t i, const DestinationInfo& d) const {
-    return d.size_bytes == 0 ? std::span<std::byte>() : slab_.bytes().subspan(begins_[i], d.size_bytes);
+    return d.size_bytes == 0 ? std::span<std::byte>()
+                             : std::span(stretches_.at(d.device).get() + begins_[i], d.size_bytes);
   }
 
  private:
@@ -82,7 +88,7 @@ class OwnMemory {
 
   std::map<Key, std::uint64_t> units_;
   std::vector<std::uint64_t> begins_;
-  device::Slab slab_;
+  std::map<std::string, std::shared_ptr<std::byte>> stretches_;
 };
 
 class Loading {
@@ -102,6 +108,8 @@ class Loading {
     report_.read_bytes = outcome.read_bytes;
     report_.staging_bytes = outcome.staging_bytes;
     report_.threads = outcome.threads;
+    report_.opening_seconds = outcome.opening_seconds;
+    report_.closing_seconds = outcome.closing_seconds;
     report_.notes = std::move(outcome.notes);
     for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
       if (request_.digests == Digests::kOn) report_.tensors[i].digest = outcome.outcomes[i].digest.text();
@@ -113,10 +121,7 @@ class Loading {
   [[nodiscard]] const plan::Plan& plan() const { return *report_.plan.plan; }
 
   bool take_memory() {
-    std::vector<DestinationInfo> destinations;
-    for (const plan::RankPlan& rank : plan().ranks) {
-      for (const plan::Destination& d : rank.destinations) destinations.push_back(describe(plan(), rank, d));
-    }
+    std::vector<DestinationInfo> destinations = destinations_of(report_.plan);
     auto own = std::make_shared<OwnMemory>();
     if (!request_.memory) {
       if (auto allocated = own->allocate(destinations); !allocated) problems_.add(std::move(allocated).error());
@@ -202,6 +207,7 @@ class Loading {
   [[nodiscard]] exec::Options options() const {
     exec::Options options;
     options.threads = request_.threads;
+    options.slot_bytes = request_.slot_bytes;
     options.verify = request_.digests == Digests::kOn ? exec::Verify::kDigest : exec::Verify::kOff;
     options.poison = request_.poison == PoisonFirst::kYes ? exec::Poison::kOn : exec::Poison::kOff;
     options.choice = choice_of(request_.read_method);
@@ -227,12 +233,24 @@ std::string ledger_json(const Report& report) {
 
 int LoadFailure::exit_code() const { return refused ? PlanRefusal{*refused, problems}.exit_code() : 5; }
 
+std::vector<DestinationInfo> destinations_of(const PlanReport& plan) {
+  std::vector<DestinationInfo> destinations;
+  for (const plan::RankPlan& rank : plan.plan->ranks) {
+    for (const plan::Destination& d : rank.destinations) destinations.push_back(describe(*plan.plan, rank, d));
+  }
+  return destinations;
+}
+
+Result<Report, LoadFailure> load_plan(const Request& request, PlanReport plan) {
+  return Loading(request, std::move(plan)).run();
+}
+
 Result<Report, LoadFailure> materialize(const Request& request) {
   const Clock::time_point begin = Clock::now();
   auto plan = make_plan(request.plan);
   if (!plan) return fail(LoadFailure{plan.error().stage, false, std::move(plan.error().problems), ""});
   const double planning_seconds = seconds_since(begin);
-  auto report = Loading(request, *std::move(plan)).run();
+  auto report = load_plan(request, *std::move(plan));
   if (report) report->planning_seconds = planning_seconds;
   return report;
 }

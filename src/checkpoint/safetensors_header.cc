@@ -179,10 +179,9 @@ class HeaderReader {
              Error(Code::kHeaderShape, "shape is not an array").wanted("an array of sizes").got(value->found()));
       return false;
     }
-    std::vector<std::uint64_t> dims;
-    dims.reserve(std::min(value->size(), kMaxRank));
+    Shape shape;
     for (const JsonMember member_dim : *value) {
-      if (dims.size() == kMaxRank) {
+      if (shape.rank() == kMaxRank) {
         refuse(draft, member_dim.value.offset(),
                Error(Code::kHeaderShape, "the shape has too many dims")
                    .by_rule("S2")
@@ -193,14 +192,14 @@ class HeaderReader {
       const auto dim = member_dim.value.as_uint64();
       if (!dim) {
         refuse(draft, member_dim.value.offset(),
-               Error(Code::kHeaderShape, fmt::format("dim {} of the shape is not a size", dims.size()))
+               Error(Code::kHeaderShape, fmt::format("dim {} of the shape is not a size", shape.rank()))
                    .wanted("a whole number from 0 to 2^64 - 1")
                    .got(member_dim.value.found()));
         return false;
       }
-      dims.push_back(*dim);
+      shape.push_back(*dim);
     }
-    draft.tensor.shape = Shape(std::move(dims));
+    draft.tensor.shape = std::move(shape);
     if (draft.tensor.shape.num_elems()) return true;
     refuse(draft, value->offset(),
            Error(Code::kHeaderShape, "the number of elements overflows")

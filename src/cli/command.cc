@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/text.h"
+#include "cli/doctor_command.h"
 #include "cli/inspect_command.h"
 #include "cli/load_command.h"
 #include "cli/plan_command.h"
@@ -69,11 +70,13 @@ int run(const std::vector<std::string>& arguments, Output& output) {
   PlanArguments plan_arguments;
   LoadArguments load_arguments;
   VerifyArguments verify_arguments;
+  DoctorArguments doctor_arguments;
   DemoArguments demo_arguments;
   add_inspect(app, inspect_arguments);
   const CLI::App* plan = add_plan(app, plan_arguments);
   const CLI::App* load = add_load(app, load_arguments);
   const CLI::App* verify = add_verify(app, verify_arguments);
+  const CLI::App* doctor = add_doctor(app, doctor_arguments);
   CLI::App* demo =
       app.add_subcommand("demo", "Write a small sample checkpoint, inspect it, load it as eight ranks and verify it");
   demo->add_option("--dir", demo_arguments.directory, "Where to write it")->capture_default_str();
@@ -92,6 +95,7 @@ int run(const std::vector<std::string>& arguments, Output& output) {
   }
   if (demo->parsed()) return run_demo(demo_arguments, output);
   if (load->parsed()) return run_load(load_arguments, output);
+  if (doctor->parsed()) return run_doctor(doctor_arguments, output);
   if (verify->parsed()) return run_verify(verify_arguments, output);
   return plan->parsed() ? run_plan(plan_arguments, output) : run_inspect(inspect_arguments, output);
 }

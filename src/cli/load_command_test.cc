@@ -93,9 +93,12 @@ TEST_F(LoadCommand, WhatCannotBePlannedIsRefusedAsPlanDoes) {
   EXPECT_EQ(run_with({"load", sample(), "--policy", dir_.path("policy.json")}).code, 4);
 }
 
-TEST_F(LoadCommand, ADeviceThatIsNotTheHostIsRefused) {
+TEST_F(LoadCommand, R34_AGpuWhereThereIsNoDriverIsRefused) {
+  ::setenv("LADING_LIBCUDA", "/nowhere/libcuda.so.1", 1);
   const Ran ran = run_with({"load", sample(), "--mesh", "dp=1", "--strategy", "single", "--device", "cuda:0"});
+  ::unsetenv("LADING_LIBCUDA");
   EXPECT_EQ(ran.code, 5) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("no CUDA driver"));
   EXPECT_THAT(ran.err, HasSubstr("R34"));
   EXPECT_THAT(ran.out, Not(HasSubstr("loaded:")));
 }

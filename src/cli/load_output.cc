@@ -77,6 +77,8 @@ std::string load_json(const Report& report) {
   json.key("threads").number(std::uint64_t{report.threads});
   json.key("planning_seconds").number(report.planning_seconds);
   json.key("loading_seconds").number(report.loading_seconds);
+  json.key("opening_seconds").number(report.opening_seconds);
+  json.key("closing_seconds").number(report.closing_seconds);
   json.key("ranks").begin_array();
   for (const auto& [rank, sum] : by_rank(report)) {
     json.begin_object(JsonWriter::Lines::kOne).key("rank").number(rank);

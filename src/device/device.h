@@ -1,8 +1,11 @@
 // Device: where destinations live, and everything that is done to their memory: move, fill, sample, digest.
 //
-// Destinations are borrowed, never owned. A Lane belongs to one thread: it lends staging slots to read into, and its
-// work may go on after a call returns; finish() waits for it. A slot that was released is lent again only when the
-// device has read it. Host memory is the device that does everything at once.
+// Destinations are borrowed, never owned. A Lane belongs to one thread at a time: it lends staging slots to read into,
+// and its work may go on after a call returns; finish() waits for it. A slot that was released is lent again only when
+// the device has read it. Between two finish() a lane writes a byte once: of two writes to it, either may be the last.
+// What a slot holds is moved when the slot is released: a digest or a fetch of it comes after that. Host memory is the
+// device that does everything at once. Addresses of another device's memory are numbers here: nobody but its lanes
+// looks behind them.
 #pragma once
 
 #include <atomic>
@@ -11,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/digest.h"
@@ -76,6 +80,7 @@ class DigestAccounts {
     }
   }
   [[nodiscard]] Digest of(std::size_t account) const { return {{sums_[2 * account], sums_[2 * account + 1]}}; }
+  [[nodiscard]] std::size_t count() const { return sums_.size() / 2; }
 
  private:
   std::vector<std::atomic<std::uint64_t>> sums_;
@@ -84,6 +89,10 @@ class DigestAccounts {
 class Lane {
  public:
   virtual ~Lane() = default;
+
+  /// From now on the calling thread works with the lane, until detach(). Optional: it only makes calls cheaper.
+  virtual void attach() {}
+  virtual void detach() {}
 
   /// A staging slot that nothing reads any more.
   virtual Result<std::span<std::byte>> acquire_slot() = 0;
@@ -94,14 +103,24 @@ class Lane {
   virtual Result<void> fill(const Fill& fill) = 0;
   virtual Result<void> sample(const Sample& sample) = 0;
   virtual Result<void> digest(const DigestJob& job) = 0;
+  /// Copies a destination's memory to the host, after everything that was issued before. Waits for it.
+  virtual Result<void> fetch(const std::byte* memory, std::span<std::byte> out) = 0;
 
   /// Waits until everything that was issued is done, also after an error. Never leaves work behind.
   virtual Result<void> finish() = 0;
 };
 
+/// How a lane waits for a device.
+enum class Wait : std::uint8_t {
+  kSleep,
+  kSpin,  ///< sooner back, for threads that have a processor each
+};
+
 struct LaneOptions {
   std::size_t slot_bytes = std::size_t{1} << 20;
+  std::size_t slots = 1;               ///< at most; a lane makes do with fewer
   DigestAccounts* accounts = nullptr;  ///< where digests go; outlives the lane
+  Wait wait = Wait::kSleep;
 };
 
 class Device {
@@ -111,10 +130,24 @@ class Device {
   [[nodiscard]] virtual std::string name() const = 0;  ///< "cpu", "cuda:0"
   /// Whether files can be read straight into destinations.
   [[nodiscard]] virtual bool is_host() const = 0;
+  /// Host memory that a lane takes at most.
+  [[nodiscard]] virtual std::uint64_t lane_bytes(const LaneOptions& options) const = 0;
   virtual Result<std::unique_ptr<Lane>> open_lane(const LaneOptions& options) = 0;
+  /// Whether this is memory of the device, as far as can be told (R34). For one thread at a time.
+  [[nodiscard]] virtual Result<void> check(std::span<const std::byte> memory) const = 0;
+  /// Memory of the device for who brings none; given back with the last copy of the pointer. An error says how many
+  /// bytes are short.
+  virtual Result<std::shared_ptr<std::byte>> allocate(std::uint64_t size_bytes) = 0;
+  /// Adds to the accounts what the lanes have digested; once, when all have finished.
+  virtual Result<void> collect_digests() = 0;
+  /// What was done in another way than wanted, each once.
+  [[nodiscard]] virtual std::vector<std::string> take_notes() = 0;
 };
 
 /// The host's memory. Thread-safe; lanes are independent of each other.
 [[nodiscard]] std::unique_ptr<Device> host_device();
+
+/// By its name in a plan: "cpu", "cuda:1".
+[[nodiscard]] Result<std::unique_ptr<Device>> open_device(std::string_view name);
 
 }  // namespace lading::device

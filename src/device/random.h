@@ -7,12 +7,12 @@
 // random numbers and floating-point modes are neither used nor changed.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
 
+#include "device/sample_parameters.h"
 #include "lading/result.h"
 
 namespace lading::device {
@@ -27,33 +27,7 @@ struct RandomRecipe {
   double high = 1;  ///< kUniform stays below it
 };
 
-struct RandomKey {
-  std::uint64_t value = 0;
-};
-
 [[nodiscard]] RandomKey random_key(std::uint64_t seed, std::string_view canonical_name);
-
-enum class SampleKind : std::uint8_t { kConstant, kUniform, kNormal, kTruncatedNormal };
-
-/// For one half of the words of a truncated normal, those on the side of `low` or those on the side of `high`. With c
-/// the word's distance from its end of the range, y = y_base + c * slope is twice the probability beyond the value, and
-/// x = x_base + (1/2 - c) * slope is 1 - y, accurate where y is not.
-struct TruncatedHalf {
-  float y_base = 0;
-  float x_base = 0;
-  float slope = 0;
-  float sign = 1;  ///< of the tail that is counted
-};
-
-/// A recipe in F32, as host and device kernels use it.
-struct SampleParameters {
-  SampleKind kind = SampleKind::kConstant;
-  float scale = 0;  ///< F32 nearest to std, or to high - low
-  float shift = 0;  ///< F32 nearest to mean, or to low; the value, for kConstant
-  float least = 0;  ///< values are clamped to [least, most], except kNormal's
-  float most = 0;
-  std::array<TruncatedHalf, 2> halves = {};
-};
 
 /// Refuses what has no meaning in F32: NaN, a negative std, low > high, numbers or a width beyond F32's range.
 [[nodiscard]] Result<SampleParameters> prepare_sample(const RandomRecipe& recipe);

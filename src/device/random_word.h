@@ -12,7 +12,8 @@
 #include <cstdint>
 #include <span>
 
-#include "device/random.h"
+#include "device/host_and_gpu.h"
+#include "device/sample_parameters.h"
 
 namespace lading::device {
 
@@ -66,14 +67,14 @@ inline constexpr std::int32_t kBitsOfRootHalf = 0x3f3504f3;
 inline constexpr std::int32_t kMantissaMask = 0x7fffff;
 
 template <std::size_t kCount>
-[[nodiscard]] inline float polynomial(const std::array<float, kCount>& fit, float at) {
+[[nodiscard]] LADING_BOTH inline float polynomial(const std::array<float, kCount>& fit, float at) {
   float sum = fit[kCount - 1];
   for (std::size_t k = kCount - 1; k-- > 0;) sum = std::fma(sum, at, fit[k]);
   return sum;
 }
 
 /// Of a positive normal number.
-[[nodiscard]] inline float minus_log(float number) {
+[[nodiscard]] LADING_BOTH inline float minus_log(float number) {
   const std::int32_t moved = std::bit_cast<std::int32_t>(number) - kBitsOfRootHalf;
   const std::int32_t exponent = moved >> 23;
   const float g = std::bit_cast<float>((moved & kMantissaMask) + kBitsOfRootHalf) - 1.0F;
@@ -82,7 +83,7 @@ template <std::size_t kCount>
 }
 
 /// The normal quantile of probability (1 + x) / 2, where y = 1 - x. Whichever of the two is smaller must be accurate.
-[[nodiscard]] inline float quantile(float x, float y) {
+[[nodiscard]] LADING_BOTH inline float quantile(float x, float y) {
   const bool is_tail_side = y < 0.5F;
   const float smaller = is_tail_side ? y : x;
   const float w = minus_log(std::fma(-smaller, smaller, is_tail_side ? y + y : 1.0F));  // of 1 - x * x
@@ -96,14 +97,15 @@ template <std::size_t kCount>
 inline constexpr float kTwoToMinus32 = 0x1p-32F;
 
 /// The top bit is the sign; 2 * (the other 31 bits) + 1 is how far from the end, in units of 2^-32.
-[[nodiscard]] inline float standard_normal(std::uint32_t word) {
+[[nodiscard]] LADING_BOTH inline float standard_normal(std::uint32_t word) {
   const auto odd = static_cast<std::int32_t>((word << 1) | 1U);
   const float c = static_cast<float>(odd < 0 ? -odd : odd) * kTwoToMinus32;
   const float magnitude = odd < 0 ? quantile(c, 1.0F - c) : quantile(1.0F - c, c);
   return (word >> 31) != 0 ? -magnitude : magnitude;
 }
 
-[[nodiscard]] inline float standard_truncated_normal(const std::array<TruncatedHalf, 2>& halves, std::uint32_t word) {
+[[nodiscard]] LADING_BOTH inline float standard_truncated_normal(const std::array<TruncatedHalf, 2>& halves,
+                                                                 std::uint32_t word) {
   const auto odd = static_cast<std::int32_t>(word | 1U);
   const std::uint32_t from_end = static_cast<std::uint32_t>(odd < 0 ? -odd : odd);
   const std::uint32_t from_middle = 0x80000000U - from_end;
@@ -113,12 +115,12 @@ inline constexpr float kTwoToMinus32 = 0x1p-32F;
   return half.sign * quantile(std::fma(d, half.slope, half.x_base), std::fma(c, half.slope, half.y_base));
 }
 
-[[nodiscard]] inline float clamped(const SampleParameters& parameters, float value) {
+[[nodiscard]] LADING_BOTH inline float clamped(const SampleParameters& parameters, float value) {
   const float raised = value < parameters.least ? parameters.least : value;
   return raised > parameters.most ? parameters.most : raised;
 }
 
-[[nodiscard]] inline float value_of(const SampleParameters& parameters, std::uint32_t word) {
+[[nodiscard]] LADING_BOTH inline float value_of(const SampleParameters& parameters, std::uint32_t word) {
   switch (parameters.kind) {
     case SampleKind::kConstant: return parameters.shift;
     case SampleKind::kUniform: {

@@ -27,6 +27,9 @@ class Slab {
 
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
 
+  /// Leaves the memory mapped for ever: for what a broken device may still read.
+  void leak() { bytes_ = {}; }
+
  private:
   explicit Slab(std::span<std::byte> bytes) : bytes_(bytes) {}
 

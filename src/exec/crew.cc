@@ -22,14 +22,31 @@ Error out_of_memory() {
       .try_this("free memory, or allow less staging (budget_bytes)");
 }
 
-Result<void> Crew::open(device::Device& device, std::uint32_t threads, const device::LaneOptions& lane_options) {
+Result<void> Crew::open(const std::vector<LoadDevice>& devices, std::uint32_t threads) {
   for (std::uint32_t i = 0; i < threads; ++i) {
-    auto lane = device.open_lane(lane_options);
-    if (!lane && lanes_.empty()) return fail(std::move(lane).error());
-    if (!lane) break;  // fewer are slower, not wrong
-    lanes_.push_back(*std::move(lane));
+    Lanes lanes;
+    for (const LoadDevice& device : devices) {
+      auto lane = device.device->open_lane(device.lane_options);
+      if (!lane && threads_.empty()) return fail(std::move(lane).error());
+      if (!lane) return {};  // fewer are slower, not wrong
+      lanes.push_back(*std::move(lane));
+    }
+    threads_.push_back(std::move(lanes));
   }
   return {};
+}
+
+void Crew::close() {
+  // Giving pinned memory back takes a device's driver a while: all at the same time, as far as threads can be had.
+  std::vector<std::jthread> closing;
+  closing.reserve(threads_.size());
+  try {
+    for (Lanes& lanes : threads_) closing.emplace_back([&lanes] { lanes.clear(); });
+  } catch (const std::system_error&) {
+    closing.clear();
+  }
+  closing.clear();
+  threads_.clear();
 }
 
 void Crew::run(std::size_t count, const Task& task) {
@@ -37,14 +54,14 @@ void Crew::run(std::size_t count, const Task& task) {
   next_ = 0;
   std::mutex mutex;
   std::condition_variable ended;
-  std::size_t running = std::min(lanes_.size(), count);
+  std::size_t running = std::min(threads_.size(), count);
   std::vector<std::jthread> threads;  // joined before what they use is gone
   threads.reserve(running);
   const std::size_t wanted = running;
   for (std::size_t i = 0; i < wanted; ++i) {
     try {
-      threads.emplace_back([this, &mutex, &ended, &running, &task, count, lane = lanes_[i].get()] {
-        work(*lane, count, task);
+      threads.emplace_back([this, &mutex, &ended, &running, &task, count, lanes = &threads_[i]] {
+        work(*lanes, count, task);
         const std::lock_guard lock(mutex);
         --running;
         ended.notify_all();
@@ -55,7 +72,7 @@ void Crew::run(std::size_t count, const Task& task) {
       break;
     }
   }
-  if (threads.empty()) return work(*lanes_[0], count, task);
+  if (threads.empty()) return work(threads_[0], count, task);
   std::unique_lock lock(mutex);
   while (!ended.wait_for(lock, kProgressInterval, [&] { return running == 0; })) {
     lock.unlock();
@@ -64,10 +81,11 @@ void Crew::run(std::size_t count, const Task& task) {
   }
 }
 
-void Crew::work(device::Lane& lane, std::size_t count, const Task& task) {
+void Crew::work(const Lanes& lanes, std::size_t count, const Task& task) {
+  for (const auto& lane : lanes) lane->attach();
   try {
     for (std::size_t i = next_++; i < count && !stopped(); i = next_++) {
-      if (Result<void> done = task(lane, i); !done) add_error(std::move(done).error());
+      if (Result<void> done = task(lanes, i); !done) add_error(std::move(done).error());
     }
   } catch (const std::bad_alloc&) {
     add_error(out_of_memory());
@@ -75,7 +93,10 @@ void Crew::work(device::Lane& lane, std::size_t count, const Task& task) {
     add_error(Error(Code::kInternal, std::string("the load stopped: ") + exception.what()));
   }
   // Also after an error: nothing may still be written when the caller gets the memory back.
-  if (Result<void> done = lane.finish(); !done) add_error(std::move(done).error());
+  for (const auto& lane : lanes) {
+    if (Result<void> done = lane->finish(); !done) add_error(std::move(done).error());
+    lane->detach();
+  }
 }
 
 void Crew::add_error(Error error) {

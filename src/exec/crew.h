@@ -1,4 +1,4 @@
-// Crew: the threads of a load. Each has a lane of the device, takes tasks one by one, and stops at the first error.
+// Crew: the threads of a load. Each has a lane of every device, takes tasks one by one, and stops at the first error.
 //
 // run() returns when every thread has finished what it began, whatever went wrong. Errors and counters may be added to
 // from all threads; everything else belongs to the thread that called execute().
@@ -12,18 +12,24 @@
 #include <vector>
 
 #include "device/device.h"
+#include "exec/devices.h"
 #include "exec/executor.h"
 
 namespace lading::exec {
 
+/// What one thread works with, by device.
+using Lanes = std::vector<std::unique_ptr<device::Lane>>;
+
 class Crew {
  public:
-  using Task = std::function<Result<void>(device::Lane& lane, std::size_t task)>;
+  using Task = std::function<Result<void>(const Lanes& lanes, std::size_t task)>;
 
   explicit Crew(const Options& options) : options_(options) {}
 
-  /// As many lanes as are wanted and can be had, at least one.
-  Result<void> open(device::Device& device, std::uint32_t threads, const device::LaneOptions& lane_options);
+  /// Lanes for as many threads as are wanted and can be had, at least one.
+  Result<void> open(const std::vector<LoadDevice>& devices, std::uint32_t threads);
+  /// Gives the lanes back. The devices may go then.
+  void close();
 
   /// Does tasks 0 … count - 1, each once, in this order as far as they begin; none after an error.
   void run(std::size_t count, const Task& task);
@@ -38,14 +44,14 @@ class Crew {
   void report_progress() const;
 
   [[nodiscard]] std::uint64_t read_bytes() const { return read_bytes_; }
-  [[nodiscard]] const std::vector<std::unique_ptr<device::Lane>>& lanes() const { return lanes_; }
+  [[nodiscard]] std::size_t threads() const { return threads_.size(); }
   [[nodiscard]] Errors take_errors() { return std::move(errors_); }
 
  private:
-  void work(device::Lane& lane, std::size_t count, const Task& task);
+  void work(const Lanes& lanes, std::size_t count, const Task& task);
 
   const Options& options_;
-  std::vector<std::unique_ptr<device::Lane>> lanes_;
+  std::vector<Lanes> threads_;
   std::atomic<std::size_t> next_ = 0;
   std::uint64_t total_bytes_ = 0;
   std::atomic<std::uint64_t> done_bytes_ = 0;

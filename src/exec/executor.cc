@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "base/text.h"
 #include "device/slab.h"
 #include "exec/crew.h"
+#include "exec/devices.h"
 #include "exec/load.h"
 #include "exec/make_stage.h"
 #include "exec/read_stage.h"
@@ -19,9 +20,6 @@
 
 namespace lading::exec {
 namespace {
-
-constexpr std::uint32_t kMostThreads = 16;
-constexpr std::uint32_t kMostThreadsOnRequest = 256;
 
 Result<device::SampleParameters> parameters_of(const model::Recipe& recipe) {
   device::RandomRecipe random{device::Distribution::kNormal, recipe.mean, recipe.std, recipe.low, recipe.high};
@@ -38,8 +36,9 @@ void refuse_overlaps(const WorkList& works, Crew& crew) {
   for (const auto& work : works) {
     if (work->destination->buffer_bytes > 0) in_order.push_back(work.get());
   }
-  std::sort(in_order.begin(), in_order.end(),
-            [](const Work* a, const Work* b) { return std::less<>()(a->memory.data, b->memory.data); });
+  std::sort(in_order.begin(), in_order.end(), [](const Work* a, const Work* b) {
+    return a->device != b->device ? a->device < b->device : std::less<>()(a->memory.data, b->memory.data);
+  });
   const auto is_one_unit = [](const Work& a, const Work& b) {
     return a.rank == b.rank && !a.destination->unit.empty() && a.destination->unit == b.destination->unit &&
            a.destination->slot == b.destination->slot && a.memory.data == b.memory.data;
@@ -47,6 +46,7 @@ void refuse_overlaps(const WorkList& works, Crew& crew) {
   for (std::size_t i = 1; i < in_order.size(); ++i) {
     const Work& before = *in_order[i - 1];
     const Work& work = *in_order[i];
+    if (work.device != before.device) continue;
     if (!std::less<>()(work.memory.data, before.memory.data + before.destination->buffer_bytes)) continue;
     if (is_one_unit(before, work)) continue;
     crew.add_error(
@@ -62,7 +62,6 @@ void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew
   const plan::Plan& plan = inputs.plan;
   outcome.targets = targets_of(plan);
   std::uint64_t total_bytes = 0;
-  std::uint64_t elsewhere = 0;
   for (const Target& target : outcome.targets) {
     const plan::RankPlan& rank = plan.ranks[target.rank];
     const plan::Destination& destination = rank.destinations[target.destination];
@@ -73,12 +72,6 @@ void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew
                                     .wanted(fmt::format("{} bytes", destination.buffer_bytes))
                                     .got(fmt::format("{} bytes", memory.data == nullptr ? 0 : memory.size_bytes))));
     }
-    if (destination.device != "cpu" && ++elsewhere == 1) {
-      crew.add_error(work->name(Error(Code::kUsage, "this version fills host memory only; this is the first elsewhere")
-                                    .by_rule("R34")
-                                    .wanted("cpu")
-                                    .got(destination.device)));
-    }
     if (work->root->provenance == plan::Provenance::kRandom) {
       if (auto sampling = parameters_of(work->root->recipe)) {
         work->sampling = *sampling;
@@ -87,41 +80,45 @@ void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew
       }
     }
     total_bytes += work->expected_bytes;
-    device::prefer_huge_pages({memory.data, memory.size_bytes});
     works.push_back(std::move(work));
   }
   crew.set_total(total_bytes);
-  refuse_overlaps(works, crew);
 }
 
-std::uint32_t thread_count(const plan::Plan& plan, const Options& options) {
-  std::uint64_t staging_bytes = 0;
-  for (const plan::RankPlan& rank : plan.ranks) staging_bytes += rank.staging_bytes;
-  staging_bytes = std::min(staging_bytes, plan.budget_bytes);
-  const std::uint64_t slots = std::max<std::uint64_t>(1, staging_bytes / options.slot_bytes);
-  const std::uint32_t wanted = options.threads > 0 ? std::min(options.threads, kMostThreadsOnRequest)
-                                                   : std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, slots));
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+void close(Crew& crew, Outcome& outcome) {
+  const Clock::time_point begin = Clock::now();
+  crew.close();
+  outcome.closing_seconds += seconds_since(begin);
 }
 
-void carry_out(const Load& load, device::Device& device, device::DigestAccounts& accounts, Outcome& outcome) {
-  const Options& options = load.options;
-  const device::LaneOptions lane_options{options.slot_bytes, &accounts};
-  if (auto opened = load.crew.open(device, thread_count(load.inputs.plan, options), lane_options); !opened) {
+void carry_out(const Load& load, std::uint32_t threads, Outcome& outcome) {
+  const Clock::time_point begin = Clock::now();
+  if (auto opened = load.crew.open(load.devices, threads); !opened) {
     load.crew.add_error(std::move(opened).error());
     return;
   }
-  outcome.threads = static_cast<std::uint32_t>(load.crew.lanes().size());
-  outcome.staging_bytes = outcome.threads * options.slot_bytes;
+  outcome.opening_seconds += seconds_since(begin);
+  outcome.threads = static_cast<std::uint32_t>(load.crew.threads());
+  outcome.staging_bytes = outcome.threads * lane_bytes(load.devices);
   fetch_values(load);
   if (load.crew.stopped()) return;
   outcome.begun = true;
-  if (options.poison == Poison::kOn) poison(load);
+  if (load.options.poison == Poison::kOn) poison(load);
   read_files(load);
   make_values(load);
   compare_ties(load);
   run_calls(load);
   digest_rest(load);
+  close(load.crew, outcome);
+  for (const LoadDevice& device : load.devices) {
+    if (load.crew.stopped()) return;
+    auto collected = device.device->collect_digests();
+    if (!collected) load.crew.add_error(std::move(collected).error());
+  }
 }
 
 void add_up(const WorkList& works, Crew& crew, const device::DigestAccounts& accounts, Outcome& outcome) {
@@ -146,15 +143,33 @@ void add_up(const WorkList& works, Crew& crew, const device::DigestAccounts& acc
 Outcome execute(const Inputs& inputs, const Options& options) {
   Outcome outcome;
   WorkList works;
+  std::vector<LoadDevice> devices;  // outlive the crew's lanes
   Crew crew(options);
   try {
     take_on(inputs, outcome, works, crew);
+    const Clock::time_point begin = Clock::now();
+    devices = open_devices(works, crew);
+    outcome.opening_seconds = seconds_since(begin);
+    refuse_overlaps(works, crew);
     io::Chooser chooser(options.choice);
-    const std::unique_ptr<device::Device> device = device::host_device();
-    const Load load{inputs, options, outcome.targets, works, crew, chooser};
     device::DigestAccounts accounts(works.size());
-    if (!crew.stopped()) carry_out(load, *device, accounts, outcome);
+    if (!crew.stopped()) {
+      for (const auto& work : works) {
+        if (!devices[work->device].device->is_host()) continue;
+        device::prefer_huge_pages({work->memory.data, work->memory.size_bytes});
+      }
+      const std::uint32_t threads = fit_lanes(inputs.plan, options, devices);
+      for (LoadDevice& device : devices) {
+        if (options.verify == Verify::kDigest) device.lane_options.accounts = &accounts;
+      }
+      carry_out({inputs, options, outcome.targets, works, devices, crew, chooser}, threads, outcome);
+      close(crew, outcome);
+    }
     outcome.notes = chooser.take_notes();
+    for (const LoadDevice& device : devices) {
+      if (device.device == nullptr) continue;
+      for (std::string& note : device.device->take_notes()) outcome.notes.push_back(std::move(note));
+    }
     add_up(works, crew, accounts, outcome);
   } catch (const std::bad_alloc&) {
     outcome.errors.add(out_of_memory());

@@ -1,7 +1,7 @@
 // The executor: turns a checked plan into bytes in place.
 //
 // One call, one load. Its threads live as long as the call, so loads at the same time, and in a forked child, do not
-// know of each other. Memory beside the destinations: one staging slot per thread, within the plan's figure (R64).
+// know of each other. Memory beside the destinations: a few staging slots per thread, within the plan's figure (R64).
 // After an error everything that was begun is finished before the call returns, and the outcome says which
 // destinations are complete: those whose bytes were all written. Nobody is told "loaded" who is not.
 #pragma once
@@ -21,7 +21,8 @@
 
 namespace lading::exec {
 
-/// The memory of a destination, contiguous, of buffer_bytes. Borrowed. Destinations of one unit name the same memory.
+/// The memory of a destination, contiguous, of buffer_bytes, on the destination's device. Borrowed. Destinations of one
+/// unit name the same memory.
 struct Memory {
   std::byte* data = nullptr;
   std::uint64_t size_bytes = 0;
@@ -44,8 +45,8 @@ enum class Verify : std::uint8_t { kOff, kDigest };
 enum class Poison : std::uint8_t { kOff, kOn };
 
 struct Options {
-  std::uint32_t threads = 0;  ///< 0: as many as help
-  std::uint64_t slot_bytes = std::uint64_t{1} << 20;
+  std::uint32_t threads = 0;     ///< 0: as many as help
+  std::uint64_t slot_bytes = 0;  ///< 0: what suits the device
   Verify verify = Verify::kDigest;
   Poison poison = Poison::kOff;  ///< kOn: every byte that the plan defines is overwritten with kPoison first (R3)
   io::BackendChoice choice = io::BackendChoice::kAuto;
@@ -77,6 +78,8 @@ struct Outcome {
   std::uint64_t read_bytes = 0;
   std::uint64_t staging_bytes = 0;
   std::uint32_t threads = 0;
+  double opening_seconds = 0;      ///< of devices and lanes, before the first read
+  double closing_seconds = 0;      ///< of lanes, after the last write
   std::vector<std::string> notes;  ///< what was done in another way than wanted, each once
   bool begun = false;              ///< false: refused before a byte was written
   Errors errors;                   ///< empty: every target is complete

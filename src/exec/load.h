@@ -3,6 +3,7 @@
 
 #include "device/device.h"
 #include "exec/crew.h"
+#include "exec/devices.h"
 #include "exec/executor.h"
 #include "exec/work.h"
 #include "io/choose.h"
@@ -14,6 +15,7 @@ struct Load {
   const Options& options;
   const std::vector<Target>& targets;
   const WorkList& works;
+  const std::vector<LoadDevice>& devices;
   Crew& crew;
   io::Chooser& chooser;
 
@@ -23,7 +25,9 @@ struct Load {
     crew.add_done(bytes);
   }
   /// Adds elements of a target's buffer to its digest, if digests are wanted.
-  Result<void> digest(device::Lane& lane, const Tile& tile) const;
+  Result<void> digest(const Lanes& lanes, const Tile& tile) const;
+  /// All that the target owns, cut into tiles for its device.
+  void add_tiles(std::uint32_t target, std::vector<Tile>& tiles) const;
 };
 
 }  // namespace lading::exec

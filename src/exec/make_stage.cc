@@ -51,15 +51,16 @@ std::vector<Constant> constants_of(const Load& load) {
   return constants;
 }
 
-Result<void> make_constant(const Load& load, Lane& lane, const Constant& constant) {
+Result<void> make_constant(const Load& load, const Lanes& lanes, const Constant& constant) {
   Work& work = *load.works[constant.target];
+  Lane& lane = *lanes[work.device];
   const Transfer& transfer = *constant.transfer;
   const std::uint64_t constant_bits = device::bits_of(transfer.fill, work.dtype());
   const auto make_run = [&](std::uint64_t begin_bytes) -> Result<void> {
     LADING_TRY(lane.fill({work.memory.data + begin_bytes, transfer.run_elems, work.dtype(), constant_bits}));
     if (work.digest_at_end) return {};
     const std::uint64_t begin = begin_bytes * 8 / bits(work.dtype());
-    return load.digest(lane, {constant.target, begin, begin + transfer.run_elems});
+    return load.digest(lanes, {constant.target, begin, begin + transfer.run_elems});
   };
   LADING_TRY(for_places(transfer, make_run));
   load.add_written(work, bytes_of_elems(transfer.elems(), work.dtype()));
@@ -97,8 +98,9 @@ Result<void> zero_row(Lane& lane, const Work& work, const Tile& tile) {
   });
 }
 
-Result<void> make_tile(const Load& load, Lane& lane, const Tile& tile) {
+Result<void> make_tile(const Load& load, const Lanes& lanes, const Tile& tile) {
   Work& work = *load.works[tile.target];
+  Lane& lane = *lanes[work.device];
   const std::uint64_t elems = tile.end_elem - tile.begin_elem;
   if (work.root->provenance == Provenance::kFill) {
     const std::uint64_t value_bits = device::bits_of(work.root->recipe.value, work.dtype());
@@ -110,11 +112,11 @@ Result<void> make_tile(const Load& load, Lane& lane, const Tile& tile) {
   }
   if (work.root->recipe.zero_row) LADING_TRY(zero_row(lane, work, tile));
   load.add_written(work, bytes_of_elems(elems, work.dtype()));
-  return load.digest(lane, tile);
+  return load.digest(lanes, tile);
 }
 
 void make_tiles(const Load& load, const std::vector<Tile>& tiles) {
-  load.crew.run(tiles.size(), [&](Lane& lane, std::size_t i) { return make_tile(load, lane, tiles[i]); });
+  load.crew.run(tiles.size(), [&](const Lanes& lanes, std::size_t i) { return make_tile(load, lanes, tiles[i]); });
 }
 
 Result<HostValue> ask_for_value(const Load& load, const Work& work) {
@@ -149,20 +151,20 @@ void poison(const Load& load) {
   std::vector<Tile> tiles;
   for (std::uint32_t t = 0; t < load.works.size(); ++t) {
     if (load.works[t]->root->provenance != Provenance::kKept) {
-      add_tiles(*load.works[t], t, load.options.slot_bytes, tiles);
+      load.add_tiles(t, tiles);
     }
   }
-  load.crew.run(tiles.size(), [&](Lane& lane, std::size_t i) {
+  load.crew.run(tiles.size(), [&](const Lanes& lanes, std::size_t i) {
     const Work& work = *load.works[tiles[i].target];
     const std::uint64_t size_bytes = bytes_of_elems(tiles[i].end_elem - tiles[i].begin_elem, work.dtype());
-    return lane.fill({work.at_elem(tiles[i].begin_elem), size_bytes, DType::kU8, kPoison});
+    return lanes[work.device]->fill({work.at_elem(tiles[i].begin_elem), size_bytes, DType::kU8, kPoison});
   });
   const std::vector<Constant> constants = constants_of(load);
-  load.crew.run(constants.size(), [&](Lane& lane, std::size_t i) {
+  load.crew.run(constants.size(), [&](const Lanes& lanes, std::size_t i) {
     const Work& work = *load.works[constants[i].target];
     const Transfer& transfer = *constants[i].transfer;
     return for_places(transfer, [&](std::uint64_t begin_bytes) {
-      return lane.fill(
+      return lanes[work.device]->fill(
           {work.memory.data + begin_bytes, bytes_of_elems(transfer.run_elems, work.dtype()), DType::kU8, kPoison});
     });
   });
@@ -182,12 +184,13 @@ void make_values(const Load& load) {
     const Provenance provenance = work.root->provenance;
     const bool is_constant = provenance == Provenance::kFill && !work.made_by_transfers;
     if (is_constant || provenance == Provenance::kHost || provenance == Provenance::kRandom) {
-      add_tiles(work, t, load.options.slot_bytes, tiles);
+      load.add_tiles(t, tiles);
     }
   }
   make_tiles(load, tiles);
   const std::vector<Constant> constants = constants_of(load);
-  load.crew.run(constants.size(), [&](Lane& lane, std::size_t i) { return make_constant(load, lane, constants[i]); });
+  load.crew.run(constants.size(),
+                [&](const Lanes& lanes, std::size_t i) { return make_constant(load, lanes, constants[i]); });
 }
 
 void run_calls(const Load& load) {
@@ -198,7 +201,7 @@ void run_calls(const Load& load) {
     for (std::uint32_t t = 0; t < load.works.size() && !load.crew.stopped(); ++t) {
       if (load.works[t]->root != &plan.statements[statement]) continue;
       fetch_value(load, *load.works[t]);
-      add_tiles(*load.works[t], t, load.options.slot_bytes, tiles);
+      load.add_tiles(t, tiles);
     }
     make_tiles(load, tiles);
   }
@@ -209,10 +212,10 @@ void digest_rest(const Load& load) {
   for (std::uint32_t t = 0; t < load.works.size(); ++t) {
     const Work& work = *load.works[t];
     if (work.digest_at_end || work.root->provenance == Provenance::kKept) {
-      add_tiles(work, t, load.options.slot_bytes, tiles);
+      load.add_tiles(t, tiles);
     }
   }
-  load.crew.run(tiles.size(), [&](Lane& lane, std::size_t i) { return load.digest(lane, tiles[i]); });
+  load.crew.run(tiles.size(), [&](const Lanes& lanes, std::size_t i) { return load.digest(lanes, tiles[i]); });
 }
 
 }  // namespace lading::exec

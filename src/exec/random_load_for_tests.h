@@ -28,9 +28,7 @@ class RandomLoad {
     do {
       plan_ = maker_.make_plan();
     } while (!is_sensible());
-    for (plan::RankPlan& rank : plan_.ranks) {
-      for (plan::Destination& d : rank.destinations) d.device = "cpu";
-    }
+    put_on({"cpu"});
     for (const plan::File& file : plan_.files) files_.push_back(random_bytes(file.size_bytes));
     for (const plan::Statement& s : plan_.statements) values_[s.name] = random_bytes(*s.shape.size_bytes(s.storage));
     for (const plan::RankPlan& rank : plan_.ranks) {
@@ -45,6 +43,13 @@ class RandomLoad {
     }
   }
 
+  /// Rank by rank over these devices.
+  void put_on(const std::vector<std::string>& devices) {
+    for (std::size_t r = 0; r < plan_.ranks.size(); ++r) {
+      for (plan::Destination& d : plan_.ranks[r].destinations) d.device = devices[r % devices.size()];
+    }
+  }
+
   [[nodiscard]] const plan::Plan& plan() const { return plan_; }
   [[nodiscard]] Bytes& file(std::size_t i) { return files_[i]; }
   /// Buffers with their guards, as they are and as they must be.
@@ -54,6 +59,11 @@ class RandomLoad {
   /// What the buffers held before.
   void restore(const std::map<std::string, Bytes>& buffers) { buffers_ = buffers; }
   [[nodiscard]] const std::map<std::string, Bytes>& buffers() const { return buffers_; }
+  /// Which of them is a destination's.
+  static std::string key(const plan::RankPlan& rank, const plan::Destination& d) {
+    const std::string unit = d.unit.empty() ? "of " + std::to_string(d.statement) : d.unit;
+    return std::to_string(rank.rank) + "/" + unit + "/" + d.slot;
+  }
 
   [[nodiscard]] Inputs inputs() {
     Inputs inputs{plan_, {}, {}, {}};
@@ -84,11 +94,6 @@ class RandomLoad {
       if (integer && s.expression.text().find("pad") != std::string::npos) return false;
     }
     return true;
-  }
-
-  static std::string key(const plan::RankPlan& rank, const plan::Destination& d) {
-    const std::string unit = d.unit.empty() ? "of " + std::to_string(d.statement) : d.unit;
-    return std::to_string(rank.rank) + "/" + unit + "/" + d.slot;
   }
 
   Bytes random_bytes(std::uint64_t size) {

@@ -27,11 +27,11 @@ Error explain(const Load& load, Error error, const ReadTask& task) {
 
 Result<void> read_rows(const Load& load, const io::File& file, const ReadTask& task, std::byte* out,
                        std::uint64_t stride_bytes) {
+  const std::uint64_t end = task.begin_bytes + (task.rows - 1) * task.row_stride_bytes + task.row_bytes;
+  io::ReadBackend& backend =
+      load.options.backend != nullptr ? *load.options.backend : load.chooser.pick(file, {task.begin_bytes, end});
   for (std::uint64_t row = 0; row < task.rows; ++row) {
     const std::uint64_t begin = task.begin_bytes + row * task.row_stride_bytes;
-    io::ReadBackend& backend = load.options.backend != nullptr
-                                   ? *load.options.backend
-                                   : load.chooser.pick(file, {begin, begin + task.row_bytes});
     auto* const chars = reinterpret_cast<char*>(out + row * stride_bytes);
     LADING_TRY(io::read_exact(file, backend, begin, {chars, task.row_bytes}));
   }
@@ -39,16 +39,17 @@ Result<void> read_rows(const Load& load, const io::File& file, const ReadTask& t
   return {};
 }
 
-Result<void> account(const Load& load, Lane& lane, const Step& step) {
+Result<void> account(const Load& load, const Lanes& lanes, const Step& step) {
   Work& work = *load.works[step.target];
   load.add_written(work, step.target_size_bytes);
   if (work.digest_at_end) return {};
   const unsigned element_bits = bits(work.dtype());
   const std::uint64_t begin = step.target_begin_bytes * 8 / element_bits;
-  return load.digest(lane, {step.target, begin, begin + step.target_size_bytes * 8 / element_bits});
+  return load.digest(lanes, {step.target, begin, begin + step.target_size_bytes * 8 / element_bits});
 }
 
-Result<void> fill_from(const Load& load, Lane& lane, const io::File& file, const ReadTask& task) {
+Result<void> fill_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task) {
+  Lane& lane = *lanes[task.device];
   if (task.mode == ReadTask::Mode::kInPlace) {
     const Step& step = task.steps.front();
     std::byte* const target = load.works[step.target]->memory.data + step.target_begin_bytes;
@@ -64,7 +65,7 @@ Result<void> fill_from(const Load& load, Lane& lane, const io::File& file, const
     }
     LADING_TRY(lane.release_slot());
   }
-  for (const Step& step : task.steps) LADING_TRY(account(load, lane, step));
+  for (const Step& step : task.steps) LADING_TRY(account(load, lanes, step));
   return {};
 }
 
@@ -105,24 +106,50 @@ Error tie_differs(const Work& work, std::string_view other, std::uint64_t buffer
                        .try_this("say ties \"untie\" if both are wanted, or drop the wrong key"));
 }
 
+// Bytes of a target as the host can see them: where they are, or fetched from a device.
+class Sight {
+ public:
+  Sight(const Load& load, const Lanes& lanes, const Work& work)
+      : lane_(*lanes[work.device]), work_(work), is_host_(load.devices[work.device].device->is_host()) {}
+
+  Result<const std::byte*> of(std::uint64_t begin_bytes, std::uint64_t size_bytes) {
+    if (is_host_) return work_.memory.data + begin_bytes;
+    fetched_.resize(size_bytes);
+    LADING_TRY(lane_.fetch(work_.memory.data + begin_bytes, fetched_));
+    return fetched_.data();
+  }
+
+ private:
+  Lane& lane_;
+  const Work& work_;
+  bool is_host_;
+  std::vector<std::byte> fetched_;
+};
+
 // A key that is padded must have its padding where the other one has it.
-Result<void> compare_constant(const Work& work, const plan::Transfer& constant) {
+Result<void> compare_constant(const Load& load, const Lanes& lanes, const Wanted& wanted) {
+  const Work& work = *load.works[wanted.target];
+  const plan::Transfer& constant = *wanted.transfer;
+  Sight sight(load, lanes, work);
   const std::uint64_t expected = device::bits_of(constant.fill, work.dtype());
   const std::uint64_t width = std::max(1U, bits(work.dtype()) / 8);  // packed elements byte by byte: they are zero
   const std::uint64_t run_bytes = bytes_of_elems(constant.run_elems, work.dtype());
   Result<void> result;
   for_each_run(constant, [&](std::uint64_t begin_bytes) {
-    for (std::uint64_t at = begin_bytes; at < begin_bytes + run_bytes && result; at += width) {
-      if (std::memcmp(work.memory.data + at, &expected, width) == 0) continue;
-      result = fail(tie_differs(work, "padding", at * 8 / bits(work.dtype())));
+    const auto found = sight.of(begin_bytes, run_bytes);
+    if (!found) result = fail(found.error());
+    for (std::uint64_t at = 0; at < run_bytes && result; at += width) {
+      if (std::memcmp(*found + at, &expected, width) == 0) continue;
+      result = fail(tie_differs(work, "padding", (begin_bytes + at) * 8 / bits(work.dtype())));
     }
     return result.has_value();
   });
   return result;
 }
 
-Result<void> compare_step(const Load& load, const std::byte* read, const Step& step) {
+Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte* read, const Step& step) {
   const Work& work = *load.works[step.target];
+  Sight sight(load, lanes, work);
   const plan::Source& source = load.inputs.plan.sources[step.source];
   const device::Cast cast = source.dtype == work.dtype() ? nullptr : device::find_cast(source.dtype, work.dtype());
   std::vector<std::uint64_t> index(step.loops.size(), 0);
@@ -133,8 +160,8 @@ Result<void> compare_step(const Load& load, const std::byte* read, const Step& s
       from += index[l] * step.loops[l].source_stride_bytes;
       to += index[l] * step.loops[l].target_stride_bytes;
     }
-    const Difference difference =
-        compare_run(read + from, work.memory.data + to, step.run_elems, cast, source.dtype, work.dtype());
+    LADING_ASSIGN_OR_RETURN(const std::byte* const found, sight.of(to, bytes_of_elems(step.run_elems, work.dtype())));
+    const Difference difference = compare_run(read + from, found, step.run_elems, cast, source.dtype, work.dtype());
     if (difference.found) {
       const std::uint64_t elem = to * 8 / bits(work.dtype()) + difference.elem;
       return fail(tie_differs(work, source.key, elem).in_file(load.inputs.plan.files[source.file].name));
@@ -145,21 +172,22 @@ Result<void> compare_step(const Load& load, const std::byte* read, const Step& s
   }
 }
 
-Result<void> compare_from(const Load& load, Lane& lane, const io::File& file, const ReadTask& task) {
+Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task) {
+  Lane& lane = *lanes[task.device];
   LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane.acquire_slot());
   LADING_TRY(read_rows(load, file, task, slot.data(), task.row_bytes));
-  for (const Step& step : task.steps) LADING_TRY(compare_step(load, slot.data(), step));
+  for (const Step& step : task.steps) LADING_TRY(compare_step(load, lanes, slot.data(), step));
   return lane.release_slot();
 }
 
 template <class Use>
 void run_tasks(const Load& load, const std::vector<ReadTask>& tasks, Use&& use) {
   FileTable files(load.inputs.open, load.inputs.plan.files.size(), tasks);
-  load.crew.run(tasks.size(), [&](Lane& lane, std::size_t i) -> Result<void> {
+  load.crew.run(tasks.size(), [&](const Lanes& lanes, std::size_t i) -> Result<void> {
     const ReadTask& task = tasks[i];
     Result<void> used;
     if (auto file = files.acquire(task.file)) {
-      used = use(lane, **file, task);
+      used = use(lanes, **file, task);
     } else {
       used = fail(std::move(file).error());
     }
@@ -168,6 +196,31 @@ void run_tasks(const Load& load, const std::vector<ReadTask>& tasks, Use&& use) 
     if (!released) return fail(explain(load, std::move(released).error(), task));
     return {};
   });
+}
+
+// Rows with gaps: whether to read the gaps along depends on where the file is. A file that cannot be opened is told of
+// when it is read.
+void look_at_gaps(const Load& load, const std::vector<Wanted>& wanted, ScheduleOptions& options) {
+  const plan::Plan& plan = load.inputs.plan;
+  std::vector<bool> has_gaps(plan.files.size(), false);
+  for (const Wanted& want : wanted) {
+    if (!want.transfer->is_fill() && !want.transfer->loops.empty()) {
+      has_gaps[plan.sources[want.transfer->source].file] = true;
+    }
+  }
+  options.gap_bytes.assign(plan.files.size(), kGapBytes);
+  for (std::uint32_t f = 0; f < has_gaps.size(); ++f) {
+    if (!has_gaps[f]) continue;
+    const auto file = load.inputs.open(f);
+    if (file && io::Chooser::is_in_memory(*file)) options.gap_bytes[f] = kGapInMemoryBytes;
+  }
+}
+
+ScheduleOptions schedule_options(const Load& load, const std::vector<Wanted>& wanted) {
+  ScheduleOptions options;
+  look_at_gaps(load, wanted, options);
+  for (const LoadDevice& device : load.devices) options.slot_bytes.push_back(device.lane_options.slot_bytes);
+  return options;
 }
 
 const plan::Destination& destination_of(const Load& load, std::uint32_t target) {
@@ -179,16 +232,22 @@ const plan::Destination& destination_of(const Load& load, std::uint32_t target) 
 void read_files(const Load& load) {
   std::vector<Wanted> wanted;
   for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
-    for (const plan::Transfer& transfer : destination_of(load, t).transfers) wanted.push_back({t, &transfer, true});
+    const std::uint32_t device = load.works[t]->device;
+    const bool in_place = load.devices[device].device->is_host();
+    for (const plan::Transfer& transfer : destination_of(load, t).transfers) {
+      wanted.push_back({t, &transfer, device, in_place});
+    }
   }
-  const std::vector<ReadTask> tasks = schedule_reads(load.inputs.plan, load.targets, wanted, {load.options.slot_bytes});
+  const std::vector<ReadTask> tasks =
+      schedule_reads(load.inputs.plan, load.targets, wanted, schedule_options(load, wanted));
   for (const ReadTask& task : tasks) {
     for (const Step& step : task.steps) {
       if (!is_dense(step)) load.works[step.target]->digest_at_end = true;
     }
   }
-  run_tasks(load, tasks,
-            [&](Lane& lane, const io::File& file, const ReadTask& task) { return fill_from(load, lane, file, task); });
+  run_tasks(load, tasks, [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {
+    return fill_from(load, lanes, file, task);
+  });
 }
 
 void compare_ties(const Load& load) {
@@ -197,16 +256,16 @@ void compare_ties(const Load& load) {
   for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
     for (const auto& comparison : destination_of(load, t).comparisons) {
       for (const plan::Transfer& transfer : comparison) {
-        (transfer.is_fill() ? constants : wanted).push_back({t, &transfer, false});
+        (transfer.is_fill() ? constants : wanted).push_back({t, &transfer, load.works[t]->device, false});
       }
     }
   }
-  load.crew.run(constants.size(), [&](Lane&, std::size_t i) {
-    return compare_constant(*load.works[constants[i].target], *constants[i].transfer);
-  });
-  const std::vector<ReadTask> tasks = schedule_reads(load.inputs.plan, load.targets, wanted, {load.options.slot_bytes});
-  run_tasks(load, tasks, [&](Lane& lane, const io::File& file, const ReadTask& task) {
-    return compare_from(load, lane, file, task);
+  load.crew.run(constants.size(),
+                [&](const Lanes& lanes, std::size_t i) { return compare_constant(load, lanes, constants[i]); });
+  const std::vector<ReadTask> tasks =
+      schedule_reads(load.inputs.plan, load.targets, wanted, schedule_options(load, wanted));
+  run_tasks(load, tasks, [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {
+    return compare_from(load, lanes, file, task);
   });
 }
 

@@ -13,10 +13,9 @@ using plan::Plan;
 using plan::Transfer;
 using plan::TransferLoop;
 
-// Bytes that nobody wants are read if that saves a read: as the planner counts.
-constexpr std::uint64_t kJoinGapBytes = 16 << 10;
 // Below this, one read for several stretches and a copy beats a read each.
 constexpr std::uint64_t kAloneBytes = 32 << 10;
+constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
 // Cuts one transfer into tasks with one step each.
 class Cutter {
@@ -32,6 +31,9 @@ class Cutter {
     from_ = source.dtype;
     to_ = storage;
     file_ = source.file;
+    device_ = wanted.device;
+    slot_bytes_ = options_.slot_bytes[wanted.device];
+    gap_bytes_ = options_.gap_of(file_);
     in_place_ = wanted.in_place && from_ == to_;
     loops_ = transfer.loops;
     std::sort(loops_.begin(), loops_.end(), [](const TransferLoop& a, const TransferLoop& b) {
@@ -56,7 +58,7 @@ class Cutter {
     Reach reach{bytes_of_elems(run_elems, from_), true};
     for (std::size_t i = loops_.size(); i-- > first;) {
       if (loops_[i].count == 1) continue;
-      if (loops_[i].source_stride_bytes > reach.bytes + kJoinGapBytes) reach.dense = false;
+      if (loops_[i].source_stride_bytes > reach.bytes + gap_bytes_) reach.dense = false;
       reach.bytes = std::max(reach.bytes, reach.bytes + (loops_[i].count - 1) * loops_[i].source_stride_bytes);
     }
     return reach;
@@ -64,18 +66,18 @@ class Cutter {
 
   void split(std::size_t first, const Place& place) {
     const Reach all = reach(first, place.run_elems);
-    if (all.dense && all.bytes <= options_.slot_bytes) return emit(place, all.bytes, inner_loops(first));
+    if (all.dense && all.bytes <= slot_bytes_) return emit(place, all.bytes, inner_loops(first));
     if (first == loops_.size()) return split_run(place);
     const TransferLoop& loop = loops_[first];
     const Reach inside = reach(first + 1, place.run_elems);
-    const bool inside_fits = inside.dense && inside.bytes <= options_.slot_bytes;
+    const bool inside_fits = inside.dense && inside.bytes <= slot_bytes_;
     std::uint64_t at_once = 1;
     bool rows = false;
-    if (inside_fits && loop.source_stride_bytes <= inside.bytes + kJoinGapBytes) {
-      at_once += (options_.slot_bytes - inside.bytes) / std::max<std::uint64_t>(1, loop.source_stride_bytes);
+    if (inside_fits && loop.source_stride_bytes <= inside.bytes + gap_bytes_) {
+      at_once += (slot_bytes_ - inside.bytes) / std::max<std::uint64_t>(1, loop.source_stride_bytes);
     } else if (inside_fits) {
       rows = true;
-      at_once = options_.slot_bytes / inside.bytes;
+      at_once = slot_bytes_ / inside.bytes;
     }
     for (std::uint64_t i = 0; i < loop.count; i += at_once) {
       const std::uint64_t count = std::min(at_once, loop.count - i);
@@ -95,7 +97,7 @@ class Cutter {
 
   void split_run(const Place& place) {
     // Cuts fall on whole bytes on both sides: eight elements always fill whole bytes.
-    const std::uint64_t at_once = std::max<std::uint64_t>(8, options_.slot_bytes * 8 / bits(from_) / 8 * 8);
+    const std::uint64_t at_once = std::max<std::uint64_t>(8, slot_bytes_ * 8 / bits(from_) / 8 * 8);
     for (std::uint64_t i = 0; i < place.run_elems; i += at_once) {
       const std::uint64_t elems = std::min(at_once, place.run_elems - i);
       emit({place.source_bytes + bytes_of_elems(i, from_), place.target_bytes + bytes_of_elems(i, to_), elems},
@@ -113,14 +115,21 @@ class Cutter {
   }
 
   void emit(const Place& place, std::uint64_t size_bytes, std::vector<Loop> loops) {
-    add({ReadTask::Mode::kStaged, file_, place.source_bytes, size_bytes, 1, 0, {}}, place, std::move(loops));
+    add({ReadTask::Mode::kStaged, device_, file_, place.source_bytes, size_bytes, 1, 0, {}}, place, std::move(loops));
   }
 
   void emit_rows(const Place& place, std::uint64_t row_bytes, const TransferLoop& rows, std::size_t inside) {
     std::vector<Loop> loops = inner_loops(inside);
     // The rows lie side by side in the slot.
     loops.insert(loops.begin(), {rows.count, row_bytes, rows.target_stride_bytes});
-    add({ReadTask::Mode::kStaged, file_, place.source_bytes, row_bytes, rows.count, rows.source_stride_bytes, {}},
+    add({ReadTask::Mode::kStaged,
+         device_,
+         file_,
+         place.source_bytes,
+         row_bytes,
+         rows.count,
+         rows.source_stride_bytes,
+         {}},
         place, std::move(loops));
   }
 
@@ -141,6 +150,9 @@ class Cutter {
   std::uint32_t source_ = 0;
   std::uint32_t target_ = 0;
   std::uint32_t file_ = 0;
+  std::uint32_t device_ = 0;
+  std::uint64_t slot_bytes_ = 0;
+  std::uint64_t gap_bytes_ = 0;
   DType from_ = DType::kF32;
   DType to_ = DType::kF32;
   bool in_place_ = false;
@@ -156,14 +168,16 @@ std::vector<ReadTask> join(std::vector<ReadTask> tasks, const ScheduleOptions& o
     return std::tuple(a.file, a.begin_bytes, a.steps[0].target) < std::tuple(b.file, b.begin_bytes, b.steps[0].target);
   });
   std::vector<ReadTask> joined;
+  std::vector<std::size_t> last_of(options.slot_bytes.size(), kNone);  // by device
   for (ReadTask& task : tasks) {
-    ReadTask* const last = joined.empty() ? nullptr : &joined.back();
+    ReadTask* const last = last_of[task.device] == kNone ? nullptr : &joined[last_of[task.device]];
     if (last != nullptr && last->file == task.file && last->rows == 1 && task.rows == 1) {
       const std::uint64_t last_end = last->begin_bytes + last->row_bytes;
       const std::uint64_t end = std::max(last_end, task.begin_bytes + task.row_bytes);
       const bool overlaps = task.begin_bytes < last_end;
-      const bool near = task.begin_bytes <= last_end + kJoinGapBytes && !goes_alone(*last) && !goes_alone(task);
-      if ((overlaps || near) && end - last->begin_bytes <= options.slot_bytes) {
+      const bool near =
+          task.begin_bytes <= last_end + options.gap_of(task.file) && !goes_alone(*last) && !goes_alone(task);
+      if ((overlaps || near) && end - last->begin_bytes <= options.slot_bytes[task.device]) {
         for (Step& step : task.steps) {
           step.source_begin_bytes += task.begin_bytes - last->begin_bytes;
           last->steps.push_back(std::move(step));
@@ -173,6 +187,7 @@ std::vector<ReadTask> join(std::vector<ReadTask> tasks, const ScheduleOptions& o
         continue;
       }
     }
+    last_of[task.device] = joined.size();
     joined.push_back(std::move(task));
   }
   return joined;

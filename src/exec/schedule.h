@@ -36,7 +36,8 @@ struct ReadTask {
     kStaged,
   };
   Mode mode = Mode::kStaged;
-  std::uint32_t file = 0;  ///< into Plan::files
+  std::uint32_t device = 0;  ///< of all its targets
+  std::uint32_t file = 0;    ///< into Plan::files
   std::uint64_t begin_bytes = 0;
   std::uint64_t row_bytes = 0;
   std::uint64_t rows = 1;  ///< packed side by side in the slot
@@ -46,8 +47,18 @@ struct ReadTask {
   [[nodiscard]] std::uint64_t size_bytes() const { return row_bytes * rows; }
 };
 
+/// As the planner counts; and what it is for a file in memory, where a read costs little more than its bytes.
+inline constexpr std::uint64_t kGapBytes = 16 << 10;
+inline constexpr std::uint64_t kGapInMemoryBytes = 2 << 10;
+
 struct ScheduleOptions {
-  std::uint64_t slot_bytes = std::uint64_t{1} << 20;  ///< no task reads more
+  std::vector<std::uint64_t> slot_bytes;  ///< by device: no task reads more
+  /// By file: gaps up to this are read along, if that saves a read. Files that are not listed: kGapBytes.
+  std::vector<std::uint64_t> gap_bytes;
+
+  [[nodiscard]] std::uint64_t gap_of(std::uint32_t file) const {
+    return file < gap_bytes.size() ? gap_bytes[file] : kGapBytes;
+  }
 };
 
 /// All destinations of all ranks, in order.
@@ -57,6 +68,7 @@ struct ScheduleOptions {
 struct Wanted {
   std::uint32_t target = 0;
   const plan::Transfer* transfer = nullptr;
+  std::uint32_t device = 0;
   bool in_place = false;  ///< the bytes may be read straight into the target
 };
 

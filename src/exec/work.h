@@ -17,6 +17,7 @@ struct Work {
   const plan::Statement* statement = nullptr;
   const plan::Statement* root = nullptr;  ///< of a tie class: the member that has the source
   std::uint64_t rank = 0;
+  std::uint32_t device = 0;  ///< into Load::devices
   Memory memory;
   layout::OwnedRuns runs;
   std::uint64_t expected_bytes = 0;   ///< of owned elements and of padding that the plan defines

@@ -51,9 +51,15 @@ FileVerdict Chooser::verdict_on(const File& file) {
   }
   // Two threads may look at once; the first verdict stays.
   FileFacts facts{file_system_of(file), file.size_bytes(), std::nullopt};
-  if (is_direct_worth_it(facts)) facts.residency = residency(file, {0, file.size_bytes()});
+  if (is_direct_worth_it(facts)) facts.residency = residency_at_a_glance(file);
   const std::lock_guard lock(mutex_);
   return verdicts_.emplace(key, judge(facts)).first->second;
+}
+
+bool Chooser::is_in_memory(const File& file) {
+  if (file_system_of(file) == FileSystem::kMemory) return true;
+  const std::optional<Residency> found = residency_at_a_glance(file);
+  return found && found->share() >= kResidentShare;
 }
 
 ReadBackend& Chooser::pick(const File& file, ByteRange range) {

@@ -47,6 +47,9 @@ class Chooser {
   /// For reads of `range` of `file`. The backend lives as long as the chooser.
   [[nodiscard]] ReadBackend& pick(const File& file, ByteRange range);
 
+  /// Whether reads of the file find nearly all of it in memory, so that many small ones are cheap.
+  [[nodiscard]] static bool is_in_memory(const File& file);
+
   /// What was done in another way than chosen; each said once (Notes).
   [[nodiscard]] std::vector<std::string> take_notes() { return notes_.take(); }
 

@@ -8,4 +8,6 @@ std::unique_ptr<Transport> make_uring_transport(Notes& notes, UringOptions) {
   return make_pread_transport();
 }
 
+std::optional<int> try_ring(const UringOptions&) { return std::nullopt; }
+
 }  // namespace lading::io

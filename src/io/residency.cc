@@ -130,11 +130,29 @@ std::optional<Residency> residency(const File& file, ByteRange range) {
   return std::nullopt;
 }
 
-FileSystem file_system_of(const File& file) {
+std::optional<Residency> residency_at_a_glance(const File& file) {
+  constexpr std::uint64_t kWindows = 64;
+  constexpr std::uint64_t kWindowBytes = std::uint64_t{256} << 10;
+  const std::uint64_t size_bytes = file.size_bytes();
+  if (size_bytes <= 4 * kWindows * kWindowBytes) return residency(file, {0, size_bytes});
+  Residency all;
+  for (std::uint64_t i = 0; i < kWindows; ++i) {
+    const std::uint64_t begin = (size_bytes - kWindowBytes) / (kWindows - 1) * i;
+    const auto found = residency(file, {begin, begin + kWindowBytes});
+    if (!found) return std::nullopt;
+    all.resident_pages += found->resident_pages;
+    all.pages += found->pages;
+  }
+  return all;
+}
+
+FileSystem file_system_of(const File& file) { return file_system_of(file.descriptor()); }
+
+FileSystem file_system_of(int descriptor) {
   struct statfs status {};
   int result = -1;
   do {
-    result = ::fstatfs(file.descriptor(), &status);
+    result = ::fstatfs(descriptor, &status);
   } while (result != 0 && errno == EINTR);
   if (result != 0) return FileSystem::kOther;
   switch (static_cast<std::uint32_t>(status.f_type)) {

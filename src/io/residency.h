@@ -31,6 +31,9 @@ enum class ResidencyMethod : std::uint8_t {
 
 /// By the first method that works; nothing if none does. The range is cut to the file.
 [[nodiscard]] std::optional<Residency> residency(const File& file, ByteRange range);
+/// Of a whole file, from a few windows spread over it where it is large: counting every page of a large file takes
+/// milliseconds, and a load begins with it.
+[[nodiscard]] std::optional<Residency> residency_at_a_glance(const File& file);
 /// By one method only.
 [[nodiscard]] std::optional<Residency> residency_by(ResidencyMethod method, const File& file, ByteRange range);
 
@@ -48,6 +51,8 @@ enum class FileSystem : std::uint8_t {
 };
 
 [[nodiscard]] FileSystem file_system_of(const File& file);
+/// Of any open descriptor, directories too.
+[[nodiscard]] FileSystem file_system_of(int descriptor);
 /// "ext", "overlay", …
 [[nodiscard]] std::string_view word(FileSystem kind);
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "io/notes.h"
@@ -35,6 +36,9 @@ struct UringOptions {
 
 /// Without io_uring (an old kernel, a sandbox, a build without it) it reads by preadv, and notes that once.
 [[nodiscard]] std::unique_ptr<Transport> make_uring_transport(Notes& notes, UringOptions options);
+
+/// Sets up a ring as a reader does, and takes it down: 0, or the errno. Nothing: io_uring is not in this build.
+[[nodiscard]] std::optional<int> try_ring(const UringOptions& options);
 
 /// Backends over a transport. With O_DIRECT, what the kernel refuses is read buffered, and noted once.
 [[nodiscard]] std::unique_ptr<ReadBackend> make_buffered_over(std::unique_ptr<Transport> transport,

@@ -200,4 +200,6 @@ std::unique_ptr<Transport> make_uring_transport(Notes& notes, UringOptions optio
   return std::make_unique<UringTransport>(notes, options);
 }
 
+std::optional<int> try_ring(const UringOptions& options) { return Ring().open(options); }
+
 }  // namespace lading::io

@@ -20,7 +20,7 @@ const Placement& replicated() {
 /// The members of one shared buffer.
 class Unit {
  public:
-  void add(const std::string& tensor, const Shape& shape, const Cut& cut, Errors& errors) {
+  void add(std::string_view tensor, const Shape& shape, const Cut& cut, Errors& errors) {
     if (!first_) first_ = cut;
     if (cut.axes != first_->axes || cut.group_elems != first_->group_elems) {
       errors.add(
@@ -33,7 +33,8 @@ class Unit {
               .try_this(kOneName));
     }
     const std::uint64_t elems = shape.num_elems().value_or(0);
-    if (elems > 0) members_.emplace(cut.group_offset_elems, Member{cut.group_offset_elems + elems, tensor});
+    if (elems > 0)
+      members_.emplace(cut.group_offset_elems, Member{cut.group_offset_elems + elems, std::string(tensor)});
   }
 
   void check_overlaps(Errors& errors) const {

@@ -204,7 +204,7 @@ class PlacementIndex {
 
 /// A tensor of the model, as far as layout cares.
 struct TensorInfo {
-  std::string name;
+  std::string_view name;  ///< borrowed
   Shape shape;
   bool is_parameter = true;
   bool is_alias = false;  ///< tied to one that is listed: in a shared buffer it has that one's place

@@ -56,10 +56,9 @@ Runs strided(const Runs& runs, std::uint64_t split_factor, Seat seat) {
 }
 
 Shape shape_of(const std::vector<Runs>& runs) {
-  std::vector<std::uint64_t> dims;
-  dims.reserve(runs.size());
-  for (const Runs& dim : runs) dims.push_back(length(dim));
-  return Shape(std::move(dims));
+  Shape shape;
+  for (const Runs& dim : runs) shape.push_back(length(dim));
+  return shape;
 }
 
 std::uint64_t num_elems(const Shape& shape) {

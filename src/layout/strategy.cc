@@ -188,7 +188,7 @@ std::vector<PlacementRule> as_rules(const std::vector<TensorInfo>& tensors, std:
     return made;
   };
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (cuts[i] != most->first) rules.push_back(rule(tensors[i].name, std::move(cuts[i])));
+    if (cuts[i] != most->first) rules.push_back(rule(std::string(tensors[i].name), std::move(cuts[i])));
   }
   if (!most->first.empty()) rules.push_back(rule("*", most->first));
   return rules;

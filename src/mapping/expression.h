@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lading/inline_vector.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 
@@ -71,9 +72,10 @@ struct Loop {
 /// All elements of the loop nest, copied from the source's index to the target's.
 struct Piece {
   std::uint32_t source = 0;  ///< into Pieces::sources; kFill for a constant
-  std::vector<std::uint64_t> source_origin;
-  std::vector<std::uint64_t> target_origin;
-  std::vector<Loop> loops;
+  // Most pieces are a whole tensor.
+  InlineVector<std::uint64_t, 4> source_origin;
+  InlineVector<std::uint64_t, 4> target_origin;
+  InlineVector<Loop, 2> loops;
   double fill = 0;
 
   static constexpr std::uint32_t kFill = 0xFFFF'FFFF;

@@ -353,10 +353,10 @@ class Writer {
 
   void number(std::string_view key, std::uint64_t value) { writer_.key(key).number(value); }
 
-  template <class Number>
-  void numbers(std::string_view key, const std::vector<Number>& values) {
+  template <class Numbers>
+  void numbers(std::string_view key, const Numbers& values) {
     writer_.key(key).begin_array();
-    for (const Number value : values) writer_.number(value);
+    for (const std::uint64_t value : values) writer_.number(value);
     writer_.end_array();
   }
 

@@ -64,11 +64,47 @@ struct Target {
 /// What `Resolved::unread` says of keys that are meant for a target that is never in a file.
 inline constexpr std::string_view kNonPersistent = "non-persistent";
 
+/// By name, which is borrowed from a Target. There is one for each tensor of the model, so it is a plain list: a map
+/// would take as long to make as all the rest.
+template <class T>
+class ByName {
+ public:
+  using value_type = std::pair<std::string_view, T>;
+  using iterator = typename std::vector<value_type>::iterator;
+  using const_iterator = typename std::vector<value_type>::const_iterator;
+
+  void reserve(std::size_t count) { entries_.reserve(count); }
+  /// Names must ascend.
+  void append(std::string_view name, T value) { entries_.emplace_back(name, std::move(value)); }
+
+  [[nodiscard]] iterator begin() { return entries_.begin(); }
+  [[nodiscard]] iterator end() { return entries_.end(); }
+  [[nodiscard]] const_iterator begin() const { return entries_.begin(); }
+  [[nodiscard]] const_iterator end() const { return entries_.end(); }
+  [[nodiscard]] std::size_t size() const { return entries_.size(); }
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
+  [[nodiscard]] const_iterator find(std::string_view name) const {
+    const auto found = std::lower_bound(
+        begin(), end(), name, [](const value_type& entry, std::string_view wanted) { return entry.first < wanted; });
+    return found != end() && found->first == name ? found : end();
+  }
+  [[nodiscard]] bool contains(std::string_view name) const { return find(name) != end(); }
+  /// It must be there.
+  [[nodiscard]] const T& at(std::string_view name) const {
+    const auto found = find(name);
+    LADING_CHECK(found != end());
+    return found->second;
+  }
+
+ private:
+  std::vector<value_type> entries_;
+};
+
 struct Resolved {
   /// By model tensor. A tensor that is not here has no source in the checkpoint.
-  std::map<std::string, Expression, std::less<>> expressions;
-  /// By model tensor: the id of the rule that decided; "" for equal names.
-  std::map<std::string, std::string, std::less<>> decided_by;
+  ByName<Expression> expressions;
+  /// By model tensor, the same ones: the id of the rule that decided; "" for equal names.
+  ByName<std::string> decided_by;
   /// Keys that no tensor reads, by the id of the rule that ignores them; kNonPersistent if their tensor is never in
   /// a file; "" if nothing ignores them.
   std::map<std::string, std::string, std::less<>> unread;

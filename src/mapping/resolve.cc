@@ -477,15 +477,16 @@ class Resolver {
 
   Resolved assemble() {
     Resolved out;
+    out.expressions.reserve(targets_.size());
+    out.decided_by.reserve(targets_.size());
     for (std::uint32_t t = 0; t < targets_.size(); ++t) {
       if (disputed_.contains(t)) continue;
       const std::string_view name = targets_[t].name;
       TargetState& state = target_states_[t];
       if (state.built != nullptr || state.key != kNone) {
         const std::uint32_t r = state.made_by;
-        out.decided_by.emplace_hint(out.decided_by.end(), name, r == kNone ? "" : mapping_.rules[r].id);
-        out.expressions.emplace_hint(out.expressions.end(), name,
-                                     state.built != nullptr ? std::move(*state.built) : whole_key(state.key));
+        out.decided_by.append(name, r == kNone ? "" : mapping_.rules[r].id);
+        out.expressions.append(name, state.built != nullptr ? std::move(*state.built) : whole_key(state.key));
       } else if (const auto note = tensor_notes_.find(t); note != tensor_notes_.end()) {
         out.tensor_notes.emplace_hint(out.tensor_notes.end(), name, note->second);
       }

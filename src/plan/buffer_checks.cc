@@ -101,8 +101,12 @@ class BufferCheck {
  private:
   void check_slot(std::size_t i, const layout::Slot& slot) {
     const Statement& s = decisions_.plan.statements[i];
-    const Places places(s.shape, slot.cuts, layout_.mesh);
     const bool is_packed = policy::is_packed(s.storage);
+    if (slot.cuts.empty() && !is_packed) {
+      // Whole on every rank, as most are: there is no region to work out.
+      if (const auto bytes = element_bytes(*s.shape.num_elems(), s.storage)) return add_up(s, slot, *bytes, Region());
+    }
+    const Places places(s.shape, slot.cuts, layout_.mesh);
     const std::uint64_t largest_on = places.rank(0);
     const Region largest = layout::region_of(s.shape, slot.cuts, layout_.mesh, largest_on);
     const auto bytes = element_bytes(largest.buffer_elems, s.storage);

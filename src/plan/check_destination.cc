@@ -21,9 +21,47 @@ class Comparison : public OriginSink {
   Comparison(const DestinationQuestion& question, Offers& offers)
       : question_(question), offers_(offers), at_(question.share.buffer_begin()) {}
 
-  bool take(Origin wanted) override {
+  bool take(Origin wanted, Rounds rounds) override {
+    while (rounds.count > 0) {
+      if (!take_round(wanted)) return false;
+      std::uint64_t done = 1;
+      // What was offered was this round and no more: perhaps the offers go on like the demand.
+      if (rounds.count > 1 && left_.origin.count == 0 && last_.origin.count == wanted.count) {
+        done += offers_.pass(last_, rounds.step, rounds.count - 1);
+        at_ += (done - 1) * wanted.count;
+        proved_elems_ += (done - 1) * wanted.count;
+      }
+      if (!wanted.is_fill()) wanted.begin += done * rounds.step;
+      rounds.count -= done;
+    }
+    return true;
+  }
+
+  /// Elements that somebody else writes.
+  void leave(std::uint64_t elems) { at_ += elems; }
+
+  /// Nothing may be left when everything that was demanded has been seen.
+  bool finish() {
+    if (left_.origin.count == 0 && !pull()) return true;
+    const bool again = left_.target < at_;
+    at_ = left_.target;
+    return differ(again ? "bytes of the buffer that are written twice" : "bytes that are not for transfers to write",
+                  "R11", {}, &left_.origin);
+  }
+
+  [[nodiscard]] std::uint64_t proved_elems() const { return proved_elems_; }
+  [[nodiscard]] const std::optional<Error>& error() const { return error_; }
+
+ private:
+  bool pull() {
+    if (!offers_.pull(left_)) return false;
+    last_ = left_;
+    return true;
+  }
+
+  bool take_round(Origin wanted) {
     while (wanted.count > 0) {
-      if (left_.origin.count == 0 && !offers_.pull(left_)) {
+      if (left_.origin.count == 0 && !pull()) {
         left_.origin.count = 0;
         return differ("bytes of the buffer that nothing writes", "R11", wanted, nullptr);
       }
@@ -43,22 +81,6 @@ class Comparison : public OriginSink {
     return true;
   }
 
-  /// Elements that somebody else writes.
-  void leave(std::uint64_t elems) { at_ += elems; }
-
-  /// Nothing may be left when everything that was demanded has been seen.
-  bool finish() {
-    if (left_.origin.count == 0 && !offers_.pull(left_)) return true;
-    const bool again = left_.target < at_;
-    at_ = left_.target;
-    return differ(again ? "bytes of the buffer that are written twice" : "bytes that are not for transfers to write",
-                  "R11", {}, &left_.origin);
-  }
-
-  [[nodiscard]] std::uint64_t proved_elems() const { return proved_elems_; }
-  [[nodiscard]] const std::optional<Error>& error() const { return error_; }
-
- private:
   static bool agree(const Origin& a, const Origin& b, std::uint64_t count) {
     if (a.source != b.source) return false;
     if (a.is_fill()) return same_bits(a.fill, b.fill);
@@ -92,7 +114,8 @@ class Comparison : public OriginSink {
 
   const DestinationQuestion& question_;
   Offers& offers_;
-  Offer left_;  // what is left of the last offer
+  Offer last_;  // as it was pulled
+  Offer left_;  // what is left of it
   std::uint64_t at_ = 0;
   std::uint64_t proved_elems_ = 0;
   std::optional<Error> error_;
@@ -124,13 +147,14 @@ Result<std::uint64_t> check_transfers(const DestinationQuestion& question, Offer
   Comparison comparison(question, scratch);
   bool same = true;
   if (transfers_write_elems(question)) {
-    same = question.share.for_each_stretch(
-        [&](std::uint64_t begin, std::uint64_t end) { return question.trace.follow(begin, end, comparison); });
+    same = question.share.for_each_stretch([&](std::uint64_t begin, std::uint64_t end, Rounds rounds) {
+      return question.trace.follow(begin, end, rounds, comparison);
+    });
   } else {
     comparison.leave(question.share.owned_elems());
   }
   const std::uint64_t padding = question.share.padding_elems();
-  if (same && padding > 0) same = comparison.take({Transfer::kFillSource, 0, 1, padding, 0});
+  if (same && padding > 0) same = comparison.take({Transfer::kFillSource, 0, 1, padding, 0}, {});
   if (same) same = comparison.finish();
   if (!same) return fail(*comparison.error());
   // Written elements lie in the buffer, whose bytes have been counted.
@@ -149,8 +173,9 @@ Result<void> check_comparisons(const DestinationQuestion& question, Offers& scra
     LADING_TRY(
         scratch.reset({question.plan, destination.comparisons[i], destination.buffer_bytes, question.root.storage}));
     Comparison comparison(question, scratch);
-    const bool same = question.share.for_each_stretch(
-        [&](std::uint64_t begin, std::uint64_t end) { return question.must_equal[i].follow(begin, end, comparison); });
+    const bool same = question.share.for_each_stretch([&](std::uint64_t begin, std::uint64_t end, Rounds rounds) {
+      return question.must_equal[i].follow(begin, end, rounds, comparison);
+    });
     if (same && comparison.finish()) continue;
     Error error = *comparison.error();
     error.message = fmt::format("in a comparison: {}", error.message);

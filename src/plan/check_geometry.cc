@@ -188,6 +188,7 @@ Result<void> Share::take_chunks(Dim& dim, const Cut& cut, std::uint64_t index, s
   dim.local = taken;
   dim.held = std::move(after);
   if (dim.held.empty()) dim.held.push_back({0, 0, 0});
+  if (dim.held.front().size == dim.global) dim.held.clear();  // by one rank, which leaves it whole
   return {};
 }
 
@@ -214,20 +215,43 @@ void Share::take_group(const Cut& cut, std::uint64_t index, std::uint64_t size) 
   end_ = begin_ + (end - begin);
 }
 
+// How many rows from this one on follow each other in the global tensor as they do here: all whose indices in the dims
+// that are cut in front of `split` are neighbours.
+std::uint64_t Share::rows_alike(std::uint64_t row, std::size_t split) const {
+  std::uint64_t behind = 1;  // rows for one index of dim d
+  for (std::size_t d = split; d-- > 0;) {
+    const Dim& dim = dims_[d];
+    if (dim.held.empty()) {
+      behind *= dim.local;
+      continue;
+    }
+    const std::uint64_t index = row / behind % dim.local;
+    const auto held = std::upper_bound(dim.held.begin(), dim.held.end(), index,
+                                       [](std::uint64_t at, const Held& h) { return at < h.at + h.size; });
+    return (held->at + held->size - index) * behind - row % behind;
+  }
+  return behind - row;
+}
+
 bool Share::for_each_stretch(const Visit& visit) const {
   if (begin_ == end_) return true;
   const auto is_cut = [](const Dim& dim) { return !dim.held.empty(); };
   const auto last_cut = std::find_if(dims_.rbegin(), dims_.rend(), is_cut);
-  if (last_cut == dims_.rend()) return visit(begin_, end_);
+  if (last_cut == dims_.rend()) return visit(begin_, end_, {});
 
   // Behind the last dim that is cut everything is contiguous; in front of it, row by row.
   const auto split = static_cast<std::size_t>(dims_.rend() - last_cut) - 1;
   std::uint64_t inner = 1;
   for (std::size_t d = split + 1; d < dims_.size(); ++d) inner *= dims_[d].global;
   const std::uint64_t row_elems = dims_[split].local * inner;
-  for (std::uint64_t row = begin_ / row_elems; row * row_elems < end_; ++row) {
+  const std::uint64_t row_step = dims_[split].global * inner;
+  std::uint64_t rounds = 1;
+  for (std::uint64_t row = begin_ / row_elems; row * row_elems < end_; row += rounds) {
+    const bool is_whole = begin_ <= row * row_elems && (row + 1) * row_elems <= end_;
+    const bool is_one_run = dims_[split].held.size() == 1;
+    rounds = is_whole && is_one_run ? std::min(rows_alike(row, split), end_ / row_elems - row) : 1;
     std::uint64_t rest = row;
-    std::uint64_t stride = dims_[split].global * inner;
+    std::uint64_t stride = row_step;
     std::uint64_t base = 0;
     for (std::size_t d = split; d-- > 0;) {
       const Dim& dim = dims_[d];
@@ -247,7 +271,7 @@ bool Share::for_each_stretch(const Visit& visit) const {
       const std::uint64_t to = std::min(local + held.size * inner, end_);
       if (from >= to) continue;
       const std::uint64_t global = base + held.begin * inner + (from - local);
-      if (!visit(global, global + (to - from))) return false;
+      if (!visit(global, global + (to - from), {rounds, row_step})) return false;
     }
   }
   return true;

@@ -9,6 +9,7 @@
 #include "lading/result.h"
 #include "lading/shape.h"
 #include "layout/layout.h"
+#include "plan/trace.h"
 
 namespace lading::plan::check {
 
@@ -43,9 +44,9 @@ class Share {
   /// Elements behind the owned ones that belong to nobody and must be zero (R56).
   [[nodiscard]] std::uint64_t padding_elems() const { return padding_elems_; }
 
-  /// A stretch of the global tensor, row-major; false: enough.
-  using Visit = std::function<bool(std::uint64_t begin, std::uint64_t end)>;
-  /// The owned elements in the order of the buffer.
+  /// Stretches of the global tensor, row-major: [begin, end), and so on in `rounds`; false: enough.
+  using Visit = std::function<bool(std::uint64_t begin, std::uint64_t end, Rounds rounds)>;
+  /// The owned elements in the order of the buffer. Rows that are cut alike are visited together.
   bool for_each_stretch(const Visit& visit) const;
 
  private:
@@ -61,6 +62,7 @@ class Share {
     std::vector<Held> held;  // empty: all of them
   };
 
+  [[nodiscard]] std::uint64_t rows_alike(std::uint64_t row, std::size_t split) const;
   static Result<void> take_chunks(Dim& dim, const layout::Cut& cut, std::uint64_t index, std::uint64_t size);
   void take_flat(const layout::Cut& cut, std::uint64_t index, std::uint64_t size);
   void take_group(const layout::Cut& cut, std::uint64_t index, std::uint64_t size);

@@ -163,6 +163,35 @@ bool Offers::advance(Stream& stream) {
   return false;
 }
 
+std::uint64_t Offers::pass(const Offer& last, std::uint64_t source_step, std::uint64_t most) {
+  if (active_.size() != 1 || active_.front().stream != last_) return 0;
+  Stream& stream = streams_[last_];
+  if (stream.levels.empty()) return 0;
+  Level& level = stream.levels.front();
+  const std::uint64_t count = last.origin.count;
+  const bool is_alike = level.done > 0 && !stream.origin.is_fill() && stream.origin.count == count &&
+                        level.target_step == count && level.source_step == source_step &&
+                        stream.target == last.target + count && stream.origin.begin == last.origin.begin + source_step;
+  if (!is_alike) return 0;
+  std::uint64_t rounds = std::min(most, level.count - level.done);
+  if (next_ < streams_.size()) {
+    // What the next stream writes comes first from its target on.
+    const std::uint64_t its_target = streams_[next_].target;
+    if (its_target <= stream.target) return 0;
+    rounds = std::min(rounds, (its_target - stream.target - 1) / count + 1);
+  }
+  if (rounds == 0) return 0;
+  level.done += rounds - 1;
+  stream.target += (rounds - 1) * level.target_step;
+  stream.origin.begin += (rounds - 1) * level.source_step;
+  if (advance(stream)) {
+    active_.front().target = stream.target;
+  } else {
+    active_.clear();
+  }
+  return rounds;
+}
+
 bool Offers::pull(Offer& offer) {
   const auto lower = [](const Place& a, const Place& b) { return a.target > b.target; };
   while (next_ < streams_.size() && (active_.empty() || streams_[next_].target <= active_.front().target)) {
@@ -173,6 +202,7 @@ bool Offers::pull(Offer& offer) {
   if (active_.empty()) return false;
   Place place = active_.front();
   Stream& stream = streams_[place.stream];
+  last_ = place.stream;
   offer = {stream.target, stream.origin};
   if (active_.size() == 1) {
     if (advance(stream)) {

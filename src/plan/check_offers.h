@@ -36,6 +36,10 @@ class Offers {
   /// previous one's end.
   bool pull(Offer& offer);
 
+  /// Passes over elements that go on just like those pulled last: as many, next in the buffer, `source_step` behind in
+  /// the source. At most `most` times; says how often.
+  std::uint64_t pass(const Offer& last, std::uint64_t source_step, std::uint64_t most);
+
  private:
   struct Level {
     std::uint64_t count = 1;
@@ -61,6 +65,7 @@ class Offers {
   std::vector<Stream> streams_;  // by first target
   std::size_t next_ = 0;         // the first that is not active yet
   std::vector<Place> active_;    // a heap, the lowest target on top
+  std::size_t last_ = 0;         // the stream that was pulled last
 };
 
 }  // namespace lading::plan::check

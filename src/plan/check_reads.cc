@@ -34,60 +34,156 @@ bool covered(const Nest& nest, std::uint64_t begin, std::span<const TransferLoop
   for (const TransferLoop& loop : loops) end += (loop.count - 1) * loop.source_stride_bytes;
   if (nest.read.contains({nest.file, begin, end})) return true;
   if (loops.empty()) return false;
-  for (std::uint64_t i = 0; i < loops.front().count; ++i) {
-    if (!covered(nest, begin + i * loops.front().source_stride_bytes, loops.subspan(1))) return false;
+  const TransferLoop& loop = loops.front();
+  for (std::uint64_t i = 0; i < loop.count;) {
+    const std::uint64_t at = begin + i * loop.source_stride_bytes;
+    if (loops.size() > 1) {
+      if (!covered(nest, at, loops.subspan(1))) return false;
+      ++i;
+      continue;
+    }
+    const std::uint64_t rounds =
+        nest.read.contained_rounds({nest.file, at, at + nest.run_bytes}, loop.source_stride_bytes, loop.count - i);
+    if (rounds == 0) return false;
+    i += rounds;
   }
   return true;
 }
 
-}  // namespace
+std::uint64_t size_of(const ByteSet::Comb& comb) { return comb.first.end - comb.first.begin; }
 
-const ByteSet::Range* ByteSet::settle() {
-  const auto by_place = [](const Range& a, const Range& b) {
-    return std::tie(a.file, a.begin, a.end) < std::tie(b.file, b.begin, b.end);
-  };
-  if (!std::is_sorted(ranges_.begin(), ranges_.end(), by_place)) std::sort(ranges_.begin(), ranges_.end(), by_place);
-  const Range* overlap = nullptr;
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    const Range range = ranges_[i];
-    if (kept > 0 && ranges_[kept - 1].file == range.file && range.begin <= ranges_[kept - 1].end) {
-      if (range.begin < ranges_[kept - 1].end && overlap == nullptr) {
-        overlap_ = range;
-        overlap = &overlap_;
-      }
-      ranges_[kept - 1].end = std::max(ranges_[kept - 1].end, range.end);
-    } else {
-      ranges_[kept++] = range;
-    }
-  }
-  ranges_.resize(kept);
-  return overlap;
+std::uint64_t end_of(const ByteSet::Comb& comb) { return comb.first.end + (comb.count - 1) * comb.stride; }
+
+bool by_place(const ByteSet::Comb& a, const ByteSet::Comb& b) {
+  return std::tie(a.first.file, a.first.begin, a.first.end) < std::tie(b.first.file, b.first.begin, b.first.end);
 }
 
-std::vector<ByteSet::Range>::const_iterator ByteSet::last_from(std::uint32_t file, std::uint64_t begin) const {
-  return std::upper_bound(ranges_.begin(), ranges_.end(), std::pair(file, begin),
-                          [](const std::pair<std::uint32_t, std::uint64_t>& at, const Range& r) {
-                            return at < std::pair(r.file, r.begin);
+// How many bytes of the comb lie before a place.
+std::uint64_t bytes_before(const ByteSet::Comb& comb, std::uint64_t place) {
+  if (place <= comb.first.begin) return 0;
+  if (place >= end_of(comb)) return comb.count * size_of(comb);
+  const std::uint64_t at = place - comb.first.begin;
+  if (comb.count == 1) return at;
+  return at / comb.stride * size_of(comb) + std::min(at % comb.stride, size_of(comb));
+}
+
+}  // namespace
+
+void ByteSet::note_overlap(const Range& range) {
+  if (!overlap_) overlap_ = range;
+}
+
+const ByteSet::Range* ByteSet::settle() {
+  overlap_.reset();
+  if (!std::is_sorted(combs_.begin(), combs_.end(), by_place)) std::sort(combs_.begin(), combs_.end(), by_place);
+  std::vector<Comb> settled;
+  settled.reserve(combs_.size());
+  for (auto begin = combs_.begin(); begin != combs_.end();) {
+    std::uint64_t reached = end_of(*begin);
+    auto end = begin + 1;
+    for (; end != combs_.end() && end->first.file == begin->first.file && end->first.begin < reached; ++end) {
+      reached = std::max(reached, end_of(*end));
+    }
+    settle_group(begin, end, settled);
+    begin = end;
+  }
+  combs_ = std::move(settled);
+  return overlap_ ? &*overlap_ : nullptr;
+}
+
+// Combs that reach into each other, or a single one.
+void ByteSet::settle_group(std::vector<Comb>::iterator begin, std::vector<Comb>::iterator end, std::vector<Comb>& out) {
+  if (!join_columns(begin, end, out)) join_one_by_one(begin, end, out);
+}
+
+// Columns of the same rows that lie side by side, or over each other, are one comb again; false: they are not.
+bool ByteSet::join_columns(Iterator begin, Iterator end, std::vector<Comb>& out) {
+  Comb joined = *begin;
+  const std::uint64_t row_end = joined.first.begin + joined.stride;
+  const auto fits = [&](const Comb& comb) {
+    return comb.count == joined.count &&
+           (comb.count == 1 || (comb.stride == joined.stride && comb.first.end <= row_end));
+  };
+  if (!fits(joined)) return false;
+  std::optional<Range> overlap;
+  for (auto comb = begin + 1; comb != end; ++comb) {
+    if (!fits(*comb) || comb->first.begin > joined.first.end) return false;
+    if (comb->first.begin < joined.first.end && !overlap) overlap = comb->first;
+    joined.first.end = std::max(joined.first.end, comb->first.end);
+  }
+  if (overlap) note_overlap(*overlap);
+  if (joined.count > 1 && joined.first.end == row_end)
+    joined = {{joined.first.file, joined.first.begin, end_of(joined)}};
+  const bool continues = joined.count == 1 && !out.empty() && out.back().count == 1 &&
+                         out.back().first.file == joined.first.file && out.back().first.end == joined.first.begin;
+  if (continues) {
+    out.back().first.end = joined.first.end;
+  } else {
+    out.push_back(joined);
+  }
+  return true;
+}
+
+void ByteSet::join_one_by_one(Iterator begin, Iterator end, std::vector<Comb>& out) {
+  std::vector<Comb> ranges;
+  for (auto comb = begin; comb != end; ++comb) {
+    for (std::uint64_t i = 0; i < comb->count; ++i) {
+      const std::uint64_t distance = i * comb->stride;
+      ranges.push_back({{comb->first.file, comb->first.begin + distance, comb->first.end + distance}});
+    }
+  }
+  std::sort(ranges.begin(), ranges.end(), by_place);
+  for (const Comb& range : ranges) {
+    Range* last = out.empty() || out.back().count > 1 ? nullptr : &out.back().first;
+    if (last == nullptr || last->file != range.first.file || range.first.begin > last->end) {
+      out.push_back(range);
+      continue;
+    }
+    if (range.first.begin < last->end) note_overlap(range.first);
+    last->end = std::max(last->end, range.first.end);
+  }
+}
+
+ByteSet::Iterator ByteSet::last_from(std::uint32_t file, std::uint64_t begin) const {
+  return std::upper_bound(combs_.begin(), combs_.end(), std::pair(file, begin),
+                          [](const std::pair<std::uint32_t, std::uint64_t>& at, const Comb& comb) {
+                            return at < std::pair(comb.first.file, comb.first.begin);
                           });
 }
 
-bool ByteSet::contains(const Range& range) const {
+bool ByteSet::contains(Range range) const {
   auto after = last_from(range.file, range.begin);
-  if (after == ranges_.begin()) return false;
-  --after;
-  return after->file == range.file && range.end <= after->end;
+  if (after == combs_.begin()) return false;
+  for (auto comb = after - 1; comb != combs_.end() && comb->first.file == range.file; ++comb) {
+    if (range.begin < comb->first.begin) return false;
+    const std::uint64_t round = comb->count == 1 ? 0 : (range.begin - comb->first.begin) / comb->stride;
+    if (round >= comb->count) return false;
+    const std::uint64_t end = comb->first.end + round * comb->stride;
+    if (range.end <= end) return true;
+    if (range.begin > end || round + 1 < comb->count) return false;
+    range.begin = end;  // the next comb may begin right there
+  }
+  return false;
+}
+
+std::uint64_t ByteSet::contained_rounds(const Range& first, std::uint64_t stride, std::uint64_t most) const {
+  if (!contains(first)) return 0;
+  const Comb& comb = *(last_from(first.file, first.begin) - 1);
+  if (stride == 0) return most;
+  const std::uint64_t round = comb.count == 1 ? 0 : (first.begin - comb.first.begin) / comb.stride;
+  const std::uint64_t end = comb.first.end + round * comb.stride;
+  if (first.end > end) return 1;  // it goes on in the next comb
+  if (comb.count == 1) return std::min(most, (end - first.end) / stride + 1);
+  if (stride % comb.stride != 0) return 1;
+  return std::min(most, (comb.count - 1 - round) / (stride / comb.stride) + 1);
 }
 
 std::uint64_t ByteSet::bytes_within(const Range& range) const {
   auto at = last_from(range.file, range.begin);
-  if (at != ranges_.begin()) --at;
+  if (at != combs_.begin()) --at;
   std::uint64_t bytes = 0;
-  for (; at != ranges_.end() && std::pair(at->file, at->begin) < std::pair(range.file, range.end); ++at) {
-    if (at->file != range.file) continue;
-    const std::uint64_t begin = std::max(at->begin, range.begin);
-    const std::uint64_t end = std::min(at->end, range.end);
-    if (begin < end) bytes += end - begin;
+  for (; at != combs_.end() && std::pair(at->first.file, at->first.begin) < std::pair(range.file, range.end); ++at) {
+    if (at->first.file == range.file) bytes += bytes_before(*at, range.end) - bytes_before(*at, range.begin);
   }
   return bytes;
 }
@@ -117,10 +213,7 @@ Result<ByteSet, Errors> bytes_read(const Plan& plan, const RankPlan& rank) {
     total = total && size ? checked_add(*total, *size) : std::nullopt;
     reads += std::min(one.count, kMaxReads + 1);
     if (reads > kMaxReads) return fail(Errors(problem("the rank makes too many reads to be checked", "R64")));
-    for (std::uint64_t i = 0; i < one.count; ++i) {
-      const std::uint64_t begin = one.begin_bytes + i * one.stride_bytes;
-      read.add({one.file, begin, begin + one.size_bytes});
-    }
+    read.add({{one.file, one.begin_bytes, one.begin_bytes + one.size_bytes}, one.count, one.stride_bytes});
   }
   if (total != rank.read_bytes) {
     errors.add(problem("the bytes that the rank reads do not add up", "R64")

@@ -135,7 +135,7 @@ bool same_placement(const layout::Placement& a, const layout::Placement& b, cons
 
 class StatementCheck {
  public:
-  StatementCheck(const Plan& plan, Errors& errors) : plan_(plan), errors_(errors) {}
+  StatementCheck(const Plan& plan, Errors& errors) : plan_(plan), errors_(errors), index_(plan.sources) {}
 
   Facts run() {
     check_files();
@@ -165,12 +165,11 @@ class StatementCheck {
   }
 
   void check_sources() {
-    index_.reserve(plan_.sources.size());
     std::vector<std::uint32_t> by_place;
     usable_.assign(plan_.sources.size(), false);
     for (std::uint32_t i = 0; i < plan_.sources.size(); ++i) {
       const Source& source = plan_.sources[i];
-      if (!index_.emplace(source.key, i).second) {
+      if (index_.is_again(i)) {
         errors_.add(problem("the plan has a source twice", "R45").of_tensor(source.key));
       }
       if (source.file >= plan_.files.size()) {

@@ -172,8 +172,8 @@ class RankCheck {
   }
 
   // Of all members of the class: those that no rank has together may have different ones.
-  [[nodiscard]] std::vector<std::string_view> slot_names(std::uint32_t root) const {
-    std::vector<std::string_view> names;
+  [[nodiscard]] InlineVector<std::string_view, 2> slot_names(std::uint32_t root) const {
+    InlineVector<std::string_view, 2> names;
     const auto add_names = [&](std::uint32_t s) {
       for (const layout::Slot& slot : plan_.statements[s].placement.slots) {
         if (std::find(names.begin(), names.end(), slot.name) == names.end()) names.push_back(slot.name);
@@ -364,7 +364,7 @@ class RankCheck {
 // Of tensors that hold so far. Only what is read from a file is compared with other keys, cast as it is (R50).
 CompareTraces check_compared(const Plan& plan, Facts& facts, Errors& errors) {
   CompareTraces traces(plan.statements.size());
-  check::SourceIndex index;
+  std::optional<check::SourceIndex> index;
   for (std::uint32_t s = 0; s < plan.statements.size(); ++s) {
     const Statement& statement = plan.statements[s];
     if (statement.must_equal.empty() || !facts.tensors[s].sound) continue;
@@ -376,11 +376,9 @@ CompareTraces check_compared(const Plan& plan, Facts& facts, Errors& errors) {
       refuse(problem("a tensor that no file holds is to be equal to a key", "R50"));
       continue;
     }
-    if (index.empty()) {
-      for (std::uint32_t k = 0; k < plan.sources.size(); ++k) index.emplace(plan.sources[k].key, k);
-    }
+    if (!index) index.emplace(plan.sources);
     for (const mapping::Expression& other : statement.must_equal) {
-      auto trace = check::Trace::of(other, index, plan.sources);
+      auto trace = check::Trace::of(other, *index, plan.sources);
       if (!trace) {
         refuse(trace.error());
         break;

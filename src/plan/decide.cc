@@ -170,18 +170,27 @@ class Decider {
 
   // Of a key that is read, every element should be: a chunk that nobody takes is a tensor half dropped (R11).
   void report_partly_read() {
-    std::vector<std::vector<const mapping::Piece*>> pieces(out_.plan.sources.size());
+    std::vector<std::pair<std::uint32_t, const mapping::Piece*>> pieces;  // by source
+    pieces.reserve(out_.pieces.size());
     const auto collect = [&](const FilePieces& file) {
       for (const mapping::Piece& piece : file.pieces.pieces) {
-        if (!piece.is_fill()) pieces[file.source_numbers[piece.source]].push_back(&piece);
+        if (!piece.is_fill()) pieces.emplace_back(file.source_numbers[piece.source], &piece);
       }
     };
     for (const FilePieces& file : out_.pieces) collect(file);
     for (const auto& files : out_.compared) std::for_each(files.begin(), files.end(), collect);
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const auto by_source = [](const auto& a, const auto& b) { return a.first < b.first; };
+    if (!std::is_sorted(pieces.begin(), pieces.end(), by_source)) {
+      std::stable_sort(pieces.begin(), pieces.end(), by_source);
+    }
+    std::vector<const mapping::Piece*> of_source;
+    auto next = pieces.begin();
+    for (std::size_t i = 0; i < out_.plan.sources.size(); ++i) {
+      of_source.clear();
+      for (; next != pieces.end() && next->first == i; ++next) of_source.push_back(next->second);
       const Source& source = out_.plan.sources[i];
       const std::uint64_t elems = *source.shape.num_elems();
-      const std::uint64_t read_elems = covered_elems(source.shape, pieces[i]);
+      const std::uint64_t read_elems = covered_elems(source.shape, of_source);
       if (read_elems >= elems) continue;
       out_.plan.warnings.add(Error(Code::kPlan, "no tensor takes all of this key")
                                  .of_tensor(source.key)

@@ -10,13 +10,14 @@
 #include "mapping/expression.h"
 #include "plan/plan.h"
 #include "plan/planner.h"
+#include "plan/work_out.h"
 
 namespace lading::plan {
 
 /// A tensor that comes from files, worked out.
 struct FilePieces {
   mapping::Pieces pieces;
-  std::vector<std::uint32_t> source_numbers;  ///< by pieces.sources, into Plan::sources
+  SourceNumbers source_numbers;  ///< by pieces.sources, into Plan::sources
 };
 
 /// Members of a tie class that answer for all of it: one storage has one kind, one memory, one value. Statements.

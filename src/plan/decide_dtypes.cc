@@ -111,6 +111,7 @@ class DTypeDecider {
     s.storage = decision->storage;
     s.compute = decision->compute;
     s.dtype_reason = std::move(decision->reason);
+    s.dtype_reason.reserve(s.dtype_reason.size() + decision->storage_rule.size() + decision->compute_rule.size() + 16);
     s.dtype_reason.append(" (").append(decision->storage_rule).append("; compute ");
     s.dtype_reason.append(decision->compute_rule).append(")");
     check_casts(s, head);

@@ -56,7 +56,7 @@ class SourceDecider {
  public:
   using Members = std::vector<std::uint32_t>;  // of a tie class, or one: statements, ascending
 
-  SourceDecider(const PlanInputs& inputs, const mapping::Resolution& names, Decisions& out)
+  SourceDecider(const PlanInputs& inputs, mapping::Resolution& names, Decisions& out)
       : inputs_(inputs),
         skeleton_(inputs.skeleton),
         names_(names),
@@ -207,7 +207,7 @@ class SourceDecider {
     Statement& s = statement(members.front());
     FromFile result = FromFile::kNothing;
     for (const std::uint32_t i : members) {
-      const Expression* expression = expressions_[i];
+      Expression* expression = expressions_[i];
       if (expression == nullptr) continue;
       if (result == FromFile::kTaken) {
         if (!compare_with(members, tensor(i), *expression)) return FromFile::kRefused;
@@ -224,7 +224,7 @@ class SourceDecider {
       result = FromFile::kTaken;
       out_.pieces[members.front()] = std::move(file);
       s.provenance = Provenance::kFile;
-      s.expression = *expression;
+      s.expression = std::move(*expression);
       s.mapping_rule = *rules_[i];
       s.rule = members.size() > 1 ? "R50" : "R38";
       s.reason = s.mapping_rule.empty()
@@ -308,7 +308,7 @@ class SourceDecider {
     return text;
   }
 
-  bool number_sources(const Tensor& t, const std::vector<std::string>& keys, std::vector<std::uint32_t>& numbers) {
+  bool number_sources(const Tensor& t, const std::vector<std::string>& keys, SourceNumbers& numbers) {
     bool good = true;
     numbers.reserve(keys.size());
     for (const std::string& key : keys) {
@@ -443,16 +443,16 @@ class SourceDecider {
 
   const PlanInputs& inputs_;
   const model::Skeleton& skeleton_;
-  const mapping::Resolution& names_;
+  mapping::Resolution& names_;
   Decisions& out_;
   NameList allow_missing_;
   NameList allow_mismatch_;
   NameList keep_;
   NameList external_;
-  std::vector<const Expression*> expressions_;  // by statement; null: no key is for it
-  std::vector<const std::string*> rules_;       // by statement: the id of the rule that made the expression, or ""
-  std::vector<std::uint32_t> source_number_;    // by tensor of the catalog, into Plan::sources; or kNone
-  std::size_t last_key_ = 0;                    // into the catalog's tensors
+  std::vector<Expression*> expressions_;      // by statement; null: no key is for it
+  std::vector<const std::string*> rules_;     // by statement: the id of the rule that made the expression, or ""
+  std::vector<std::uint32_t> source_number_;  // by tensor of the catalog, into Plan::sources; or kNone
+  std::size_t last_key_ = 0;                  // into the catalog's tensors
   std::map<std::uint32_t, std::uint32_t> file_number_;
   std::map<std::string, std::string> left_alone_;  // keys that a tensor has and does not read, and why
   Errors errors_;
@@ -460,7 +460,7 @@ class SourceDecider {
 
 }  // namespace
 
-Errors decide_sources(const PlanInputs& inputs, const mapping::Resolution& names, Decisions& decisions) {
+Errors decide_sources(const PlanInputs& inputs, mapping::Resolution& names, Decisions& decisions) {
   return SourceDecider(inputs, names, decisions).run();
 }
 

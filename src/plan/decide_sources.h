@@ -9,6 +9,7 @@ namespace lading::plan {
 
 /// Sets the source of every statement, by class_of; adds the plan's files and sources, the keys that the user's
 /// word hides, and warnings. Statements that it can give none are refused; so are those tied to one that is.
-Errors decide_sources(const PlanInputs& inputs, const mapping::Resolution& names, Decisions& decisions);
+/// Expressions are moved from `names` to the statements.
+Errors decide_sources(const PlanInputs& inputs, mapping::Resolution& names, Decisions& decisions);
 
 }  // namespace lading::plan

@@ -232,6 +232,7 @@ Errors check_name_lists(const PlanInputs& inputs, Plan& plan) {
   check("allow_missing", policy.allow_missing, tensors, plan.warnings);
   check("allow_mismatch", policy.allow_mismatch, tensors, plan.warnings);
   check("allow_unexpected", policy.allow_unexpected, inputs.catalog.tensors, plan.warnings);
+  if (policy.subtree_dtypes.empty()) return errors;
   std::unordered_set<std::string_view> modules;  // and tensors
   for (const model::Tensor& t : tensors) {
     const std::string_view name = t.name;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/checked.h"
@@ -51,7 +52,7 @@ std::size_t parts_wanted(Op op, std::size_t have) {
 
 class TraceBuilder {
  public:
-  TraceBuilder(const SourceIndex& index, const std::vector<Source>& sources) : index_(index), all_(sources) {}
+  TraceBuilder(SourceIndex& index, const std::vector<Source>& sources) : index_(index), all_(sources) {}
 
   Result<Trace> build(const Expression& expression) {
     LADING_ASSIGN_OR_RETURN(Built root, visit(expression, 0));
@@ -135,12 +136,12 @@ class TraceBuilder {
 
   Result<Built> source(const Expression& e) {
     const auto found = index_.find(e.key);
-    if (found == index_.end()) return refuse(fmt::format("the plan has no source {}", quote(e.key)));
-    const Shape& shape = all_[found->second].shape;
+    if (!found) return refuse(fmt::format("the plan has no source {}", quote(e.key)));
+    const Shape& shape = all_[*found].shape;
     if (!shape.num_elems()) return refuse(fmt::format("the source {} is too large", quote(e.key)));
     Trace::Node node;
-    node.source = found->second;
-    trace_.sources_.push_back(found->second);
+    node.source = *found;
+    trace_.sources_.push_back(*found);
     return Built{add(std::move(node)), shape};
   }
 
@@ -289,13 +290,37 @@ class TraceBuilder {
     return add(std::move(node));
   }
 
-  const SourceIndex& index_;
+  SourceIndex& index_;
   const std::vector<Source>& all_;
   Trace trace_;
 };
 
-Result<Trace> Trace::of(const mapping::Expression& expression, const SourceIndex& index,
-                        const std::vector<Source>& sources) {
+SourceIndex::SourceIndex(const std::vector<Source>& sources) : sources_(&sources), by_key_(sources.size()) {
+  std::iota(by_key_.begin(), by_key_.end(), std::uint32_t{0});
+  const auto by_key = [&](std::uint32_t a, std::uint32_t b) { return sources[a].key < sources[b].key; };
+  if (!std::is_sorted(by_key_.begin(), by_key_.end(), by_key)) {
+    std::stable_sort(by_key_.begin(), by_key_.end(), by_key);
+  }
+  for (std::size_t i = 1; i < by_key_.size(); ++i) {
+    if (sources[by_key_[i - 1]].key != sources[by_key_[i]].key) continue;
+    again_.resize(sources.size());
+    again_[by_key_[i]] = true;
+  }
+}
+
+std::optional<std::uint32_t> SourceIndex::find(std::string_view key) {
+  // Of equal keys the first is meant, which only a search finds.
+  if (next_ >= by_key_.size() || is_again(by_key_[next_]) || (*sources_)[by_key_[next_]].key != key) {
+    const auto found = std::lower_bound(
+        by_key_.begin(), by_key_.end(), key,
+        [&](std::uint32_t source, std::string_view wanted) { return (*sources_)[source].key < wanted; });
+    if (found == by_key_.end() || (*sources_)[*found].key != key) return std::nullopt;
+    next_ = static_cast<std::size_t>(found - by_key_.begin());
+  }
+  return by_key_[next_++];
+}
+
+Result<Trace> Trace::of(const mapping::Expression& expression, SourceIndex& index, const std::vector<Source>& sources) {
   return TraceBuilder(index, sources).build(expression);
 }
 

@@ -14,13 +14,15 @@ using layout::Run;
 using mapping::Loop;
 using mapping::Piece;
 
-std::vector<std::uint64_t> strides_of(const Shape& shape) {
-  std::vector<std::uint64_t> strides(shape.rank(), 1);
+using Strides = InlineVector<std::uint64_t, 4>;
+
+Strides strides_of(const Shape& shape) {
+  Strides strides(shape.rank(), 1);
   for (std::size_t d = shape.rank(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
   return strides;
 }
 
-std::uint64_t dot(const std::vector<std::uint64_t>& index, const std::vector<std::uint64_t>& strides) {
+std::uint64_t dot(const Strides& index, const Strides& strides) {
   std::uint64_t sum = 0;
   for (std::size_t d = 0; d < index.size(); ++d) sum += index[d] * strides[d];
   return sum;
@@ -32,10 +34,11 @@ struct ElementLoop {
   std::uint64_t source = 0;
   std::uint64_t target = 0;
 };
+using ElementLoops = InlineVector<ElementLoop, 4>;
 
 // Row-major [begin, end) of a shape as boxes: at most two per dim and one.
 void flat_boxes(const Shape& shape, std::uint64_t begin, std::uint64_t end, std::vector<Box>& out) {
-  const std::vector<std::uint64_t> strides = strides_of(shape);
+  const Strides strides = strides_of(shape);
   struct Stretch {
     Box prefix;  // the dims that are fixed already
     std::uint64_t begin;
@@ -139,8 +142,7 @@ class Worker {
   }
 
   void emit(const Piece& piece) {
-    std::vector<ElementLoop> loops;
-    loops.reserve(piece.loops.size());
+    ElementLoops loops;
     for (const Loop& loop : piece.loops) {
       const std::uint64_t target = loop.target_step * target_strides_[loop.target_dim];
       // A fill reads nothing; moving with the target lets its loops join.
@@ -173,7 +175,7 @@ class Worker {
   }
 
   // Joins loops that continue each other on both sides; gives the length of the innermost run.
-  static std::uint64_t join(std::vector<ElementLoop>& loops) {
+  static std::uint64_t join(ElementLoops& loops) {
     std::sort(loops.begin(), loops.end(),
               [](const ElementLoop& a, const ElementLoop& b) { return a.target > b.target; });
     std::uint64_t run = 1;
@@ -200,8 +202,8 @@ class Worker {
 
   const WorkInputs& inputs_;
   const Region& region_;
-  std::vector<std::uint64_t> target_strides_;
-  std::vector<std::vector<std::uint64_t>> source_strides_;
+  Strides target_strides_;
+  std::vector<Strides> source_strides_;
   std::vector<Box> boxes_;
   std::vector<Transfer> transfers_;
   bool cut_in_a_byte_ = false;

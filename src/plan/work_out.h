@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lading/inline_vector.h"
 #include "lading/result.h"
 #include "layout/layout.h"
 #include "mapping/expression.h"
@@ -12,10 +13,13 @@
 
 namespace lading::plan {
 
+/// By Pieces::sources: the number in Plan::sources. Of most tensors: one.
+using SourceNumbers = InlineVector<std::uint32_t, 2>;
+
 struct WorkInputs {
   const mapping::Pieces& pieces;
-  const std::vector<std::uint32_t>& source_numbers;  ///< by Pieces::sources: the number in `sources`
-  const std::vector<Source>& sources;                ///< Plan::sources
+  const SourceNumbers& source_numbers;  ///< by Pieces::sources: the number in `sources`
+  const std::vector<Source>& sources;   ///< Plan::sources
   DType storage = DType::kF32;
 };
 

@@ -59,7 +59,11 @@ Result<Asked> ask_by_request(const Policy& policy, const DTypeQuestion& question
   const DType source = source_dtype(question);
   const std::string_view where = question.checkpoint ? "the checkpoint" : "its constructor";
   const auto requested = request_of(policy, question).dtype;
-  if (!requested) return Asked{source, "R22", std::string(name(source)).append(" as in ").append(where)};
+  if (!requested) {
+    std::string reason(name(source));
+    reason.append(" as in ").append(where);
+    return Asked{source, "R22", std::move(reason)};
+  }
   if (policy.cast == Cast::kExact) {
     return Asked{*requested, "R23", fmt::format("{} is requested exactly", name(*requested))};
   }

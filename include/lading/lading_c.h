@@ -1,0 +1,128 @@
+/* The C ABI of lading: for fronts in other languages, the Python one first (docs/c-api.md).
+ *
+ * Requests and answers are JSON texts, UTF-8, ended by a NUL (docs/schema/request.md). Whatever can fail answers a
+ * handle, and the handle knows whether it went well: lading_exit_code() is 0, and lading_text() is the answer; or it is
+ * not, and the text lists all problems. NULL instead of a handle means that there was no memory even for that. Nothing
+ * throws.
+ *
+ *   lading_handle* plan = lading_plan(request);            what goes where; nothing is read yet
+ *   … allocate one memory per destination of the plan …
+ *   lading_handle* report = lading_load(plan, memories, count, NULL);
+ *
+ * Every function may be called from several threads at once. A handle is not changed once it is there: several threads
+ * may read it, and a plan may be loaded several times, also at once into different memory. Free it when nobody uses it
+ * any more.
+ */
+#ifndef LADING_LADING_C_H
+#define LADING_LADING_C_H
+
+#include <stdint.h>
+
+#include "lading/export.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Goes up with every change of this header that a program compiled before would not survive. */
+#define LADING_ABI_VERSION 1
+
+/* LADING_ABI_VERSION of the library: whoever opens it at run time compares this first. */
+LADING_API int lading_abi_version(void);
+
+/* "0.1.0" */
+LADING_API const char* lading_version(void);
+
+/* An answer. */
+typedef struct lading_handle lading_handle;
+
+/* 0: done. Otherwise as the command line ends (docs/exit-codes.md); of NULL: 1. */
+LADING_API int lading_exit_code(const lading_handle* handle);
+
+/* The answer as JSON, which lives as long as the handle. size_bytes may be NULL; it does not count the NUL. Of NULL:
+ * NULL. */
+LADING_API const char* lading_text(const lading_handle* handle, uint64_t* size_bytes);
+
+/* NULL is no mistake. */
+LADING_API void lading_free(lading_handle* handle);
+
+/* What a checkpoint holds. */
+LADING_API lading_handle* lading_inspect(const char* request);
+
+/* Reads headers and documents, plans, and proves the plan. */
+LADING_API lading_handle* lading_plan(const char* request);
+
+/* One memory that a load of the plan fills: a tensor's part on a rank. Texts and arrays live as long as the plan's
+ * handle. A name that has a NUL in it ends there; the JSON has all of it. */
+typedef struct lading_destination {
+  uint64_t rank;
+  const char* name;
+  const char* slot;       /* "", or the name of a second memory of the tensor */
+  const char* unit;       /* "", or the buffer that it shares with other tensors of this rank */
+  const char* device;     /* "cpu", "cuda:1" */
+  const char* provenance; /* "file", "host", "call", "fill", "random", "kept" */
+  const char* dtype;      /* of the memory, named as in safetensors: "BF16" */
+  const uint64_t* shape;  /* of the whole tensor */
+  uint64_t shape_dims;
+  const uint64_t* local_shape; /* of this part; of a flat partition: one dim, padding included */
+  uint64_t local_dims;
+  uint64_t size_bytes;        /* of the memory, padding included; of a unit: of the whole unit */
+  const char* const* aliases; /* other names of the same storage */
+  uint64_t alias_count;
+} lading_destination;
+
+/* The destinations of a plan, in the order in which lading_load() takes memory. NULL and 0 if the handle is no plan. */
+LADING_API const lading_destination* lading_destinations(const lading_handle* plan, uint64_t* count);
+
+/* The whole plan, every transfer in it (docs/schema/plan.md). */
+LADING_API lading_handle* lading_plan_document(const lading_handle* plan);
+
+/* Memory of the caller's: contiguous, on the destination's device (of a GPU: a device address), borrowed until
+ * lading_load() returns. Destinations of one unit, on one rank, name the same memory. */
+typedef struct lading_memory {
+  void* data; /* may be NULL where nothing goes */
+  uint64_t size_bytes;
+} lading_memory;
+
+/* A tensor's whole value in host memory, row-major. The bytes must stay until lading_load() returns. */
+typedef struct lading_value {
+  const void* data;
+  uint64_t size_bytes;
+  const char* dtype; /* named as in safetensors */
+} lading_value;
+
+/* All on the thread that called lading_load(), one at a time. Any of them may be NULL. */
+typedef struct lading_callbacks {
+  void* user; /* handed to the functions as it is */
+  /* The value of a "host" or "call" tensor; of a "call" once its inputs are complete. Not 0: there is none, and
+   * lading_set_error() said why. */
+  int (*value)(void* user, const char* name, uint64_t rank, lading_value* value);
+  /* Several times a second while tensors are filled. Not 0: stop the load, as `cancelled` does. */
+  int (*progress)(void* user, uint64_t done_bytes, uint64_t total_bytes, uint64_t read_bytes);
+  /* The load stops soon after this is not 0. May be set from any thread and from a signal handler. */
+  const volatile int* cancelled;
+} lading_callbacks;
+
+/* In a callback, before it answers that it failed: why. The text is copied. */
+LADING_API void lading_set_error(const char* text);
+
+/* Fills the destinations of a plan: memories[i] is that of destination i, and there are as many as destinations.
+ * callbacks may be NULL. When this returns nothing is in flight any more. If it failed, and its text says "begun", take
+ * every destination as incomplete, whatever it holds; otherwise nothing was written. */
+LADING_API lading_handle* lading_load(const lading_handle* plan, const lading_memory* memories, uint64_t memory_count,
+                                      const lading_callbacks* callbacks);
+
+/* The bill of lading of a load (docs/schema/ledger.md), also of one that failed after it had begun. */
+LADING_API lading_handle* lading_ledger(const lading_handle* load);
+
+/* Compares the digests in a ledger with the files. The exit code is 6 where they differ. */
+LADING_API lading_handle* lading_verify(const char* request);
+
+/* The GPUs of this machine. */
+LADING_API lading_handle* lading_gpus(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

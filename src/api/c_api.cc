@@ -1,0 +1,303 @@
+// The C ABI: wiring between include/lading/lading_c.h and the C++ API. Requests are read in c_api_request.cc, answers
+// written in c_api_answer.cc.
+//
+// Invariants: nothing throws out of here; a handle is complete before the caller sees it and is not changed afterwards.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api/c_api_answer.h"
+#include "api/c_api_request.h"
+#include "lading/lading_c.h"
+#include "lading/load.h"
+
+namespace {
+
+using lading::Code;
+using lading::DestinationInfo;
+using lading::Error;
+using lading::Errors;
+using lading::PlanStage;
+using lading::Result;
+using lading::c_api::answer_of;
+using lading::c_api::Refusal;
+
+using Clock = std::chrono::steady_clock;
+
+// A plan that is ready to be loaded, and its destinations in the words of C.
+struct ReadyPlan {
+  lading::Request request;  // how to load it
+  lading::PlanReport report;
+  double planning_seconds = 0;
+  std::vector<DestinationInfo> destinations;
+  std::vector<std::vector<const char*>> aliases;
+  std::vector<lading_destination> in_c;  // borrows from the two above
+};
+
+}  // namespace
+
+struct lading_handle {
+  int exit_code = 0;
+  std::string text;
+  std::unique_ptr<const ReadyPlan> plan;       // of lading_plan()
+  std::optional<const lading::Report> loaded;  // of lading_load()
+  std::string ledger;                          // of lading_load(), if it failed and something was written
+};
+
+namespace {
+
+constexpr int kLoadFailed = 5;
+constexpr int kDiffers = 6;
+
+using Handle = std::unique_ptr<lading_handle>;
+
+// What a callback that fails has to say, between its call of lading_set_error() and its return.
+thread_local std::string callback_error;
+
+Handle answered(std::string text) {
+  auto handle = std::make_unique<lading_handle>();
+  handle->text = std::move(text);
+  return handle;
+}
+
+Handle refused(const Refusal& refusal, const Errors& problems) {
+  Handle handle = answered(answer_of(refusal, problems));
+  handle->exit_code = refusal.exit_code;
+  return handle;
+}
+
+Handle refused(std::string_view kind, const lading::PlanRefusal& refusal) {
+  return refused({kind, refusal.stage, false, refusal.exit_code()}, refusal.problems);
+}
+
+Handle misused(std::string_view kind, std::string message) {
+  return refused(kind, lading::PlanRefusal{PlanStage::kRequest, Error(Code::kUsage, std::move(message))});
+}
+
+// Runs what makes an answer. Memory that runs out is a problem like any other, unless there is none for telling it.
+// `refusal` is what is known about a failure then, exit code aside.
+template <class Make>
+lading_handle* guarded(Refusal refusal, const Make& make) noexcept {
+  try {
+    try {
+      return make().release();
+    } catch (const std::bad_alloc&) {
+      const Error error(Code::kOutOfMemory, "there is not enough memory");
+      refusal.exit_code = refusal.stage ? exit_code(error.code) : kLoadFailed;
+      return refused(refusal, error).release();
+    } catch (const std::exception& e) {
+      return refused(refusal, Error(Code::kInternal, e.what())).release();
+    }
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+// Parses a request and hands it on, or says why not.
+template <class Parse, class Use>
+lading_handle* with_request(std::string_view kind, const char* json, const Parse& parse, const Use& use) noexcept {
+  return guarded({kind, PlanStage::kRequest}, [&]() -> Handle {
+    if (json == nullptr) return misused(kind, "there is no request: it is NULL");
+    auto request = parse(json);
+    if (!request) return refused(kind, {PlanStage::kRequest, std::move(request).error()});
+    return use(*std::move(request));
+  });
+}
+
+void describe_in_c(ReadyPlan& plan) {
+  plan.aliases.reserve(plan.destinations.size());
+  plan.in_c.reserve(plan.destinations.size());
+  for (const DestinationInfo& d : plan.destinations) {
+    std::vector<const char*>& aliases = plan.aliases.emplace_back();
+    for (const std::string& alias : d.aliases) aliases.push_back(alias.c_str());
+    plan.in_c.push_back({d.rank, d.name.c_str(), d.slot.c_str(), d.unit.c_str(), d.device.c_str(), d.provenance.c_str(),
+                         name(d.dtype).data(), d.shape.dims().data(), d.shape.rank(), d.local_shape.dims().data(),
+                         d.local_shape.rank(), d.size_bytes, aliases.data(), aliases.size()});
+  }
+}
+
+Handle make_plan(lading::Request request) {
+  const Clock::time_point begin = Clock::now();
+  auto report = lading::make_plan(request.plan);
+  if (!report) return refused("plan", report.error());
+  auto plan = std::make_unique<ReadyPlan>();
+  plan->planning_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  plan->request = std::move(request);
+  plan->report = *std::move(report);
+  plan->destinations = destinations_of(plan->report);
+  describe_in_c(*plan);
+  Handle handle = answered(answer_of(lading::c_api::Planned{plan->report, plan->destinations, plan->planning_seconds}));
+  handle->plan = std::move(plan);
+  return handle;
+}
+
+// The caller's functions, as the C++ API calls them. Lives as long as the load.
+class Callbacks {
+ public:
+  explicit Callbacks(const lading_callbacks* given) : given_(given != nullptr ? *given : lading_callbacks{}) {
+    look_at_flag();
+  }
+
+  void connect(lading::Request& request) {
+    request.cancelled = &cancelled_;
+    request.progress = [this](const lading::LoadProgress& progress) { report(progress); };
+    if (given_.value != nullptr) {
+      request.value = [this](const std::string& name, std::uint64_t rank) { return value(name, rank); };
+    }
+  }
+
+ private:
+  // The engine looks at an atomic, C has none: the flag is looked at whenever this thread comes by, ten times a second.
+  void look_at_flag() {
+    if (given_.cancelled != nullptr && __atomic_load_n(given_.cancelled, __ATOMIC_RELAXED) != 0) cancelled_ = true;
+  }
+
+  void report(const lading::LoadProgress& progress) {
+    look_at_flag();
+    if (given_.progress == nullptr) return;
+    if (given_.progress(given_.user, progress.done_bytes, progress.total_bytes, progress.read_bytes) != 0) {
+      cancelled_ = true;
+    }
+  }
+
+  Result<lading::HostTensor> value(const std::string& name, std::uint64_t rank) {
+    if (name.find('\0') != std::string::npos) {
+      return lading::fail(Error(Code::kUsage, "a name with a NUL in it cannot be asked for"));
+    }
+    callback_error.clear();
+    lading_value value{nullptr, 0, nullptr};
+    const int failed = given_.value(given_.user, name.c_str(), rank, &value);
+    look_at_flag();
+    if (failed != 0) {
+      return lading::fail(Error(Code::kUsage, callback_error.empty() ? "the value could not be had" : callback_error));
+    }
+    const auto dtype = lading::dtype_from_name(value.dtype != nullptr ? value.dtype : "");
+    if (!dtype) {
+      return lading::fail(Error(Code::kUsage, "the value that was handed in has no dtype that is known")
+                              .wanted("a name as in safetensors, such as BF16"));
+    }
+    return lading::HostTensor{{static_cast<const std::byte*>(value.data), value.size_bytes}, *dtype};
+  }
+
+  const lading_callbacks given_;
+  std::atomic<bool> cancelled_ = false;
+};
+
+struct Memories {
+  const lading_memory* list = nullptr;
+  std::uint64_t count = 0;
+};
+
+Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callbacks* given) {
+  if (memories.count != plan.destinations.size() || (memories.list == nullptr && memories.count > 0)) {
+    Error error(Code::kUsage, "there must be one memory for each destination, in the plan's order");
+    error.expected = std::to_string(plan.destinations.size());
+    error.found = memories.list == nullptr ? "none" : std::to_string(memories.count);
+    return refused("load", {PlanStage::kRequest, std::move(error)});
+  }
+  lading::Request request = plan.request;
+  request.memory = [next = memories.list](const DestinationInfo&) mutable -> Result<std::span<std::byte>> {
+    const lading_memory& memory = *next++;
+    return std::span(static_cast<std::byte*>(memory.data), memory.size_bytes);
+  };
+  Callbacks callbacks(given);
+  callbacks.connect(request);
+  auto report = load_plan(request, plan.report);
+  if (!report) {
+    lading::LoadFailure& failure = report.error();
+    Handle handle = refused({"load", failure.refused, failure.begun, failure.exit_code()}, failure.problems);
+    handle->ledger = std::move(failure.ledger);
+    return handle;
+  }
+  report->planning_seconds = plan.planning_seconds;
+  Handle handle = answered(answer_of(*report));
+  handle->loaded.emplace(*std::move(report));
+  return handle;
+}
+
+}  // namespace
+
+int lading_abi_version() { return LADING_ABI_VERSION; }
+
+const char* lading_version() { return lading::version(); }
+
+int lading_exit_code(const lading_handle* handle) { return handle != nullptr ? handle->exit_code : 1; }
+
+const char* lading_text(const lading_handle* handle, uint64_t* size_bytes) {
+  if (size_bytes != nullptr) *size_bytes = handle != nullptr ? handle->text.size() : 0;
+  return handle != nullptr ? handle->text.c_str() : nullptr;
+}
+
+void lading_free(lading_handle* handle) { delete handle; }
+
+void lading_set_error(const char* text) {
+  try {
+    callback_error = text != nullptr ? text : "";
+  } catch (...) {
+    callback_error.clear();
+  }
+}
+
+lading_handle* lading_inspect(const char* request) {
+  const auto use = [](const lading::c_api::InspectRequest& parsed) {
+    const auto inspection = lading::inspect(parsed.checkpoint, parsed.options);
+    return inspection ? answered(answer_of(*inspection))
+                      : refused("inspect", {PlanStage::kCheckpoint, inspection.error()});
+  };
+  return with_request("inspect", request, lading::c_api::parse_inspect_request, use);
+}
+
+lading_handle* lading_plan(const char* request) {
+  return with_request("plan", request, lading::c_api::parse_load_request, make_plan);
+}
+
+const lading_destination* lading_destinations(const lading_handle* plan, uint64_t* count) {
+  const bool is_plan = plan != nullptr && plan->plan;
+  if (count != nullptr) *count = is_plan ? plan->plan->in_c.size() : 0;
+  return is_plan ? plan->plan->in_c.data() : nullptr;
+}
+
+lading_handle* lading_plan_document(const lading_handle* plan) {
+  return guarded({"plan", PlanStage::kRequest}, [&] {
+    if (plan == nullptr || !plan->plan) return misused("plan", "the handle is no plan");
+    return answered(plan_json(plan->plan->report));
+  });
+}
+
+lading_handle* lading_load(const lading_handle* plan, const lading_memory* memories, uint64_t memory_count,
+                           const lading_callbacks* callbacks) {
+  // Who runs out of memory here may have filled some already.
+  return guarded({"load", std::nullopt, true}, [&] {
+    if (plan == nullptr || !plan->plan) return misused("load", "the handle is no plan");
+    return load(*plan->plan, {memories, memory_count}, callbacks);
+  });
+}
+
+lading_handle* lading_ledger(const lading_handle* load) {
+  return guarded({"ledger", PlanStage::kRequest}, [&] {
+    if (load != nullptr && load->loaded) return answered(ledger_json(*load->loaded));
+    if (load != nullptr && !load->ledger.empty()) return answered(load->ledger);
+    return misused("ledger", "the handle is no load, or one of a load that wrote nothing");
+  });
+}
+
+lading_handle* lading_verify(const char* request) {
+  const auto use = [](const lading::VerifyRequest& parsed) {
+    const auto verification = lading::verify(parsed);
+    if (!verification) return refused("verify", verification.error());
+    const int exit_code = verification->differences.empty() ? 0 : kDiffers;
+    Handle handle = answered(answer_of(*verification, exit_code));
+    handle->exit_code = exit_code;
+    return handle;
+  };
+  return with_request("verify", request, lading::c_api::parse_verify_request, use);
+}
+
+lading_handle* lading_gpus() {
+  return guarded({"gpus", PlanStage::kRequest}, [] { return answered(answer_of(lading::device::survey_gpus())); });
+}

@@ -1,0 +1,209 @@
+#include "api/c_api_answer.h"
+
+#include "base/error_json.h"
+#include "base/json_writer.h"
+
+namespace lading::c_api {
+namespace {
+
+using Lines = JsonWriter::Lines;
+
+void begin(JsonWriter& json, std::string_view kind, int exit_code) {
+  json.begin_object();
+  json.key("schema").string("lading.answer/1");
+  json.key("lading").string(version());
+  json.key("kind").string(kind);
+  json.key("ok").boolean(exit_code == 0);
+  json.key("exit_code").number(static_cast<std::uint64_t>(exit_code));
+}
+
+std::string end(JsonWriter& json, const Errors& warnings, const Errors& problems) {
+  write_errors(json, "warnings", warnings);
+  write_errors(json, "problems", problems);
+  json.end_object();
+  return json.take();
+}
+
+void write_dims(JsonWriter& json, std::string_view key, const Shape& shape) {
+  json.key(key).begin_array(Lines::kOne);
+  for (const std::uint64_t dim : shape) json.number(dim);
+  json.end_array();
+}
+
+void write_strings(JsonWriter& json, std::string_view key, const std::vector<std::string>& strings, Lines lines) {
+  json.key(key).begin_array(lines);
+  for (const std::string& string : strings) json.string(string);
+  json.end_array();
+}
+
+void write_destination(JsonWriter& json, const DestinationInfo& d) {
+  json.begin_object(Lines::kOne);
+  json.key("rank").number(d.rank);
+  json.key("name").string(d.name);
+  json.key("slot").string(d.slot);
+  json.key("unit").string(d.unit);
+  json.key("device").string(d.device);
+  json.key("provenance").string(d.provenance);
+  json.key("dtype").string(name(d.dtype));
+  write_dims(json, "shape", d.shape);
+  write_dims(json, "local_shape", d.local_shape);
+  json.key("size_bytes").number(d.size_bytes);
+  write_strings(json, "aliases", d.aliases, Lines::kOne);
+  json.end_object();
+}
+
+// What is known once it is planned.
+void write_plan(JsonWriter& json, const PlanReport& plan, double planning_seconds) {
+  std::uint64_t bytes = 0;
+  for (const RankTotals& rank : plan.ranks) bytes += rank.owned_bytes;
+  json.key("path").string(plan.path);
+  json.key("plan_digest").string(plan.digest);
+  json.key("mesh").string(plan.mesh);
+  json.key("rank_count").number(plan.rank_count);
+  json.key("bytes").number(bytes);
+  json.key("bytes_proved").number(plan.bytes_proved);
+  json.key("planning_seconds").number(planning_seconds);
+  json.key("ranks").begin_array();
+  for (const RankTotals& rank : plan.ranks) {
+    json.begin_object(Lines::kOne);
+    json.key("rank").number(rank.rank);
+    json.key("read_bytes").number(rank.read_bytes);
+    json.key("owned_bytes").number(rank.owned_bytes);
+    json.key("staging_bytes").number(rank.staging_bytes);
+    json.end_object();
+  }
+  json.end_array();
+  json.key("ignored_keys").begin_array();
+  for (const auto& [key, rule] : plan.ignored_keys) {
+    json.begin_object(Lines::kOne).key("key").string(key).key("rule").string(rule).end_object();
+  }
+  json.end_array();
+  write_strings(json, "unexpected_keys", plan.unexpected_keys, Lines::kMany);
+}
+
+std::string_view word_of(const std::optional<PlanStage>& stage) {
+  if (!stage) return "loading";
+  switch (*stage) {
+    case PlanStage::kRequest: return "request";
+    case PlanStage::kCheckpoint: return "checkpoint";
+    case PlanStage::kDocuments: return "documents";
+    case PlanStage::kPlanning: return "planning";
+    case PlanStage::kProof: return "proof";
+  }
+  return "proof";
+}
+
+std::string_view word_of(HashState state) {
+  switch (state) {
+    case HashState::kNotChecked: return "not_checked";
+    case HashState::kVerified: return "verified";
+    case HashState::kUnknown: return "unknown";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string answer_of(const Refusal& refusal, const Errors& problems) {
+  JsonWriter json;
+  begin(json, refusal.kind, refusal.exit_code);
+  json.key("stage").string(word_of(refusal.stage));
+  json.key("begun").boolean(refusal.begun);
+  return end(json, {}, problems);
+}
+
+std::string answer_of(const Inspection& inspection) {
+  JsonWriter json;
+  begin(json, "inspect", 0);
+  json.key("path").string(inspection.path);
+  if (inspection.index_path) json.key("index").string(*inspection.index_path);
+  json.key("tensor_bytes").number(inspection.tensor_bytes);
+  json.key("shards").begin_array();
+  for (const ShardInfo& shard : inspection.shards) {
+    json.begin_object(Lines::kOne);
+    json.key("name").string(shard.name);
+    json.key("path").string(shard.path);
+    json.key("size_bytes").number(shard.size_bytes);
+    json.key("hash").string(word_of(shard.hash));
+    json.key("metadata").begin_object();
+    for (const auto& [key, value] : shard.metadata) json.key(key).string(value);
+    json.end_object().end_object();
+  }
+  json.end_array();
+  json.key("tensors").begin_array();
+  for (const TensorInfo& tensor : inspection.tensors) {
+    json.begin_object(Lines::kOne);
+    json.key("name").string(tensor.name);
+    json.key("dtype").string(tensor.dtype_name);
+    write_dims(json, "shape", tensor.shape);
+    json.key("shard").string(inspection.shards[tensor.shard].name);
+    json.key("bytes").begin_array().number(tensor.bytes.begin).number(tensor.bytes.end).end_array();
+    json.end_object();
+  }
+  json.end_array();
+  return end(json, inspection.warnings, {});
+}
+
+std::string answer_of(const Planned& planned) {
+  JsonWriter json;
+  begin(json, "plan", 0);
+  write_plan(json, planned.plan, planned.planning_seconds);
+  json.key("destinations").begin_array();
+  for (const DestinationInfo& destination : planned.destinations) write_destination(json, destination);
+  json.end_array();
+  return end(json, planned.plan.warnings, {});
+}
+
+std::string answer_of(const Report& report) {
+  JsonWriter json;
+  begin(json, "load", 0);
+  write_plan(json, report.plan, report.planning_seconds);
+  json.key("loading_seconds").number(report.loading_seconds);
+  json.key("opening_seconds").number(report.opening_seconds);
+  json.key("closing_seconds").number(report.closing_seconds);
+  json.key("read_bytes").number(report.read_bytes);
+  json.key("staging_bytes").number(report.staging_bytes);
+  json.key("threads").number(std::uint64_t{report.threads});
+  write_strings(json, "notes", report.notes, Lines::kMany);
+  // Twenty thousand destinations are megabytes of JSON: the plan has told them already.
+  json.key("digests").begin_array();
+  for (const LoadedTensor& tensor : report.tensors) json.string(tensor.digest);
+  json.end_array();
+  return end(json, report.plan.warnings, {});
+}
+
+std::string answer_of(const Verification& verification, int exit_code) {
+  JsonWriter json;
+  begin(json, "verify", exit_code);
+  json.key("tensors_verified").number(verification.tensors_verified);
+  json.key("tensors_partly_verified").number(verification.tensors_partly_verified);
+  json.key("records_verified").number(verification.records_verified);
+  json.key("read_bytes").number(verification.read_bytes);
+  json.key("not_verified").begin_array();
+  for (const auto& [tensor, reason] : verification.not_verified) {
+    json.begin_object(Lines::kOne).key("name").string(tensor).key("reason").string(reason).end_object();
+  }
+  json.end_array();
+  return end(json, {}, verification.differences);
+}
+
+std::string answer_of(const device::GpuSurvey& survey) {
+  JsonWriter json;
+  begin(json, "gpus", 0);
+  json.key("driver").string(survey.driver);
+  json.key("why_none").string(survey.why_none);
+  json.key("gpus").begin_array();
+  for (const device::GpuInfo& gpu : survey.gpus) {
+    json.begin_object(Lines::kOne);
+    json.key("index").number(std::uint64_t{gpu.index});
+    json.key("name").string(gpu.name);
+    json.key("sm").number(std::uint64_t{gpu.sm});
+    json.key("total_bytes").number(gpu.total_bytes);
+    json.key("free_bytes").number(gpu.free_bytes);
+    json.end_object();
+  }
+  json.end_array();
+  return end(json, {}, {});
+}
+
+}  // namespace lading::c_api

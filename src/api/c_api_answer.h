@@ -1,0 +1,37 @@
+// Answers of the C ABI: JSON texts of the schema lading.answer/1 (docs/schema/request.md). Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/gpus.h"
+#include "lading/inspect.h"
+#include "lading/load.h"
+#include "lading/plan.h"
+#include "lading/verify.h"
+
+namespace lading::c_api {
+
+struct Refusal {
+  std::string_view kind;           ///< of the answer that there would have been: "plan"
+  std::optional<PlanStage> stage;  ///< nothing: it was planned, and the load failed
+  bool begun = false;              ///< destinations are incomplete
+  int exit_code = 1;
+};
+
+struct Planned {
+  const PlanReport& plan;
+  const std::vector<DestinationInfo>& destinations;
+  double planning_seconds = 0;
+};
+
+[[nodiscard]] std::string answer_of(const Refusal& refusal, const Errors& problems);
+[[nodiscard]] std::string answer_of(const Inspection& inspection);
+[[nodiscard]] std::string answer_of(const Planned& planned);
+[[nodiscard]] std::string answer_of(const Report& report);
+[[nodiscard]] std::string answer_of(const Verification& verification, int exit_code);
+[[nodiscard]] std::string answer_of(const device::GpuSurvey& survey);
+
+}  // namespace lading::c_api

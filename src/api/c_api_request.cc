@@ -1,0 +1,205 @@
+#include "api/c_api_request.h"
+
+#include <array>
+#include <limits>
+
+#include "api/document.h"
+#include "base/json_fields.h"
+
+namespace lading::c_api {
+namespace {
+
+constexpr std::string_view kSchema = "lading.request/1";
+
+constexpr std::array<std::pair<std::string_view, TrailingBytesPolicy>, 2> kTrailingBytes = {
+    {{"refuse", TrailingBytesPolicy::kRefuse}, {"allow", TrailingBytesPolicy::kAllow}}};
+constexpr std::array<std::pair<std::string_view, ReadMethod>, 5> kReadMethods = {
+    {{"auto", ReadMethod::kAuto},
+     {"pread", ReadMethod::kPread},
+     {"direct", ReadMethod::kDirect},
+     {"uring", ReadMethod::kUring},
+     {"uring-direct", ReadMethod::kUringDirect}}};
+
+// The characters of an object in the text that it was parsed from. The text is known to be JSON.
+std::string object_text(std::string_view text, const JsonValue& object) {
+  const auto begin = static_cast<std::size_t>(object.offset());
+  std::size_t depth = 0;
+  bool in_string = false;
+  for (std::size_t i = begin; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if ((c == '}' || c == ']') && --depth == 0) {
+      return std::string(text.substr(begin, i + 1 - begin));
+    }
+  }
+  LADING_CHECK(false);
+  return {};
+}
+
+// What all requests have in common, and the kinds of fields that only requests have.
+class Reader {
+ public:
+  Reader(std::string_view json, const JsonDocument& document)
+      : json_(json), fields_(begin_document(document, kSchema, errors_)) {}
+
+  JsonFields& fields() { return fields_; }
+
+  template <class Place>  // the members that the requests of the C++ API share by name
+  void place(std::string& checkpoint, Place& place) {
+    fields_.string("checkpoint", checkpoint);
+    text("root", place.root);
+    text("revision", place.revision);
+    fields_.optional_word("trailing_bytes", kTrailingBytes, place.trailing_bytes);
+  }
+
+  void text(std::string_view key, std::optional<std::string>& out) {
+    const auto value = fields_.find(key);
+    if (!value) return;
+    if (value->is_string()) {
+      out = std::string(value->text());
+    } else {
+      fields_.problem(*value, key, "not a string", "a string");
+    }
+  }
+
+  void document(std::string_view key, std::optional<PlanDocument>& out) {
+    if (const auto value = fields_.find(key)) read_document(*value, key, out);
+  }
+
+  void required_document(std::string_view key, PlanDocument& out) {
+    std::optional<PlanDocument> document;
+    if (const auto value = fields_.require(key)) read_document(*value, key, document);
+    if (document) out = *std::move(document);
+  }
+
+  void threads(std::uint32_t& out) {
+    const auto value = fields_.find("threads");
+    if (!value) return;
+    const auto number = value->as_uint64();
+    if (number && *number <= std::numeric_limits<std::uint32_t>::max()) {
+      out = static_cast<std::uint32_t>(*number);
+    } else {
+      fields_.problem(*value, "threads", "not a number of threads", "a whole number; 0 is as many as help");
+    }
+  }
+
+  void ranks(std::optional<std::vector<std::uint64_t>>& out) {
+    const auto value = fields_.find("ranks");
+    if (!value) return;
+    if (value->is_string() && value->text() == "all") {
+      out.reset();
+      return;
+    }
+    std::vector<std::uint64_t> ranks;
+    bool is_good = value->is_array();
+    for (const JsonMember element : *value) {
+      const auto rank = element.value.as_uint64();
+      is_good = is_good && rank;
+      ranks.push_back(rank.value_or(0));
+    }
+    if (is_good) {
+      out = std::move(ranks);
+    } else {
+      fields_.problem(*value, "ranks", "not a list of ranks", "an array of whole numbers, or \"all\"");
+    }
+  }
+
+  void tp_plan(std::vector<std::pair<std::string, std::string>>& out) {
+    fields_.optional_each("tp_plan", [&](const JsonValue& element, const std::string& path) {
+      auto& [pattern, style] = out.emplace_back();
+      JsonFields rule(element, path, errors_);
+      rule.string("pattern", pattern);
+      rule.string("style", style);
+      rule.finish();
+    });
+  }
+
+  template <class Parsed>
+  Result<Parsed, Errors> finish(Parsed parsed) {
+    fields_.finish();
+    if (errors_.empty()) return parsed;
+    errors_.relocate("request (text)", 0);
+    return fail(std::move(errors_));
+  }
+
+ private:
+  void read_document(const JsonValue& value, std::string_view key, std::optional<PlanDocument>& out) {
+    if (value.is_object()) {
+      out = PlanDocument::text(object_text(json_, value));
+    } else if (value.is_string()) {
+      out = PlanDocument::file(std::string(value.text()));
+    } else {
+      fields_.problem(value, key, "no document", "an object, or the path of a file that holds it");
+    }
+  }
+
+  std::string_view json_;
+  Errors errors_;
+  JsonFields fields_;
+};
+
+Result<JsonDocument, Errors> parse(std::string_view json) {
+  return read_document(PlanDocument::text(std::string(json)), {"request"});
+}
+
+}  // namespace
+
+Result<InspectRequest, Errors> parse_inspect_request(std::string_view json) {
+  LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
+  Reader reader(json, document);
+  InspectRequest request;
+  reader.place(request.checkpoint, request.options);
+  bool verify_hash = false;
+  reader.fields().optional_boolean("verify_hash", verify_hash);
+  request.options.hash = verify_hash ? HashCheck::kVerify : HashCheck::kSkip;
+  return reader.finish(std::move(request));
+}
+
+Result<Request, Errors> parse_load_request(std::string_view json) {
+  LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
+  Reader reader(json, document);
+  Request request;
+  PlanRequest& plan = request.plan;
+  reader.place(plan.checkpoint, plan);
+  reader.document("skeleton", plan.skeleton);
+  reader.document("layout", plan.layout);
+  reader.document("mapping", plan.mapping);
+  reader.document("policy", plan.policy);
+  JsonFields& fields = reader.fields();
+  fields.optional_string("mesh", plan.mesh);
+  fields.optional_string("strategy", plan.strategy);
+  reader.tp_plan(plan.tp_plan);
+  reader.ranks(plan.ranks);
+  fields.optional_string("device", plan.device);
+  if (const auto value = fields.find("devices_per_node")) {
+    plan.devices_per_node = value->as_uint64();
+    if (!plan.devices_per_node) fields.problem(*value, "devices_per_node", "not a whole number", "a whole number");
+  }
+  reader.threads(request.threads);
+  fields.optional_word("read_method", kReadMethods, request.read_method);
+  bool digests = true;
+  fields.optional_boolean("digests", digests);
+  request.digests = digests ? Digests::kOn : Digests::kOff;
+  bool poison = false;
+  fields.optional_boolean("poison", poison);
+  request.poison = poison ? PoisonFirst::kYes : PoisonFirst::kNo;
+  return reader.finish(std::move(request));
+}
+
+Result<VerifyRequest, Errors> parse_verify_request(std::string_view json) {
+  LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
+  Reader reader(json, document);
+  VerifyRequest request;
+  reader.place(request.checkpoint, request);
+  reader.required_document("ledger", request.ledger);
+  reader.threads(request.threads);
+  return reader.finish(std::move(request));
+}
+
+}  // namespace lading::c_api

@@ -1,0 +1,26 @@
+// Requests of the C ABI: JSON texts of schema lading.request/1 → requests of the C++ API (docs/schema/request.md).
+//
+// Each function takes the fields that mean something to it and refuses the others by name. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lading/inspect.h"
+#include "lading/load.h"
+#include "lading/result.h"
+#include "lading/verify.h"
+
+namespace lading::c_api {
+
+struct InspectRequest {
+  std::string checkpoint;
+  InspectOptions options;
+};
+
+[[nodiscard]] Result<InspectRequest, Errors> parse_inspect_request(std::string_view json);
+/// Of a plan, and of how it shall be loaded.
+[[nodiscard]] Result<Request, Errors> parse_load_request(std::string_view json);
+[[nodiscard]] Result<VerifyRequest, Errors> parse_verify_request(std::string_view json);
+
+}  // namespace lading::c_api

@@ -1,0 +1,56 @@
+#include "lading/doctor.h"
+
+#include <algorithm>
+
+#include "api/doctor_findings.h"
+#include "source/checkpoint_source.h"
+
+namespace lading {
+namespace {
+
+using source::CheckpointSource;
+
+std::optional<io::Residency> residency_of(const CheckpointSource& checkpoint) {
+  io::Residency sum;
+  for (const source::SourceFile& shard : checkpoint.shards()) {
+    const auto file = checkpoint.open_file(shard);
+    if (!file) return std::nullopt;
+    const auto found = io::residency(*file, {0, file->size_bytes()});
+    if (!found) return std::nullopt;
+    sum.resident_pages += found->resident_pages;
+    sum.pages += found->pages;
+  }
+  return sum;
+}
+
+// The largest shard stands for all.
+Result<io::PlaceFacts> look_at_shards(const CheckpointSource& checkpoint) {
+  const auto& shards = checkpoint.shards();
+  const auto largest = std::max_element(shards.begin(), shards.end(), [](const auto& a, const auto& b) {
+    return a.identity.size_bytes < b.identity.size_bytes;
+  });
+  LADING_ASSIGN_OR_RETURN(const io::File file, checkpoint.open_file(*largest));
+  return io::look_at_file(file);
+}
+
+}  // namespace
+
+Result<std::vector<Finding>> examine_machine(const DoctorRequest& request) {
+  if (request.path.empty() || request.path.find('\0') != std::string::npos)
+    return fail(Error(Code::kUsage, "the path is empty or holds a NUL").in_file(request.path));
+  DoctorFacts facts;
+  if (const auto checkpoint = CheckpointSource::open(request.path, {})) {
+    CheckpointFacts& found = facts.checkpoint.emplace();
+    for (const source::SourceFile& shard : checkpoint->shards()) found.size_bytes += shard.identity.size_bytes;
+    found.residency = residency_of(*checkpoint);
+    LADING_ASSIGN_OR_RETURN(facts.place, look_at_shards(*checkpoint));
+  } else {
+    LADING_ASSIGN_OR_RETURN(facts.place, io::look_at_place(request.path));
+    facts.checkpoint_is_refused = checkpoint.error().front().code != Code::kNotACheckpoint;
+  }
+  facts.machine = io::look_at_machine();
+  facts.gpus = device::survey_gpus();
+  return diagnose(facts);
+}
+
+}  // namespace lading

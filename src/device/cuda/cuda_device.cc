@@ -1,0 +1,142 @@
+#include "device/cuda/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "device/cuda/cuda_gpu.h"
+#include "device/cuda/cuda_lane.h"
+
+namespace lading::device::cuda {
+namespace {
+
+class CudaDevice : public Device {
+ public:
+  explicit CudaDevice(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+
+  ~CudaDevice() override {
+    if (sums_ != 0) gpu_->call_freely(gpu_->driver().free, sums_);
+  }
+
+  [[nodiscard]] std::string name() const override { return gpu_->name(); }
+  [[nodiscard]] bool is_host() const override { return false; }
+
+  [[nodiscard]] std::uint64_t lane_bytes(const LaneOptions& options) const override {
+    return CudaLane::size_bytes(options);
+  }
+
+  Result<std::unique_ptr<Lane>> open_lane(const LaneOptions& options) override {
+    if (accounts_ == nullptr && options.accounts != nullptr) LADING_TRY(open_accounts(*options.accounts));
+    return CudaLane::open(gpu_, options, sums_);
+  }
+
+  [[nodiscard]] Result<void> check(std::span<const std::byte> memory) const override {
+    const auto address = reinterpret_cast<Address>(memory.data());
+    if (memory.empty() || is_known(address, memory.size())) return {};
+    const Driver& driver = gpu_->driver();
+    unsigned kind = 0;
+    int index = -1;
+    const Status of_kind =
+        gpu_->call_freely(driver.pointer_attribute, static_cast<void*>(&kind), kPointerMemoryType, address);
+    const Status of_index =
+        gpu_->call_freely(driver.pointer_attribute, static_cast<void*>(&index), kPointerOrdinal, address);
+    if (gpu_->is_lost()) return gpu_->judge("looking at the memory that was handed in", of_kind);
+    const bool is_of_device = of_kind == kSuccess && of_index == kSuccess && kind == kMemoryOfDevice;
+    if (is_of_device && index == gpu_->index()) {
+      remember(address);
+      return {};
+    }
+    return fail(Error(Code::kUsage, "the memory that was handed in is not on the tensor's device")
+                    .by_rule("R34")
+                    .wanted(fmt::format("memory of {}", name()))
+                    .got(is_of_device ? fmt::format("memory of cuda:{}", index) : "memory that no GPU owns")
+                    .try_this("allocate it on the device that the layout names for this rank"));
+  }
+
+  Result<std::shared_ptr<std::byte>> allocate(std::uint64_t size_bytes) override {
+    if (size_bytes == 0) return std::shared_ptr<std::byte>();
+    const Driver& driver = gpu_->driver();
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    LADING_TRY(gpu_->call("asking for free memory", driver.memory_info, &free_bytes, &total_bytes));
+    if (size_bytes > free_bytes) return fail(short_of(size_bytes, free_bytes));
+    Address address = 0;
+    const Status status = gpu_->call_freely(driver.allocate, &address, std::size_t{size_bytes});
+    if (status == kOutOfMemory) return fail(short_of(size_bytes, free_bytes));
+    LADING_TRY(gpu_->judge("allocating memory", status));
+    return std::shared_ptr<std::byte>(reinterpret_cast<std::byte*>(address), [gpu = gpu_](std::byte* memory) {
+      gpu->call_freely(gpu->driver().free, reinterpret_cast<Address>(memory));
+    });
+  }
+
+  Result<void> collect_digests() override {
+    if (accounts_ == nullptr) return {};
+    std::vector<std::uint64_t> sums(2 * accounts_->count());
+    const Driver& driver = gpu_->driver();
+    LADING_TRY(gpu_->call("fetching digests", driver.copy_to_host, static_cast<void*>(sums.data()), sums_,
+                          sums.size() * sizeof(std::uint64_t), Stream{nullptr}));
+    LADING_TRY(gpu_->call("fetching digests", driver.synchronize_context));
+    for (std::size_t i = 0; i < accounts_->count(); ++i) {
+      accounts_->add(static_cast<std::uint32_t>(i), {{sums[2 * i], sums[2 * i + 1]}});
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::vector<std::string> take_notes() override { return gpu_->take_notes(); }
+
+ private:
+  [[nodiscard]] Error short_of(std::uint64_t wanted_bytes, std::uint64_t free_bytes) const {
+    const std::uint64_t short_bytes = wanted_bytes > free_bytes ? wanted_bytes - free_bytes : 0;
+    return Error(Code::kDeviceMemory,
+                 fmt::format("{} has too little memory free, {} bytes short; nothing was written", name(), short_bytes))
+        .by_rule("R64")
+        .wanted(fmt::format("{} bytes", wanted_bytes))
+        .got(fmt::format("{} bytes free", free_bytes))
+        .try_this("free device memory, cut the model over more GPUs, or ask for a narrower dtype");
+  }
+
+  // Frameworks cut tensors out of large allocations: what is known of one is known of all tensors in it.
+  [[nodiscard]] bool is_known(Address begin, std::uint64_t size_bytes) const {
+    return begin >= known_begin_ && size_bytes <= known_bytes_ && begin - known_begin_ <= known_bytes_ - size_bytes;
+  }
+
+  void remember(Address address) const {
+    const Driver& driver = gpu_->driver();
+    Address begin = 0;
+    std::size_t size_bytes = 0;
+    const Status of_begin =
+        gpu_->call_freely(driver.pointer_attribute, static_cast<void*>(&begin), kPointerRangeStart, address);
+    const Status of_size =
+        gpu_->call_freely(driver.pointer_attribute, static_cast<void*>(&size_bytes), kPointerRangeSize, address);
+    if (of_begin != kSuccess || of_size != kSuccess) return;
+    known_begin_ = begin;
+    known_bytes_ = size_bytes;
+  }
+
+  Result<void> open_accounts(DigestAccounts& accounts) {
+    const Driver& driver = gpu_->driver();
+    const std::size_t size_bytes = std::max<std::size_t>(1, accounts.count()) * sizeof(Digest);
+    if (sums_ == 0) LADING_TRY(gpu_->call("allocating memory for digests", driver.allocate, &sums_, size_bytes));
+    LADING_TRY(gpu_->call("clearing digests", driver.set_bytes, sums_, static_cast<unsigned char>(0), size_bytes,
+                          Stream{nullptr}));
+    LADING_TRY(gpu_->call("clearing digests", driver.synchronize_context));
+    accounts_ = &accounts;
+    return {};
+  }
+
+  std::shared_ptr<Gpu> gpu_;
+  DigestAccounts* accounts_ = nullptr;
+  Address sums_ = 0;
+  mutable Address known_begin_ = 0;  ///< an allocation of this device that check() has met
+  mutable std::uint64_t known_bytes_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> open_gpu(int index) {
+  LADING_ASSIGN_OR_RETURN(std::shared_ptr<Gpu> gpu, Gpu::open(index));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(std::move(gpu)));
+}
+
+}  // namespace lading::device::cuda

@@ -1,0 +1,153 @@
+#include "device/cuda/cuda_gpu.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "device/cuda/kernel_images.h"
+#include "device/cuda/kernel_jobs.h"
+
+namespace lading::device::cuda {
+namespace {
+
+// What a context survives: a refused argument, no memory, an image for another GPU. Everything else ends it.
+constexpr std::array kSurvivable = {kSuccess,    kInvalidValue,   kOutOfMemory,     kInvalidImage, kNoBinaryForGpu,
+                                    kInvalidPtx, kUnsupportedPtx, kOperatingSystem, kNotSupported};
+
+bool is_of_image(Status status) {
+  return status == kInvalidImage || status == kNoBinaryForGpu || status == kInvalidPtx || status == kUnsupportedPtx;
+}
+
+}  // namespace
+
+bool runs_on(unsigned image_sm, int major, int minor) {
+  return image_sm / 10 == static_cast<unsigned>(major) && image_sm % 10 <= static_cast<unsigned>(minor);
+}
+
+Result<std::shared_ptr<Gpu>> Gpu::open(int index) {
+  LADING_ASSIGN_OR_RETURN(const Driver driver, Driver::find());
+  int count = 0;
+  if (const Status status = driver.device_count(&count); status != kSuccess) {
+    return fail(driver.error(status, "counting GPUs failed"));
+  }
+  if (index < 0 || index >= count) {
+    return fail(Error(Code::kNoDevice, fmt::format("there is no cuda:{} here", index))
+                    .by_rule("R34")
+                    .wanted(fmt::format("an index below {}", count))
+                    .got(std::to_string(index))
+                    .try_this("look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and at the layout's devices"));
+  }
+  static std::mutex mutex;
+  static std::map<int, std::weak_ptr<Gpu>> in_use;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Gpu> gpu = in_use[index].lock();
+  if (gpu == nullptr) {
+    gpu.reset(new Gpu(driver, index));
+    LADING_TRY(gpu->start());
+    in_use[index] = gpu;
+  }
+  // Destinations may still be written or read by what the caller has issued on streams of its own.
+  LADING_TRY(gpu->call("waiting for the work under way", gpu->driver_.synchronize_context));
+  return gpu;
+}
+
+Result<void> Gpu::start() {
+  if (const Status status = driver_.device_get(&device_, index_); status != kSuccess) {
+    return fail(driver_.error(status, name() + ": looking it up failed"));
+  }
+  Context context = nullptr;
+  if (const Status status = driver_.retain_context(&context, device_); status != kSuccess) {
+    return fail(driver_.error(status, name() + ": taking its primary context failed")
+                    .try_this("look at nvidia-smi: is the GPU in exclusive mode, out of memory, or in error?"));
+  }
+  context_ = context;
+  return load_kernels();
+}
+
+Result<void> Gpu::load_kernels() {
+  int major = 0;
+  int minor = 0;
+  LADING_TRY(call("asking for its kind", driver_.device_attribute, &major, kComputeCapabilityMajor, device_));
+  LADING_TRY(call("asking for its kind", driver_.device_attribute, &minor, kComputeCapabilityMinor, device_));
+  std::vector<KernelImage> images;
+  for (const KernelImage& image : kernel_images()) {
+    if (image.sm == 0 || runs_on(image.sm, major, minor)) images.push_back(image);
+  }
+  // The nearest machine code first, and PTX, which the driver compiles, if nothing else runs.
+  std::sort(images.begin(), images.end(), [](const KernelImage& a, const KernelImage& b) { return a.sm > b.sm; });
+  Status status = kNoBinaryForGpu;
+  for (const KernelImage& image : images) {
+    status = call_freely(driver_.load_module, &module_, static_cast<const void*>(image.bytes.data()));
+    if (status == kSuccess && image.sm == 0) {
+      add_note(fmt::format("{} (compute capability {}.{}): the driver compiles the kernels at the first load", name(),
+                           major, minor));
+    }
+    if (!is_of_image(status)) break;
+  }
+  if (images.empty()) {
+    return fail(Error(Code::kNoDevice, "this build of lading has no code for GPUs")
+                    .try_this("build it with clang, which writes that code (LADING_WITH_CUDA_KERNELS=ON)"));
+  }
+  LADING_TRY(judge("loading the kernels", status));
+  LADING_TRY(call("finding a kernel", driver_.find_function, &move_, module_, kMoveKernel));
+  LADING_TRY(call("finding a kernel", driver_.find_function, &digest_, module_, kDigestKernel));
+  LADING_TRY(call("finding a kernel", driver_.find_function, &fill_, module_, kFillKernel));
+  return call("finding a kernel", driver_.find_function, &sample_, module_, kSampleKernel);
+}
+
+thread_local Gpu* Gpu::attached_ = nullptr;
+
+void Gpu::attach() {
+  if (is_lost() || attached_ != nullptr || driver_.push_context(context_) != kSuccess) return;
+  attached_ = this;
+}
+
+void Gpu::detach() {
+  if (attached_ != this) return;
+  attached_ = nullptr;
+  Context ours = nullptr;
+  driver_.pop_context(&ours);
+}
+
+Gpu::~Gpu() {
+  if (context_ == nullptr || is_lost()) return;
+  if (module_ != nullptr) call_freely(driver_.unload_module, module_);
+  driver_.release_context(device_);
+}
+
+std::string Gpu::name() const { return fmt::format("cuda:{}", index_); }
+
+Status Gpu::note_status(Status status) {
+  const bool is_survivable = std::find(kSurvivable.begin(), kSurvivable.end(), status) != kSurvivable.end();
+  return is_survivable ? status : lose(status);
+}
+
+Status Gpu::lose(Status status) {
+  last_status_ = status;
+  is_lost_ = true;
+  return status;
+}
+
+Result<void> Gpu::judge(std::string_view doing, Status status) const {
+  if (status == kSuccess) return {};
+  Error error = driver_.error(status, fmt::format("{}: {} failed", name(), doing));
+  if (status == kOutOfMemory) error.code = Code::kDeviceMemory;
+  if (is_lost() && error.remedy.empty()) {
+    error.remedy = "the GPU's context is gone: start the process anew; look at nvidia-smi and dmesg (Xid)";
+  }
+  return fail(std::move(error));
+}
+
+void Gpu::add_note(std::string note) {
+  const std::lock_guard lock(notes_mutex_);
+  if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(std::move(note));
+}
+
+std::vector<std::string> Gpu::take_notes() {
+  const std::lock_guard lock(notes_mutex_);
+  return std::move(notes_);
+}
+
+}  // namespace lading::device::cuda

@@ -1,0 +1,108 @@
+// CudaLane: two streams of one GPU, and the pinned slots that one thread reads files into.
+//
+// What may go as it is (dense bytes, rows) is copied from the slot to its place; what must be cast or scattered is
+// copied to a twin of the slot on the GPU in one piece, and a kernel distributes it. Digests are taken by kernels that
+// read device memory. Copies have a stream of their own, so that none waits for a kernel but one that would overwrite
+// what the kernel reads.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "device/cuda/cuda_gpu.h"
+#include "device/cuda/job_pages.h"
+#include "device/cuda/kernel_jobs.h"
+#include "device/device.h"
+#include "device/slab.h"
+
+namespace lading::device::cuda {
+
+class CudaLane : public Lane {
+ public:
+  /// `sums` is device memory with two numbers for each account, or 0.
+  static Result<std::unique_ptr<Lane>> open(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums);
+  /// Of host memory.
+  static std::size_t size_bytes(const LaneOptions& options);
+  ~CudaLane() override;
+
+  void attach() override { gpu_->attach(); }
+  void detach() override { gpu_->detach(); }
+
+  Result<std::span<std::byte>> acquire_slot() override;
+  Result<void> release_slot() override;
+  Result<void> move(const Move& move) override;
+  Result<void> fill(const Fill& fill) override;
+  Result<void> sample(const Sample& sample) override;
+  Result<void> digest(const DigestJob& job) override;
+  Result<void> fetch(const std::byte* memory, std::span<std::byte> out) override;
+  Result<void> finish() override;
+
+ private:
+  struct Slot {
+    std::byte* data = nullptr;
+    Event copied = nullptr;       ///< the GPU has read the slot
+    Event distributed = nullptr;  ///< kernels have read its twin
+    Address twin = 0;             ///< on the GPU
+    bool twin_is_read = false;    ///< kernels may still read it
+    bool is_busy = false;         ///< the GPU may still read it
+    bool is_pinned = false;
+  };
+
+  struct Streams {
+    Stream copies = nullptr;
+    Stream kernels = nullptr;
+  };
+
+  CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums, const Streams& streams);
+
+  [[nodiscard]] Slot& slot() { return slots_[current_]; }
+  Result<void> open_events();
+  /// Takes the memory for slots and jobs, and pins it. By the thread that will use it: touching new pages is most of
+  /// the cost, and this way all threads do it at the same time.
+  Result<void> prepare();
+  Result<void> wait_for(Slot& slot);
+  Result<void> make_event(Event& event);
+  Result<void> record(Event event, Stream stream);
+  /// What is issued on the stream from now on begins after the event.
+  Result<void> order(Stream stream, Event event);
+  /// Kernels that are launched from now on begin after the copies that are out.
+  Result<void> order_after_copies();
+  Status pin(std::byte* memory, std::size_t size_bytes);
+  Result<void> pin_what_can_be(Status refusal);
+  Result<void> copy(Address target, const std::byte* source, std::uint64_t size_bytes);
+  Result<void> move_from_slot(const Move& move);
+  Result<void> move_from_elsewhere(const Move& move);
+  void add_move_jobs(const Move& move);
+  Result<void> release();
+  Result<void> launch_moves(Address source);
+  Result<void> wait();
+  void drop_moves();
+  Result<Address> source_of_kernels();
+  Result<void> flush_digests();
+  Result<void> launch(Function kernel, std::uint64_t blocks, void** parameters);
+  /// What a call answers, remembered: after an error nothing more is issued.
+  Result<void> keep(Result<void> result);
+
+  std::shared_ptr<Gpu> gpu_;
+  LaneOptions options_;
+  Address sums_;
+  Streams streams_;
+  Event all_copied_ = nullptr;  ///< all copies that were out when kernels last had to know
+  bool copies_are_out_ = false;
+  JobPages pages_;
+  Slab slab_;               ///< slots, then pages for jobs
+  bool is_pinned_ = false;  ///< all of it, in one piece
+  bool is_prepared_ = false;
+  std::vector<Slot> slots_;
+  std::size_t slots_in_use_;
+  std::size_t current_ = 0;
+  bool is_lent_ = false;
+  bool has_failed_ = false;
+  std::vector<MoveJob> moves_;           ///< from the slot that is lent; `source` counts from its start
+  std::uint64_t moves_begin_bytes_ = 0;  ///< what of the slot they read
+  std::uint64_t moves_end_bytes_ = 0;
+  std::vector<DigestRange> ranges_;
+  std::uint64_t ranges_bytes_ = 0;
+};
+
+}  // namespace lading::device::cuda
