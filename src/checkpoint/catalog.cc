@@ -9,8 +9,14 @@
 namespace lading::checkpoint {
 namespace {
 
-bool by_name(const CatalogTensor& a, const CatalogTensor& b) {
-  const int order = a.name.compare(b.name);
+// A tensor of a header. Sorting these costs less than sorting what they stand for.
+struct Found {
+  HeaderTensor* tensor = nullptr;
+  std::uint32_t file = 0;
+};
+
+bool by_name(const Found& a, const Found& b) {
+  const int order = a.tensor->name.compare(b.tensor->name);
   return order != 0 ? order < 0 : a.file < b.file;
 }
 
@@ -19,21 +25,23 @@ CatalogResult merge(std::vector<std::optional<ShardHeader>> shards) {
   CatalogResult result;
   std::size_t count = 0;
   for (const std::optional<ShardHeader>& shard : shards) count += shard ? shard->header.tensors.size() : 0;
-  std::vector<CatalogTensor>& tensors = result.catalog.tensors;
-  tensors.reserve(count);
+  std::vector<Found> found;
+  found.reserve(count);
   for (std::optional<ShardHeader>& shard : shards) {
     const auto file = static_cast<std::uint32_t>(result.catalog.files.size());
     result.catalog.files.emplace_back();
     if (!shard) continue;
     result.catalog.files.back() = {std::move(shard->name), shard->size_bytes, shard->header.data_begin_bytes,
                                    shard->header.tensors.size(), std::move(shard->header.metadata)};
-    for (HeaderTensor& tensor : shard->header.tensors) {
-      tensors.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.unknown_dtype), std::move(tensor.shape),
-                         file, tensor.bytes});
-    }
+    for (HeaderTensor& tensor : shard->header.tensors) found.push_back({&tensor, file});
     result.warnings.add(std::move(shard->header.warnings));
   }
-  if (!std::is_sorted(tensors.begin(), tensors.end(), by_name)) std::sort(tensors.begin(), tensors.end(), by_name);
+  if (!std::is_sorted(found.begin(), found.end(), by_name)) std::sort(found.begin(), found.end(), by_name);
+  result.catalog.tensors.reserve(count);
+  for (const auto& [tensor, file] : found) {
+    result.catalog.tensors.push_back({std::move(tensor->name), tensor->dtype, std::move(tensor->unknown_dtype),
+                                      std::move(tensor->shape), file, tensor->bytes});
+  }
   return result;
 }
 

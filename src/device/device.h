@@ -86,6 +86,10 @@ class DigestAccounts {
   std::vector<std::atomic<std::uint64_t>> sums_;
 };
 
+/// Slots begin at a multiple of this, and are longer by it than was asked for: so bytes can stand in a slot as they
+/// stand in their file, and reads past the page cache need not move them.
+inline constexpr std::size_t kSlotAlignmentBytes = 4096;
+
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -94,7 +98,7 @@ class Lane {
   virtual void attach() {}
   virtual void detach() {}
 
-  /// A staging slot that nothing reads any more.
+  /// A staging slot that nothing reads any more, of slot_bytes and kSlotAlignmentBytes.
   virtual Result<std::span<std::byte>> acquire_slot() = 0;
   /// The moves from the slot have been issued; it may be lent again once they are done.
   virtual Result<void> release_slot() = 0;

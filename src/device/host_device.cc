@@ -69,10 +69,12 @@ class HostDevice : public Device {
   [[nodiscard]] std::string name() const override { return "cpu"; }
   [[nodiscard]] bool is_host() const override { return true; }
 
-  [[nodiscard]] std::uint64_t lane_bytes(const LaneOptions& options) const override { return options.slot_bytes; }
+  [[nodiscard]] std::uint64_t lane_bytes(const LaneOptions& options) const override {
+    return options.slot_bytes + kSlotAlignmentBytes;
+  }
 
   Result<std::unique_ptr<Lane>> open_lane(const LaneOptions& options) override {
-    LADING_ASSIGN_OR_RETURN(Slab slot, Slab::allocate(options.slot_bytes));
+    LADING_ASSIGN_OR_RETURN(Slab slot, Slab::allocate(lane_bytes(options)));
     return std::unique_ptr<Lane>(new HostLane(std::move(slot), options.accounts));
   }
 

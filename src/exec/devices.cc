@@ -20,6 +20,7 @@ constexpr std::uint64_t kHostSlotBytes = std::uint64_t{1} << 20;
 // A bus wants larger pieces, and one on its way while the next is read (bench/results).
 constexpr std::uint64_t kDeviceSlotBytes = std::uint64_t{4} << 20;
 constexpr std::size_t kDeviceSlots = 2;
+constexpr std::uint64_t kTasksPerThread = 64;
 
 }  // namespace
 
@@ -62,8 +63,9 @@ std::uint32_t fit_lanes(const plan::Plan& plan, const Options& options, std::vec
   // is little to read, large slots would cost more to pin than they save.
   std::uint64_t read_bytes = 0;
   for (const plan::RankPlan& rank : plan.ranks) read_bytes += rank.read_bytes;
-  const std::uint64_t share_bytes = std::min(
-      staging_bytes / wanted / std::max<std::size_t>(1, devices.size()) / kDeviceSlots, read_bytes / wanted / 8);
+  const std::uint64_t share_bytes =
+      std::min(staging_bytes / wanted / std::max<std::size_t>(1, devices.size()) / kDeviceSlots,
+               read_bytes / wanted / kTasksPerThread);
   const std::uint64_t device_slot_bytes = std::clamp(std::bit_floor(share_bytes), kHostSlotBytes, kDeviceSlotBytes);
   for (LoadDevice& device : devices) {
     const bool is_host = device.device->is_host();

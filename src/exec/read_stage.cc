@@ -48,6 +48,11 @@ Result<void> account(const Load& load, const Lanes& lanes, const Step& step) {
   return load.digest(lanes, {step.target, begin, begin + step.target_size_bytes * 8 / element_bits});
 }
 
+// Where in the slot a task's bytes go: as they stand in the file.
+std::byte* place_in(std::span<std::byte> slot, const ReadTask& task) {
+  return slot.data() + task.begin_bytes % device::kSlotAlignmentBytes;
+}
+
 Result<void> fill_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task) {
   Lane& lane = *lanes[task.device];
   if (task.mode == ReadTask::Mode::kInPlace) {
@@ -56,12 +61,13 @@ Result<void> fill_from(const Load& load, const Lanes& lanes, const io::File& fil
     LADING_TRY(read_rows(load, file, task, target, task.rows > 1 ? step.loops.front().target_stride_bytes : 0));
   } else {
     LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane.acquire_slot());
-    LADING_TRY(read_rows(load, file, task, slot.data(), task.row_bytes));
+    std::byte* const read = place_in(slot, task);
+    LADING_TRY(read_rows(load, file, task, read, task.row_bytes));
     for (const Step& step : task.steps) {
       const Work& work = *load.works[step.target];
       const DType from = load.inputs.plan.sources[step.source].dtype;
-      LADING_TRY(lane.move({slot.data() + step.source_begin_bytes, work.memory.data + step.target_begin_bytes,
-                            step.run_elems, from, work.dtype(), step.loops}));
+      LADING_TRY(lane.move({read + step.source_begin_bytes, work.memory.data + step.target_begin_bytes, step.run_elems,
+                            from, work.dtype(), step.loops}));
     }
     LADING_TRY(lane.release_slot());
   }
@@ -175,8 +181,9 @@ Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte*
 Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task) {
   Lane& lane = *lanes[task.device];
   LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane.acquire_slot());
-  LADING_TRY(read_rows(load, file, task, slot.data(), task.row_bytes));
-  for (const Step& step : task.steps) LADING_TRY(compare_step(load, lanes, slot.data(), step));
+  std::byte* const read = place_in(slot, task);
+  LADING_TRY(read_rows(load, file, task, read, task.row_bytes));
+  for (const Step& step : task.steps) LADING_TRY(compare_step(load, lanes, read, step));
   return lane.release_slot();
 }
 

@@ -27,7 +27,7 @@ class Bytes {
   }
   [[nodiscard]] std::uint64_t within(std::uint64_t begin, std::uint64_t end) const {
     std::uint64_t count = 0;
-    for (std::uint64_t b = begin; b < end; ++b) count += times_[b] > 0 ? 1 : 0;
+    for (std::uint64_t b = begin; b < end; ++b) count += times_[b] > 0 ? 1U : 0U;
     return count;
   }
 

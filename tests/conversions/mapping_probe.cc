@@ -91,8 +91,8 @@ void run_loops(const Piece& piece, std::size_t depth, std::vector<std::uint64_t>
 std::vector<std::optional<Element>> elements_of(const Pieces& pieces, const Question& question) {
   std::vector<std::optional<Element>> elements(pieces.shape.num_elems().value_or(0));
   for (const Piece& piece : pieces.pieces) {
-    auto from = piece.source_origin;
-    auto to = piece.target_origin;
+    std::vector<std::uint64_t> from = piece.source_origin;
+    std::vector<std::uint64_t> to = piece.target_origin;
     run_loops(piece, 0, from, to, [&](const auto& source_index, const auto& target_index) {
       Element element;
       element.filled = piece.is_fill();

@@ -111,20 +111,28 @@ Status shim_mapped_address(Address* address, void* memory, unsigned flags) {
   });
 }
 
-Status shim_pointer_attribute(void* value, int attribute, Address address) {
-  return gated(Fn::pointer_attribute, [&](Gpu*) -> Status {
+Status shim_pointer_attributes(unsigned count, int* attributes, void** values, Address address) {
+  return gated(Fn::pointer_attributes, [&](Gpu*) -> Status {
     const std::shared_ptr<Region> region = State::get().memory.find(kAnyGpu, address, 1);
-    if (region == nullptr) return kInvalidValue;
-    const bool is_device = region->kind == Region::Kind::kDevice;
-    switch (attribute) {
-      case device::cuda::kPointerMemoryType:
-        *static_cast<unsigned*>(value) = is_device ? device::cuda::kMemoryOfDevice : 1;
-        return kSuccess;
-      case device::cuda::kPointerOrdinal: *static_cast<int*>(value) = region->owner; return kSuccess;
-      case device::cuda::kPointerRangeStart: *static_cast<Address*>(value) = region->address; return kSuccess;
-      case device::cuda::kPointerRangeSize: *static_cast<std::size_t*>(value) = region->size_bytes; return kSuccess;
-      default: return kInvalidValue;
+    const bool is_device = region != nullptr && region->kind == Region::Kind::kDevice;
+    for (unsigned i = 0; i < count; ++i) {
+      switch (attributes[i]) {
+        case device::cuda::kPointerMemoryType:
+          *static_cast<unsigned*>(values[i]) = is_device ? device::cuda::kMemoryOfDevice : region != nullptr ? 1 : 0;
+          break;
+        case device::cuda::kPointerOrdinal:
+          *static_cast<int*>(values[i]) = region != nullptr ? region->owner : 0;
+          break;
+        case device::cuda::kPointerRangeStart:
+          *static_cast<Address*>(values[i]) = region != nullptr ? region->address : 0;
+          break;
+        case device::cuda::kPointerRangeSize:
+          *static_cast<std::size_t*>(values[i]) = region != nullptr ? region->size_bytes : 0;
+          break;
+        default: return kInvalidValue;
+      }
     }
+    return kSuccess;
   });
 }
 

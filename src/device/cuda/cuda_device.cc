@@ -34,17 +34,19 @@ class CudaDevice : public Device {
   [[nodiscard]] Result<void> check(std::span<const std::byte> memory) const override {
     const auto address = reinterpret_cast<Address>(memory.data());
     if (memory.empty() || is_known(address, memory.size())) return {};
-    const Driver& driver = gpu_->driver();
+    // Of an address that it does not know, the driver answers zeros.
     unsigned kind = 0;
-    int index = -1;
-    const Status of_kind =
-        gpu_->call_freely(driver.pointer_attribute, static_cast<void*>(&kind), kPointerMemoryType, address);
-    const Status of_index =
-        gpu_->call_freely(driver.pointer_attribute, static_cast<void*>(&index), kPointerOrdinal, address);
-    if (gpu_->is_lost()) return gpu_->judge("looking at the memory that was handed in", of_kind);
-    const bool is_of_device = of_kind == kSuccess && of_index == kSuccess && kind == kMemoryOfDevice;
+    int index = 0;
+    Address begin = 0;
+    std::size_t size_bytes = 0;
+    int attributes[] = {kPointerMemoryType, kPointerOrdinal, kPointerRangeStart, kPointerRangeSize};
+    void* values[] = {&kind, &index, &begin, &size_bytes};
+    LADING_TRY(gpu_->call("looking at the memory that was handed in", gpu_->driver().pointer_attributes, 4U,
+                          static_cast<int*>(attributes), static_cast<void**>(values), address));
+    const bool is_of_device = kind == kMemoryOfDevice;
     if (is_of_device && index == gpu_->index()) {
-      remember(address);
+      known_begin_ = begin;
+      known_bytes_ = size_bytes;
       return {};
     }
     return fail(Error(Code::kUsage, "the memory that was handed in is not on the tensor's device")
@@ -99,19 +101,6 @@ class CudaDevice : public Device {
   // Frameworks cut tensors out of large allocations: what is known of one is known of all tensors in it.
   [[nodiscard]] bool is_known(Address begin, std::uint64_t size_bytes) const {
     return begin >= known_begin_ && size_bytes <= known_bytes_ && begin - known_begin_ <= known_bytes_ - size_bytes;
-  }
-
-  void remember(Address address) const {
-    const Driver& driver = gpu_->driver();
-    Address begin = 0;
-    std::size_t size_bytes = 0;
-    const Status of_begin =
-        gpu_->call_freely(driver.pointer_attribute, static_cast<void*>(&begin), kPointerRangeStart, address);
-    const Status of_size =
-        gpu_->call_freely(driver.pointer_attribute, static_cast<void*>(&size_bytes), kPointerRangeSize, address);
-    if (of_begin != kSuccess || of_size != kSuccess) return;
-    known_begin_ = begin;
-    known_bytes_ = size_bytes;
   }
 
   Result<void> open_accounts(DigestAccounts& accounts) {

@@ -31,9 +31,9 @@ std::uint64_t blocks_for(std::uint64_t elems) {
 }
 
 // Whole pages are pinned.
-constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kPageBytes = kSlotAlignmentBytes;
 std::size_t stride_bytes(const LaneOptions& options) {
-  return (options.slot_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return (options.slot_bytes + kPageBytes - 1) / kPageBytes * kPageBytes + kSlotAlignmentBytes;
 }
 
 std::uint64_t reach_bytes(const Move& move) {
@@ -201,7 +201,7 @@ Result<std::span<std::byte>> CudaLane::acquire_slot() {
   }
   is_lent_ = true;
   drop_moves();
-  return std::span(slot().data, options_.slot_bytes);
+  return std::span(slot().data, options_.slot_bytes + kSlotAlignmentBytes);
 }
 
 Result<void> CudaLane::release_slot() {
@@ -245,7 +245,7 @@ Result<void> CudaLane::move(const Move& move) {
 }
 
 Result<void> CudaLane::move_from_slot(const Move& move) {
-  LADING_CHECK(move.source >= slot().data && move.source + reach_bytes(move) <= slot().data + options_.slot_bytes);
+  LADING_CHECK(move.source >= slot().data && move.source + reach_bytes(move) <= slot().data + stride_bytes(options_));
   if (move.from == move.to) {
     const Rows rows = rows_of(move);
     if (rows.loops.empty() && rows.run_bytes >= kDirectBytes) {
@@ -337,7 +337,7 @@ Result<Address> CudaLane::source_of_kernels() {
   const Driver& driver = gpu_->driver();
   Slot& here = slot();
   if (here.twin == 0) {
-    const Status status = gpu_->call_freely(driver.allocate, &here.twin, std::size_t{options_.slot_bytes});
+    const Status status = gpu_->call_freely(driver.allocate, &here.twin, stride_bytes(options_));
     if (status == kOutOfMemory && here.is_pinned) {
       gpu_->add_note(
           fmt::format("{}: no device memory for staging is left; casts read host memory and are slower", gpu_->name()));

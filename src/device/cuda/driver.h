@@ -89,7 +89,7 @@ struct RowCopy {
   X(register_host, "cuMemHostRegister_v2", void* memory, std::size_t size_bytes, unsigned flags)                      \
   X(unregister_host, "cuMemHostUnregister", void* memory)                                                             \
   X(mapped_address, "cuMemHostGetDevicePointer_v2", Address* address, void* memory, unsigned flags)                   \
-  X(pointer_attribute, "cuPointerGetAttribute", void* value, int attribute, Address address)                          \
+  X(pointer_attributes, "cuPointerGetAttributes", unsigned count, int* attributes, void** values, Address address)    \
   X(copy_to_device, "cuMemcpyHtoDAsync_v2", Address to, const void* from, std::size_t size_bytes, Stream stream)      \
   X(copy_rows, "cuMemcpy2DAsync_v2", const RowCopy* copy, Stream stream)                                              \
   X(copy_to_host, "cuMemcpyDtoHAsync_v2", void* to, Address from, std::size_t size_bytes, Stream stream)              \
