@@ -7,6 +7,9 @@ target_compile_options(lading_options INTERFACE
   -fno-strict-overflow -fstack-protector-strong)
 if(LADING_DEVELOPER)
   target_compile_options(lading_options INTERFACE -Werror)
+else()
+  # What users get does not say where it was built.
+  target_compile_options(lading_options INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
 endif()
 
 set(LADING_SANITIZE "" CACHE STRING "Sanitizers to build with, such as address,undefined")
