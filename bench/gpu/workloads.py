@@ -159,8 +159,10 @@ def verdicts(work: dict, ceilings: dict) -> list[Verdict]:
     lines = []
     if name == "cached":
         pinned = ceilings.get("pinned_gb_per_second")
-        reading = ratio(speed("lading", "loading_seconds"), pinned)
-        lines.append(at_least(name, "loading, planning left out, of the pinned copy", (reading, 0.90), "×"))
+        around = sum(median("lading", f"{part}_seconds") or 0 for part in ("opening", "closing"))
+        loading = median("lading", "loading_seconds")
+        reading = ratio(loading and work["source_bytes"] / (loading - around) / 1e9, pinned)
+        lines.append(at_least(name, "while reading (without opening and closing), of the pinned copy", (reading, 0.90), "×"))
         peak = median("lading", "hwm_above_start_kb")
         lines.append(at_most(name, "host memory above start", (peak and peak / 1e6, 0.3), "GB"))
     absolute = {"cached": 45, "tmpfs": 45, "bf16-f32": 45, "f32-bf16": 50}
