@@ -1,0 +1,385 @@
+"""The engine, through its C ABI (include/lading/lading_c.h), with ctypes. The only door between Python and lading.
+
+    plan = plan({"checkpoint": "org/name", "skeleton": {...}, "ranks": [0]})
+    memories = [allocate(d.size_bytes, d.device) for d in plan.destinations]   # (address, size in bytes)
+    report = plan.load(memories)
+
+Importing this module opens the library and compares its ABI version with the one that is bound here. It does not import
+torch: memory is an address and a size. While the engine works the GIL is free.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import LadingError, Problem
+
+ABI_VERSION = 1
+REQUEST_SCHEMA = "lading.request/1"
+
+_DIFFERENCES = 6  # the exit code of a verification that found some
+
+
+class _Value(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("size_bytes", ctypes.c_uint64), ("dtype", ctypes.c_char_p)]
+
+
+_VALUE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(_Value))
+_PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
+
+
+class _Callbacks(ctypes.Structure):
+    _fields_ = [
+        ("user", ctypes.c_void_p),
+        ("value", _VALUE),
+        ("progress", _PROGRESS),
+        ("cancelled", ctypes.POINTER(ctypes.c_int)),
+    ]
+
+
+def _find_library() -> Path:
+    """LADING_LIBRARY, else the one in the package, else a developer's build beside it."""
+    named = os.environ.get("LADING_LIBRARY")
+    if named:
+        if not Path(named).is_file():
+            raise ImportError(f"LADING_LIBRARY is {named!r}, and there is no such file")
+        return Path(named)
+    package = Path(__file__).resolve().parent
+    checkout = package.parents[1]
+    places = sorted((package / "lib").glob("liblading.so*"))
+    if (checkout / "CMakeLists.txt").is_file():
+        places.append(checkout / "build" / "dev" / "liblading.so")
+    for place in places:
+        if place.is_file():
+            return place
+    raise ImportError(
+        f"liblading.so is neither in {package / 'lib'} nor in a developer's build: install lading again, or say with "
+        "LADING_LIBRARY where it is"
+    )
+
+
+def _open_library(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+        version = library.lading_abi_version
+    except OSError as error:
+        raise ImportError(f"{path} cannot be opened: {error}") from error
+    except AttributeError as error:
+        raise ImportError(f"{path} is no lading library, or one without a C ABI") from error
+    version.restype = ctypes.c_int
+    if version() != ABI_VERSION:
+        raise ImportError(
+            f"{path} has ABI version {version()}, and this Python package needs {ABI_VERSION}: they are of different "
+            "versions of lading. Install lading again, or unset LADING_LIBRARY"
+        )
+    text, handle, pointer = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p
+    for name, result, arguments in (
+        ("lading_version", text, []),
+        ("lading_exit_code", ctypes.c_int, [handle]),
+        ("lading_text", pointer, [handle, ctypes.POINTER(ctypes.c_uint64)]),
+        ("lading_free", None, [handle]),
+        ("lading_inspect", handle, [text]),
+        ("lading_plan", handle, [text]),
+        ("lading_plan_document", handle, [handle]),
+        ("lading_load", handle, [handle, pointer, ctypes.c_uint64, ctypes.POINTER(_Callbacks)]),
+        ("lading_ledger", handle, [handle]),
+        ("lading_verify", handle, [text]),
+        ("lading_gpus", handle, []),
+        ("lading_set_error", None, [text]),
+    ):
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+LIBRARY_PATH = _find_library()
+_library = _open_library(LIBRARY_PATH)
+
+
+class _Answer:
+    """A handle of the engine's, freed with this object."""
+
+    def __init__(self, handle: int | None) -> None:
+        if not handle:
+            raise MemoryError("lading: there is not even memory for an error message")
+        self.handle = handle
+        weakref.finalize(self, _library.lading_free, handle)
+
+    @property
+    def exit_code(self) -> int:
+        return _library.lading_exit_code(self.handle)
+
+    def text(self) -> str:
+        size_bytes = ctypes.c_uint64()
+        address = _library.lading_text(self.handle, ctypes.byref(size_bytes))
+        return ctypes.string_at(address, size_bytes.value).decode()
+
+    def checked(self, *accepted: int) -> str:
+        """The text, or LadingError. `accepted`: exit codes beside 0 that are no error."""
+        text = self.text()
+        if self.exit_code in (0, *accepted):
+            return text
+        answer = json.loads(text)
+        ledger = _Answer(_library.lading_ledger(self.handle))
+        raise LadingError.from_answer(answer, ledger.text() if ledger.exit_code == 0 else "")
+
+
+def _request(fields: Mapping[str, Any]) -> bytes:
+    """A request's JSON. Paths may be path objects; what is None is left out."""
+    given = {key: value for key, value in fields.items() if value is not None}
+    return json.dumps({"schema": REQUEST_SCHEMA, **given}, default=os.fspath, allow_nan=False).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """One memory that a load fills: a tensor's part on a rank (DestinationInfo of the C++ API)."""
+
+    rank: int
+    name: str
+    slot: str
+    unit: str
+    device: str
+    provenance: str
+    dtype: str
+    shape: tuple[int, ...]
+    local_shape: tuple[int, ...]
+    size_bytes: int
+    aliases: tuple[str, ...]
+
+    @classmethod
+    def _of(cls, fields: Mapping[str, Any]) -> Destination:
+        return cls(
+            fields["rank"],
+            fields["name"],
+            fields["slot"],
+            fields["unit"],
+            fields["device"],
+            fields["provenance"],
+            fields["dtype"],
+            tuple(fields["shape"]),
+            tuple(fields["local_shape"]),
+            fields["size_bytes"],
+            tuple(fields["aliases"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostValue:
+    """A tensor's whole value in host memory, row-major. `owner` keeps the memory alive until the load is done."""
+
+    address: int
+    size_bytes: int
+    dtype: str
+    owner: Any = None
+
+    @classmethod
+    def of_bytes(cls, data: bytes | bytearray | memoryview, dtype: str) -> HostValue:
+        """Of a copy of the bytes."""
+        size_bytes = memoryview(data).nbytes
+        copy = (ctypes.c_char * max(1, size_bytes)).from_buffer_copy(bytes(data) or b"\0")
+        return cls(ctypes.addressof(copy), size_bytes, dtype, copy)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    done_bytes: int
+    total_bytes: int
+    read_bytes: int
+
+
+def _warnings(answer: Mapping[str, Any]) -> tuple[Problem, ...]:
+    return tuple(Problem.from_json(warning) for warning in answer["warnings"])
+
+
+class Report:
+    """A load that is done. `digests[i]` is that of `destinations[i]`; "" without digests.
+
+    `answer` is the engine's answer less its digests, with `bytes`, `read_bytes`, `planning_seconds`, … in it
+    (docs/schema/request.md).
+    """
+
+    def __init__(self, answered: _Answer, destinations: Sequence[Destination], answer: dict[str, Any]) -> None:
+        self._answered = answered
+        self.destinations = destinations
+        self.digests: list[str] = answer.pop("digests")
+        self.answer = answer
+        self.warnings = _warnings(answer)
+        self.notes: tuple[str, ...] = tuple(answer["notes"])
+
+    def ledger(self) -> str:
+        """The bill of lading, as JSON text (docs/schema/ledger.md)."""
+        return _Answer(_library.lading_ledger(self._answered.handle)).checked()
+
+
+class _Caller:
+    """What a load calls back. An exception must not cross the engine: it is kept until the engine has returned."""
+
+    def __init__(
+        self,
+        value: Callable[[str, int], HostValue] | None,
+        progress: Callable[[Progress], None] | None,
+        cancelled: Callable[[], bool] | None,
+    ) -> None:
+        self._value = value
+        self._progress = progress
+        self._cancelled = cancelled
+        self._alive: list[tuple[HostValue, bytes]] = []  # the engine borrows them, as this object does
+        self._flag = ctypes.c_int(0)
+        self.stopped_by: BaseException | None = None  # to be raised as it is
+        self.value_error: Exception | None = None  # the reason of a problem that the engine tells
+        # Without a value function the engine says itself whose value is missing. Progress is always asked for: Python
+        # looks at signals, and we at `cancelled`, only when Python runs.
+        self.callbacks = _Callbacks(
+            value=_VALUE(self._on_value) if value else _VALUE(),
+            progress=_PROGRESS(self._on_progress),
+            cancelled=ctypes.pointer(self._flag),
+        )
+        self._look_at_cancelled()
+
+    def stop(self, reason: BaseException | None = None) -> None:
+        self._flag.value = 1
+        self.stopped_by = self.stopped_by or reason
+
+    def _look_at_cancelled(self) -> None:
+        if self._cancelled is not None and self._cancelled():
+            self.stop()
+
+    def _on_progress(self, _user: int, done_bytes: int, total_bytes: int, read_bytes: int) -> int:
+        try:
+            self._look_at_cancelled()
+            if self._progress is not None:
+                self._progress(Progress(done_bytes, total_bytes, read_bytes))
+        except BaseException as error:  # noqa: BLE001
+            self.stop(error)
+        return self._flag.value
+
+    def _on_value(self, _user: int, name: bytes, rank: int, out: Any) -> int:
+        try:
+            value = self._value(name.decode(), rank)
+            dtype = value.dtype.encode()
+            self._alive.append((value, dtype))
+            out[0] = _Value(value.address, value.size_bytes, dtype)
+            self._look_at_cancelled()
+            return 0
+        except Exception as error:  # noqa: BLE001
+            self.value_error = self.value_error or error
+            _library.lading_set_error(f"{type(error).__name__}: {error}".encode(errors="replace"))
+        except BaseException as error:  # noqa: BLE001
+            self.stop(error)
+        return 1
+
+
+@contextlib.contextmanager
+def _interrupts_stop(caller: _Caller) -> Iterator[None]:
+    """Ctrl-C stops the load in order. Somebody else's handler stays, and what it raises in a callback is kept there."""
+    is_ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if not is_ours:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda _signal, _frame: caller.stop(KeyboardInterrupt()))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Plan:
+    """A proved plan. It can be loaded more than once.
+
+    `answer` is the engine's answer less its destinations (docs/schema/request.md).
+    """
+
+    def __init__(self, answered: _Answer) -> None:
+        self._answered = answered
+        self.answer: dict[str, Any] = json.loads(answered.checked())
+        self.destinations = [Destination._of(fields) for fields in self.answer.pop("destinations")]
+        self.warnings = _warnings(self.answer)
+
+    def document(self) -> str:
+        """The whole plan as JSON text (docs/schema/plan.md)."""
+        return _Answer(_library.lading_plan_document(self._answered.handle)).checked()
+
+    def load(
+        self,
+        memories: Sequence[tuple[int, int]],
+        *,
+        value: Callable[[str, int], HostValue] | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> Report:
+        """Fills the destinations. Raises LadingError; `error.begun` says whether anything was written.
+
+        Args:
+            memories: (address, size in bytes), one for each destination, in order: contiguous, on the destination's
+                device, and alive until this returns. Destinations of one unit on one rank have the same memory.
+            value: answers the value of a "host" or "call" tensor, by name and rank. What it raises becomes the cause of
+                the LadingError, which lists all values that could not be had.
+            progress: called several times a second. What it raises stops the load, and is raised when nothing is in
+                flight any more, with the load's LadingError, if it was stopped in time, as its cause. So is
+                KeyboardInterrupt.
+            cancelled: asked several times a second; True stops the load with the code "cancelled".
+        """
+        caller = _Caller(value, progress, cancelled)
+        # Two words a memory, as struct lading_memory has them; an address and a size are both 8 bytes wide.
+        words = array.array("Q", [word for address, size_bytes in memories for word in (address or 0, size_bytes)])
+        with _interrupts_stop(caller):
+            answered = _Answer(
+                _library.lading_load(
+                    self._answered.handle, words.buffer_info()[0], len(memories), ctypes.byref(caller.callbacks)
+                )
+            )
+        failure = None
+        try:
+            answer = json.loads(answered.checked())
+        except LadingError as error:
+            failure = error
+        if caller.stopped_by is not None:
+            raise caller.stopped_by from failure
+        if failure is not None:
+            raise failure from caller.value_error
+        return Report(answered, self.destinations, answer)
+
+
+def version() -> str:
+    """Of the library."""
+    return _library.lading_version().decode()
+
+
+def plan(request: Mapping[str, Any]) -> Plan:
+    """Plans a load and proves the plan: `request` as docs/schema/request.md has it; "schema" may be left out."""
+    return Plan(_Answer(_library.lading_plan(_request(request))))
+
+
+def inspect(checkpoint: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
+    """What a checkpoint holds. Options: root, revision, trailing_bytes, verify_hash."""
+    answered = _Answer(_library.lading_inspect(_request({"checkpoint": checkpoint, **options})))
+    return json.loads(answered.checked())
+
+
+def verify(checkpoint: str | os.PathLike[str], ledger: Any, **options: Any) -> dict[str, Any]:
+    """Compares a ledger (its path, or what json.loads gives) with the files. Where they differ, `ok` is False.
+
+    The differences are in `problems`. Options: root, revision, trailing_bytes, threads.
+    """
+    answered = _Answer(_library.lading_verify(_request({"checkpoint": checkpoint, "ledger": ledger, **options})))
+    return json.loads(answered.checked(_DIFFERENCES))
+
+
+def gpus() -> dict[str, Any]:
+    """The GPUs of this machine, or why none can be used."""
+    return json.loads(_Answer(_library.lading_gpus()).checked())

@@ -1,0 +1,60 @@
+"""What a library knows about its own checkpoints, beyond names: the seam between `materialize` and the library's front.
+
+`huggingface.describe(model, checkpoint)` answers one for a model of transformers, and None for any other. Without
+one, every tensor takes the key of its own name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+
+@dataclasses.dataclass
+class Conversion:
+    """Everything may be left out.
+
+    Attributes:
+        mapping: a document of docs/schema/mapping.md.
+        ignore: further rules of it, of kind `ignore`, by name (R46).
+        pins: (pattern, strength) pairs: names that stay F32 (docs/schema/skeleton.md).
+        ties: names that the library declares to be one tensor.
+        subtree_dtypes: requested dtypes by module name (docs/schema/policy.md), where the user asked for none.
+        constructed_dtypes: of parameters and persistent buffers, as the constructor made them. Under `cast="exact"`
+            what was made in another dtype than the requested one, in a model that was built under that one, stays so.
+        allow_missing: names that the library itself does not expect in a file.
+        adapters: patterns of names that no base checkpoint has, such as LoRA matrices (R65).
+        notes: for the report.
+    """
+
+    mapping: dict[str, Any] | None = None
+    ignore: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    pins: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    ties: list[list[str]] = dataclasses.field(default_factory=list)
+    subtree_dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
+    constructed_dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
+    allow_missing: list[str] = dataclasses.field(default_factory=list)
+    adapters: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def mapping_document(self) -> dict[str, Any] | None:
+        if self.mapping is None and not self.ignore:
+            return None
+        document = dict(self.mapping or {"schema": "lading.mapping/1", "rules": []})
+        document["rules"] = [*document["rules"], *self.ignore]
+        return document
+
+
+def conversion_of(parts: Sequence[nn.Module], checkpoint: str) -> Conversion:
+    """What is known about these parts of a model and this checkpoint."""
+    try:
+        huggingface = importlib.import_module(".huggingface", __package__)
+    except ModuleNotFoundError as error:
+        if error.name != f"{__package__}.huggingface":
+            raise
+        return Conversion()
+    return huggingface.describe(parts[0] if len(parts) == 1 else list(parts), checkpoint) or Conversion()

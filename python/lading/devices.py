@@ -1,0 +1,83 @@
+"""Where this rank's tensors go (R34): one device, with an index, and how it was found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from .errors import LadingError, Problem
+from .inventory import PARAMETER, Entry
+from .placements import Placements, is_dtensor
+
+_REMEDY = 'Write the index ("cuda:0"), or start the ranks with torchrun, which sets LOCAL_RANK'
+
+
+def rank_device(device: Any, placements: Placements, entries: Iterable[Entry]) -> tuple[torch.device, str]:
+    """The device of this rank, and a note for the report. LadingError where nothing fixes it."""
+    entries = [entry for entry in entries if entry.is_tensor]
+    sharded = _mesh_device(placements, entries)
+    if device is None:
+        return _followed(sharded, entries)
+    try:
+        asked = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except RuntimeError as error:
+        raise _refused(f"device is {device!r}, which torch does not know: {str(error).splitlines()[0]}") from error
+    if asked.type == "meta":
+        raise _refused('the device "meta" holds no values')
+    if sharded is not None and sharded.type != asked.type:
+        raise _refused(
+            f"the device is to be {asked}, but the model is sharded over a mesh of {sharded.type} devices",
+            "Leave device out: it follows the mesh",
+        )
+    if asked.type == "cpu":
+        return torch.device("cpu"), "the device is cpu, as asked"
+    if asked.index is not None:
+        if sharded is not None and sharded.index is not None and sharded.index != asked.index:
+            raise _refused(f"the device is to be {asked}, but the model's mesh has this rank on {sharded}")
+        return asked, f"the device is {asked}, as asked"
+    if sharded is not None and sharded.index is not None:
+        return sharded, f"the device is {sharded}: the model's mesh fixes the index"
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    if local_rank.isdigit():
+        found = torch.device(asked.type, int(local_rank))
+        return found, f"the device is {found}: LOCAL_RANK fixes the index"
+    raise _refused(f'"{asked.type}" does not say which one, and neither LOCAL_RANK nor a device mesh does', _REMEDY)
+
+
+def _followed(sharded: torch.device | None, entries: list[Entry]) -> tuple[torch.device, str]:
+    if sharded is not None:
+        return sharded, f"the device is {sharded}, that of the model's mesh"
+    real = {entry.device for entry in entries if not entry.is_meta and entry.kind == PARAMETER}
+    if len(real) == 1:
+        (found,) = real
+        return found, f"the device is {found}, where the model's parameters are"
+    if not real:
+        raise _refused(
+            "the model is on meta and not sharded, so nothing says where it shall go", 'Pass device, such as "cuda:0"'
+        )
+    places = ", ".join(sorted(str(device) for device in real))
+    raise _refused(f"the model's parameters are on several devices: {places}", "Pass device, and all of it goes there")
+
+
+def _mesh_device(placements: Placements, entries: list[Entry]) -> torch.device | None:
+    """That of the tensors' meshes. FSDP2 says its own; DeviceMesh has set the current device of its type."""
+    for unit in placements.units:
+        if unit.device is not None:
+            return _with_index(unit.device)
+    for entry in entries:
+        if is_dtensor(entry.value):
+            return _with_index(torch.device(entry.value.device_mesh.device_type))
+    return None
+
+
+def _with_index(device: torch.device) -> torch.device:
+    if device.type == "cpu" or device.index is not None:
+        return torch.device("cpu") if device.type == "cpu" else device
+    return torch.device(device.type, torch.get_device_module(device.type).current_device())
+
+
+def _refused(message: str, remedy: str = "") -> LadingError:
+    return LadingError(Problem("no_device", message, rule="R34", remedy=remedy), stage="request", exit_code=4)

@@ -1,0 +1,144 @@
+"""LadingError: all that is wrong with a load, in one exception.
+
+    try:
+        lading.materialize(model, "org/name", device="cuda:0")
+    except lading.LadingError as error:
+        print(error)                # every problem, one a line, and what to do about it
+        error.code                  # "plan": a stable word (docs/formats.md), of the first problem
+        error.tensors               # the names that the problems are about
+        [p.rule for p in error.problems]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_SHOWN_CHARACTERS = 200  # of a name; a hostile file can have one of a megabyte
+
+
+def _shown(text: str) -> str:
+    """Safe to print: names come from files, and may hold anything."""
+    if len(text) > _SHOWN_CHARACTERS:
+        text = text[:_SHOWN_CHARACTERS] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. `code` and `message` are always there, the rest as far as it is known."""
+
+    code: str
+    message: str
+    tensor: str | None = None
+    rank: int | None = None
+    rule: str = ""
+    file: str = ""
+    bytes: tuple[int, int] | None = None
+    expected: str = ""
+    found: str = ""
+    remedy: str = ""
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Problem:
+        """Of docs/schema/problems.md. Members that this version does not know are left aside."""
+        known = {key: value for key, value in fields.items() if key in cls.__dataclass_fields__}
+        if "bytes" in known:
+            known["bytes"] = tuple(known["bytes"])
+        return cls(**known)
+
+    def __str__(self) -> str:
+        where = f"rank {self.rank}: " if self.rank is not None else ""
+        where += f"{_shown(self.file)}: " if self.file else ""
+        where += f'tensor "{_shown(self.tensor)}": ' if self.tensor is not None else ""
+        if self.bytes is not None:
+            begin, end = self.bytes
+            where += f"bytes {begin} to {end}: " if end - begin > 1 else f"byte {begin}: "
+        compared = f"; expected {self.expected}" if self.expected else ""
+        compared += f"{',' if self.expected else ';'} found {self.found}" if self.found else ""
+        tag = f"[{self.code}, {self.rule}]" if self.rule else f"[{self.code}]"
+        remedy = f". {self.remedy}" if self.remedy else ""
+        return f"{where}{self.message}{compared} {tag}{remedy}"
+
+
+class LadingError(Exception):
+    """A load, plan or audit that was refused or failed. Its text lists every problem.
+
+    Attributes:
+        problems: all of them, in the order in which they were found; at least one.
+        code, rule: of the first problem. `rule` is the contract's ("R45"), or "".
+        rank: the first that a problem names, or None.
+        tensors: every name that a problem is about, once.
+        stage: "request", "checkpoint", "documents", "planning", "proof", "loading"; "" if it is not the engine's.
+        begun: True: memory was written, and is incomplete, whatever it holds. False: nothing was written.
+        exit_code: as the command line would end.
+        report: what is known beside the problems: the engine's answer, or the report of an audit; or None.
+        ledger: of a load that had begun, what was written all the same, as JSON text; otherwise "".
+        not_listed: how many more problems there were than are kept.
+    """
+
+    def __init__(
+        self,
+        problems: Iterable[Problem] | Problem,
+        *,
+        stage: str = "",
+        begun: bool = False,
+        exit_code: int = 1,
+        report: Any = None,
+        ledger: str = "",
+        not_listed: int = 0,
+    ) -> None:
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        if not self.problems:
+            raise ValueError("an error without a problem")
+        self.stage = stage
+        self.begun = begun
+        self.exit_code = exit_code
+        self.report = report
+        self.ledger = ledger
+        self.not_listed = not_listed
+        super().__init__(self._text())
+
+    @classmethod
+    def from_answer(cls, answer: Mapping[str, Any], ledger: str = "") -> LadingError:
+        """Of an answer of the engine that is not ok (docs/schema/request.md)."""
+        return cls(
+            [Problem.from_json(problem) for problem in answer["problems"]],
+            stage=answer.get("stage", ""),
+            begun=answer.get("begun", False),
+            exit_code=answer["exit_code"],
+            report=answer,
+            ledger=ledger,
+            not_listed=answer.get("problems_not_listed", 0),
+        )
+
+    @property
+    def code(self) -> str:
+        return self.problems[0].code
+
+    @property
+    def rule(self) -> str:
+        return self.problems[0].rule
+
+    @property
+    def rank(self) -> int | None:
+        return next((problem.rank for problem in self.problems if problem.rank is not None), None)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(problem.tensor for problem in self.problems if problem.tensor is not None))
+
+    def _text(self) -> str:
+        state = "The load had begun: what it was to fill is incomplete." if self.begun else ""
+        if len(self.problems) == 1 and not self.not_listed:
+            return "\n".join(filter(None, [str(self.problems[0]), state]))
+        lines = [f"{len(self.problems) + self.not_listed} problems:", *(f"  {problem}" for problem in self.problems)]
+        if self.not_listed:
+            lines.append(f"  and {self.not_listed} more like these")
+        return "\n".join(filter(None, [*lines, state]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The text is made of the problems, so it is they that travel between processes.
+        state = {key: value for key, value in self.__dict__.items() if key != "problems"}
+        return (type(self), (self.problems,), state)

@@ -1,0 +1,277 @@
+"""Values that no file has and the engine cannot make: handed in by the user, recorded, or made by the model's own
+initialiser.
+
+For a tensor that needs one, in this order: `external` (the user's word), the user's recipe, what `lading.skeleton()`
+recorded, and for a model that came on meta from elsewhere its own initialiser: transformers' `_init_weights`, or
+`reset_parameters` and `init_weights` of the module. An initialiser never runs on the model itself. It gets a
+stand-in of the module, in which every parameter is on meta and only the tensors that are asked for are real; they
+are filled with two patterns in turn, and what comes out different was not written. The process's random numbers are
+put back as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, canonical_modules, take_inventory
+from .patterns import matches
+from .placements import is_dtensor
+
+_PATTERNS = (0xA5, 0x3C)
+
+
+class HostValues:
+    """Which entries have such a value, and the values. Only initialisers run before they are asked for."""
+
+    def __init__(
+        self,
+        parts: Sequence[nn.Module],
+        entries: Sequence[Entry],
+        *,
+        external: Mapping[str, Any] | None = None,
+        recipes: Mapping[str, Callable[[nn.Module, str], torch.Tensor]] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._entries = {entry.name: entry for entry in entries if entry.is_tensor}
+        self._external = dict(external or {})
+        self._recipes = dict(recipes or {})
+        self._seed = seed
+        self._others: dict[int, dict[str, Entry]] = {}
+        self._gathered: dict[str, torch.Tensor] = {}
+        wanted = [entry for entry in entries if self._needs_initialiser(entry)]
+        self._initialised = initialised_values(parts, wanted) if wanted else {}
+
+    def documents(self, tensors: list[dict[str, Any]]) -> None:
+        """Says in the skeleton's tensors that a value will be handed in: what is derived, and the user's recipes."""
+        for tensor in tensors:
+            name, kind = tensor["name"], tensor["kind"]
+            own = self._recipe(name) is not None
+            if not own and name not in self._initialised:
+                continue
+            tensor.pop("derivation", None)
+            tensor["derivation" if kind in (NON_PERSISTENT, ATTRIBUTE) else "init"] = {"kind": "host"}
+
+    def value(self, names: Sequence[str]) -> torch.Tensor:
+        """The whole value of a tensor that has these names, on the CPU and contiguous."""
+        for find in (self._from_external, self._from_recipe, self._from_initialiser, self._from_record):
+            for name in names:
+                found = find(name)
+                if found is not None:
+                    return self._checked(name, found)
+        raise ValueError(f"nothing has a value for {names[0]}")
+
+    def gather(self) -> None:
+        """Puts together external values that are sharded: a collective of their ranks, so all names in one order,
+        before the load."""
+        for name in sorted(self._entries):
+            source = self._from_external(name)
+            if is_dtensor(source):
+                self._gathered[name] = source.detach().full_tensor()
+
+    def _needs_initialiser(self, entry: Entry) -> bool:
+        if (
+            entry.kind not in (NON_PERSISTENT, ATTRIBUTE)
+            or not entry.is_tensor
+            or not entry.is_meta
+            or entry.view_of is not None
+        ):
+            return False
+        return entry.recipe() is None and self._recipe(entry.name) is None
+
+    def _recipe(self, name: str) -> Callable[[nn.Module, str], torch.Tensor] | None:
+        return next((function for pattern, function in self._recipes.items() if matches(pattern, name)), None)
+
+    def _from_external(self, name: str) -> torch.Tensor | None:
+        if name in self._gathered:
+            return self._gathered[name]
+        source = next((source for pattern, source in self._external.items() if matches(pattern, name)), None)
+        if isinstance(source, nn.Module):
+            known = self._others.setdefault(id(source), {entry.name: entry for entry in take_inventory(source)})
+            if name not in known:
+                raise ValueError(f"external= gives {name} another model, which has no tensor of that name")
+            source = known[name].value
+        return source
+
+    def _from_recipe(self, name: str) -> torch.Tensor | None:
+        function = self._recipe(name)
+        if function is None:
+            return None
+        entry = self._entries[name]
+        with _random_numbers_kept(), torch.no_grad(), torch.device("cpu"):
+            return function(entry.module, entry.attribute)
+
+    def _from_initialiser(self, name: str) -> torch.Tensor | None:
+        return self._initialised.get(name)
+
+    def _from_record(self, name: str) -> torch.Tensor | None:
+        entry = self._entries.get(name)
+        return entry.derive(self._seed) if entry is not None and entry.recorded is not None else None
+
+    def _checked(self, name: str, value: Any) -> torch.Tensor:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"the value of {name} is a {type(value).__name__}, and should be a tensor")
+        value = value.detach()
+        if value.is_meta:
+            raise ValueError(f"the value that was handed in for {name} is on meta")
+        if tuple(value.shape) != tuple(self._entries[name].shape):
+            wanted = list(self._entries[name].shape)
+            raise ValueError(f"the value of {name} has the shape {list(value.shape)}, and should have {wanted}")
+        return value.resolve_conj().resolve_neg().cpu().contiguous()
+
+
+# ---- a model's own initialisers
+
+
+def initialised_values(parts: Sequence[nn.Module], wanted: Sequence[Entry]) -> dict[str, torch.Tensor]:
+    """What the model's own initialisers write to these tensors, as far as they do: by name, on the CPU."""
+    values: dict[str, torch.Tensor] = {}
+    for part in parts:
+        chains = _chains(part)
+        for entry in wanted:
+            if entry.name not in values and id(entry.module) in chains:
+                values |= _from_chain(chains[id(entry.module)], entry, wanted)
+    return values
+
+
+def _chains(root: nn.Module) -> dict[int, list[nn.Module]]:
+    """Every module with those above it, nearest first, itself included."""
+    found: dict[int, list[nn.Module]] = {}
+    names: dict[str, nn.Module] = {}
+    for name, module in canonical_modules(root):
+        names[name] = module
+        above = name.rpartition(".")[0]
+        chain = found.get(id(names.get(above, module)), []) if name else []
+        found.setdefault(id(module), [module, *[one for one in chain if one is not module]])
+    return found
+
+
+def _from_chain(chain: list[nn.Module], entry: Entry, wanted: Sequence[Entry]) -> dict[str, torch.Tensor]:
+    """The tensor's own module first, then those above it: some initialise their children's buffers."""
+    for module in chain:
+        for run in _initialisers(module, chain):
+            found = _run_twice(module, run, wanted)
+            if entry.name in found:
+                return found
+    return {}
+
+
+def _initialisers(module: nn.Module, chain: list[nn.Module]) -> Iterator[Callable[[nn.Module], Any]]:
+    place = next(index for index, one in enumerate(chain) if one is module)
+    for owner in chain[place:]:
+        if callable(getattr(owner, "_init_weights", None)):
+            yield owner._init_weights
+            break
+    for name in ("reset_parameters", "reset_buffers"):
+        if callable(getattr(module, name, None)):
+            yield lambda clone, name=name: getattr(clone, name)()
+    if callable(getattr(module, "init_weights", None)) and not hasattr(module, "_init_weights"):
+        yield lambda clone: clone.init_weights(buffer_device=torch.device("cpu"))
+        yield lambda clone: clone.init_weights()
+
+
+def _run_twice(module: nn.Module, run: Callable[[nn.Module], Any], wanted: Sequence[Entry]) -> dict[str, torch.Tensor]:
+    runs = []
+    for pattern in _PATTERNS:
+        stand_in = _StandIn(wanted, pattern)
+        clone = stand_in.of(module)
+        try:
+            with _random_numbers_kept(), torch.no_grad(), torch.device("cpu"):
+                run(clone)
+        except Exception:  # it needs more than these tensors: then it is no source of their values
+            return {}
+        runs.append(stand_in.values())
+    first, second = runs
+    return {name: value for name, value in first.items() if name in second and _same_bits(value, second[name])}
+
+
+def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    return one.numel() == 0 or torch.equal(
+        one.contiguous().view(-1).view(torch.uint8), two.contiguous().view(-1).view(torch.uint8)
+    )
+
+
+class _StandIn:
+    """Modules like the given ones, that share nothing with them which an initialiser could write to."""
+
+    def __init__(self, wanted: Sequence[Entry], pattern: int) -> None:
+        self._pattern = pattern
+        self._wanted: dict[int, dict[str, Entry]] = {}
+        for entry in wanted:
+            self._wanted.setdefault(id(entry.module), {})[entry.attribute] = entry
+        self._made: dict[int, nn.Module] = {}
+        self._places: list[tuple[str, nn.Module, str]] = []
+
+    def of(self, module: nn.Module) -> nn.Module:
+        if id(module) in self._made:
+            return self._made[id(module)]
+        clone = self._made[id(module)] = object.__new__(type(module))
+        fields = dict(module.__dict__)
+        fields["_parameters"] = {name: self._parameter(value) for name, value in module._parameters.items()}
+        fields["_buffers"] = {name: self._buffer(value) for name, value in module._buffers.items()}
+        fields["_modules"] = {
+            name: self.of(child) if child is not None else None for name, child in module._modules.items()
+        }
+        fields.pop("_is_hf_initialized", None)
+        clone.__dict__.update(fields)
+        for attribute, entry in self._wanted.get(id(module), {}).items():
+            blank = self._blank(entry)
+            if entry.kind == ATTRIBUTE:
+                if "[" in attribute:
+                    continue
+                clone.__dict__[attribute] = blank
+            else:
+                fields["_buffers"][attribute] = blank
+            self._places.append((entry.name, clone, attribute))
+        return clone
+
+    def values(self) -> dict[str, torch.Tensor]:
+        found = {}
+        for name, clone, attribute in self._places:
+            value = getattr(clone, attribute, None)
+            if isinstance(value, torch.Tensor) and not value.is_meta:
+                found[name] = value.detach()
+        return found
+
+    def _blank(self, entry: Entry) -> torch.Tensor:
+        blank = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
+        blank.view(-1).view(torch.uint8).fill_(self._pattern)
+        return blank
+
+    @staticmethod
+    def _parameter(value: torch.Tensor | None) -> nn.Parameter | None:
+        if value is None:
+            return None
+        fresh = nn.Parameter(
+            torch.empty(tuple(value.shape), dtype=value.dtype, device="meta"), requires_grad=value.requires_grad
+        )
+        fresh._is_hf_initialized = True  # type: ignore[attr-defined]
+        return fresh
+
+    @staticmethod
+    def _buffer(value: torch.Tensor | None) -> torch.Tensor | None:
+        if value is None or value.is_meta or is_dtensor(value):
+            return None if value is None else torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
+        return value.detach().cpu().clone()
+
+
+@contextlib.contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    numpy = sys.modules.get("numpy")
+    python_state, torch_state = random.getstate(), torch.random.get_rng_state()
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        torch.random.set_rng_state(torch_state)
+        if numpy is not None and numpy_state is not None:
+            numpy.random.set_state(numpy_state)

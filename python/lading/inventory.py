@@ -1,0 +1,268 @@
+"""What a model holds: every tensor of every kind, by its canonical name.
+
+    for entry in lading.take_inventory(model):
+        print(entry.name, entry.kind, entry.shape, entry.is_meta)
+
+Parameters, persistent and non-persistent buffers, tensors that hang on a module without being registered (an LSTM's
+`_flat_weights`, a codec's paddings) and `_extra_state`. Names are listed without removing duplicates, storages are
+compared (R9): two names of one tensor are two entries of one tie class. Wrappers (compile, FSDP1, DDP, activation
+checkpointing) leave no trace in names. `model` may be a list of parts. Nothing is changed but the keys of random ops
+that tensors share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .recipes import Recipe, recipe_of_operand
+from .recording import Operand, SkeletonError, cell_of, operand_of, snapshot_of
+from .replay import Seeds, slice_of, value_of
+
+PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE = (
+    "parameter",
+    "buffer",
+    "non_persistent_buffer",
+    "attribute",
+    "extra_state",
+)
+_KINDS = (PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE)
+
+# Names that only a wrapper gives to the module that it wraps, and the wrappers that use a name which others use too.
+_WRAPPED = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+_MODULE_WRAPPERS = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "PipelineEngine"}
+_WRAPPERS = _MODULE_WRAPPERS | {"OptimizedModule", "CheckpointWrapper", "OffloadWrapper", "FullyShardedDataParallel"}
+_ATTRIBUTE_DEPTH = 3
+
+
+@dataclasses.dataclass(eq=False)
+class Entry:
+    """One name. `value` is the tensor that is there, or what `get_extra_state()` gave."""
+
+    name: str
+    kind: str
+    module: nn.Module
+    attribute: str  # the name within the module; for lists and dicts such as "_flat_weights[0]"
+    value: Any
+    tie_class: int | None = None  # entries with one number are one tensor
+    view_of: str | None = None  # an entry whose storage this one is another view of
+    recorded: Operand | None = None  # as the constructor left it
+    problem: str = ""  # why what was recorded does not count
+    random_name: str = ""  # what random values are keyed by: the first name of the tie class
+
+    @property
+    def is_tensor(self) -> bool:
+        return isinstance(self.value, torch.Tensor)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global, before sharding."""
+        shape = getattr(self.value, "ds_shape", None)
+        return tuple(self.value.shape if shape is None else shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.value.dtype
+        return dtype
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.value.device
+        return device
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.is_tensor and self.value.requires_grad
+
+    @property
+    def is_meta(self) -> bool:
+        return self.is_tensor and self.value.device.type == "meta"
+
+    @property
+    def presence(self) -> str:
+        """`meta`, `real`, or `empty`: memory of fixed dtype without a value yet (a ZeRO-3 partition)."""
+        if self.is_meta:
+            return "meta"
+        return "empty" if hasattr(self.value, "ds_shape") and tuple(self.value.shape) != self.shape else "real"
+
+    @property
+    def is_real(self) -> bool:
+        return self.presence == "real"
+
+    def recipe(self) -> Recipe | None:
+        """How to make the recorded value, or None if there is none."""
+        return recipe_of_operand(self.recorded) if self.recorded is not None and not self.problem else None
+
+    def is_random(self) -> bool:
+        return (
+            self.recorded is not None
+            and self.recorded.version is not None
+            and any(op.random for op in slice_of(self.recorded.version))
+        )
+
+    def derive(self, seed: int = 0) -> torch.Tensor:
+        """The recorded value, on the CPU. The same for every name of a tie class, whatever it is sharded like."""
+        if self.problem:
+            raise SkeletonError("written_later", self.problem, tensor=self.name)
+        if self.recorded is None:
+            raise SkeletonError("unrecorded", "it was not made under lading.skeleton()", tensor=self.name)
+        try:
+            return value_of(self.recorded, Seeds(seed, self.random_name or self.name))
+        except SkeletonError as error:
+            raise error.at(self.name) from error.__cause__
+
+
+def take_inventory(model: nn.Module | Sequence[nn.Module]) -> list[Entry]:
+    """Every tensor of a model, or of its parts, sorted by name."""
+    entries: dict[str, Entry] = {}
+    for part in [model] if isinstance(model, nn.Module) else model:
+        for entry in _entries(part):
+            known = entries.setdefault(entry.name, entry)
+            if known is not entry and known.value is not entry.value:
+                raise SkeletonError(
+                    "duplicate_name", "two different tensors of the model have this name", tensor=entry.name
+                )
+    found = [entries[name] for name in sorted(entries)]
+    for entry in found:
+        if entry.is_tensor and nn.parameter.is_lazy(entry.value):
+            raise SkeletonError("lazy", "its shape is not known before the first forward pass", tensor=entry.name)
+        _find_record(entry)
+    _tie(found)
+    _share_random_ops(found)
+    return found
+
+
+def canonical_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module under every name that it has. A wrapper comes under the name of what it wraps."""
+
+    def walk(prefix: str, module: nn.Module, above: tuple[int, ...]) -> Iterator[tuple[str, nn.Module]]:
+        if id(module) in above:  # a cycle: every name of it was seen
+            return
+        yield prefix, module
+        for name, child in module._modules.items():
+            if child is not None:
+                inner = prefix if _is_wrapped(module, name) else f"{prefix}.{name}" if prefix else name
+                yield from walk(inner, child, (*above, id(module)))
+
+    yield from walk("", root, ())
+
+
+def _is_wrapped(parent: nn.Module, name: str) -> bool:
+    return name in _WRAPPED or (name == "module" and _class_names(parent) & _MODULE_WRAPPERS != set())
+
+
+def _class_names(module: nn.Module) -> set[str]:
+    return {base.__name__ for base in type(module).__mro__}
+
+
+def _entries(root: nn.Module) -> Iterator[Entry]:
+    for prefix, module in canonical_modules(root):
+        dot = f"{prefix}." if prefix else ""
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield Entry(dot + name, PARAMETER, module, name, parameter)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                kind = NON_PERSISTENT if name in module._non_persistent_buffers_set else BUFFER
+                yield Entry(dot + name, kind, module, name, buffer)
+        if not _class_names(module) & _WRAPPERS:
+            for name, tensor in _attributes(module):
+                yield Entry(dot + name, ATTRIBUTE, module, name, tensor)
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            yield Entry(dot + "_extra_state", EXTRA_STATE, module, "_extra_state", module.get_extra_state())
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in vars(module).items():
+        if name not in ("_parameters", "_buffers", "_modules") and not name.endswith("_hooks"):
+            yield from _tensors_in(name, value, _ATTRIBUTE_DEPTH)
+
+
+def _tensors_in(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif depth and isinstance(value, (list, tuple)):
+        for place, item in enumerate(value):
+            yield from _tensors_in(f"{name}[{place}]", item, depth - 1)
+    elif depth and isinstance(value, dict):
+        for key, item in value.items():
+            yield from _tensors_in(f"{name}[{key!r}]", item, depth - 1)
+
+
+def _find_record(entry: Entry) -> None:
+    """The record hangs on the storage; where sharding has replaced that, on the module."""
+    if not entry.is_tensor:
+        return
+    snapshot = snapshot_of(entry.module, entry.attribute)
+    if cell_of(entry.value) is not None:
+        entry.recorded = operand_of(entry.value)
+        if snapshot is not None and snapshot.was_written_since(entry.value):
+            entry.problem = (
+                "it was written on meta after lading.skeleton() had ended, so what was recorded is out of date"
+            )
+    elif snapshot is not None and _is_sharded(entry.value) and tuple(snapshot.operand.size) == entry.shape:
+        entry.recorded = snapshot.operand
+
+
+def _is_sharded(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "device_mesh") or hasattr(tensor, "ds_shape")
+
+
+def _tie(entries: Iterable[Entry]) -> None:
+    """One object, or one view of one storage, is one tensor. Other views are noted, with the largest."""
+    classes: dict[Any, list[Entry]] = {}
+    by_storage: dict[Any, list[Entry]] = {}
+    for entry in entries:
+        if entry.is_tensor:
+            classes.setdefault(_identity(entry), []).append(entry)
+    for members in classes.values():
+        storage = _storage(members[0])
+        if storage is not None:
+            by_storage.setdefault(storage, []).append(members[0])
+    for number, members in enumerate(members for members in classes.values() if len(members) > 1):
+        for entry in members:
+            entry.tie_class = number
+    for members in classes.values():
+        for entry in members:
+            entry.random_name = members[0].name
+    for sharers in by_storage.values():
+        base = min(sharers, key=lambda entry: (-entry.value.numel(), _KINDS.index(entry.kind), entry.name))
+        for entry in sharers:
+            if entry is not base and entry.value.numel():
+                for member in classes[_identity(entry)]:
+                    member.view_of = base.name
+
+
+def _storage(entry: Entry) -> int | None:
+    """None of what has no storage of its own: sparse tensors, ZeRO-3 placeholders, subclasses made of other tensors."""
+    tensor = getattr(entry.value, "_local_tensor", entry.value)
+    if tensor.layout is not torch.strided or hasattr(tensor, "ds_shape") or hasattr(tensor, "__tensor_flatten__"):
+        return None
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _identity(entry: Entry) -> Any:
+    recorded = entry.recorded
+    if recorded is not None and _is_sharded(entry.value):  # ties as they were before sharding
+        return "recorded", recorded.cell, recorded.size, recorded.stride, recorded.offset, recorded.dtype
+    tensor = getattr(entry.value, "_local_tensor", entry.value)
+    storage = _storage(entry)
+    if storage is None or not tensor.numel():
+        return "object", id(entry.value)
+    return "storage", storage, tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+def _share_random_ops(entries: Iterable[Entry]) -> None:
+    """A random op that several storages depend on gives all of them the same numbers: it is keyed by the first name."""
+    first: dict[int, tuple[Any, str, int, int]] = {}
+    for entry in entries:
+        if entry.recorded is None or entry.recorded.version is None:
+            continue
+        random_ops = [op for op in slice_of(entry.recorded.version) if op.random]
+        for ordinal, op in enumerate(random_ops):
+            _, name, place, cell = first.setdefault(op.serial, (op, entry.random_name, ordinal, entry.recorded.cell))
+            if cell != entry.recorded.cell:
+                op.shared_key = (name, place)

@@ -1,0 +1,111 @@
+"""The engine's skeleton document (docs/schema/skeleton.md) of a model.
+
+    Path("skeleton.json").write_text(lading.skeleton_json(model))
+
+and then `lading plan CHECKPOINT --skeleton skeleton.json`. What the constructor did is in it: non-persistent buffers
+and attributes have a `derivation`, parameters and persistent buffers an `init`, as recipes of the engine where they
+are, as `host` (the front hands the value in) where not. What has no known value has neither, and the engine refuses
+it by name if no file has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, take_inventory
+from .recording import SkeletonError
+
+SCHEMA = "lading.skeleton/1"
+
+_DTYPES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
+    "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}  # fmt: skip
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As safetensors calls it."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise SkeletonError("unknown_dtype", f"safetensors has no name for {dtype}")
+    return _DTYPES[name]
+
+
+def skeleton_json(
+    model: nn.Module | Sequence[nn.Module] | Sequence[Entry],
+    *,
+    pins: Iterable[tuple[str, str]] = (),
+    is_adapter: Callable[[str], bool] = lambda name: False,
+) -> str:
+    """The document as text. `pins` are (pattern, strength) pairs; `is_adapter` says which names no base checkpoint has.
+
+    `model` may also be an inventory that was taken before.
+    """
+    entries = _inventory(model)
+    tensors = [_tensor(entry, is_adapter) for entry in entries if entry.is_tensor]
+    lines = ",\n".join("    " + json.dumps(tensor, allow_nan=False) for tensor in tensors)
+    ties = json.dumps(tie_classes(entries))
+    pin_list = json.dumps([{"pattern": pattern, "strength": strength} for pattern, strength in pins])
+    return f'{{\n  "schema": "{SCHEMA}",\n  "tensors": [\n{lines}\n  ],\n  "ties": {ties},\n  "pins": {pin_list}\n}}\n'
+
+
+def _inventory(model: nn.Module | Sequence[nn.Module] | Sequence[Entry]) -> list[Entry]:
+    if isinstance(model, nn.Module):
+        return take_inventory(model)
+    entries = [item for item in model if isinstance(item, Entry)]
+    return entries if entries else take_inventory([item for item in model if isinstance(item, nn.Module)])
+
+
+def tie_classes(entries: Iterable[Entry]) -> list[list[str]]:
+    """Names that are one tensor, each class sorted."""
+    classes: dict[int, list[str]] = {}
+    for entry in entries:
+        if entry.tie_class is not None:
+            classes.setdefault(entry.tie_class, []).append(entry.name)
+    return sorted(sorted(names) for names in classes.values())
+
+
+def _tensor(entry: Entry, is_adapter: Callable[[str], bool]) -> dict[str, Any]:
+    tensor: dict[str, Any] = {
+        "name": entry.name,
+        "kind": entry.kind,
+        "shape": list(entry.shape),
+        "dtype": _named_dtype(entry),
+    }
+    if entry.requires_grad:
+        tensor["requires_grad"] = True
+    if is_adapter(entry.name):
+        tensor["adapter"] = True
+    if entry.presence != "meta":
+        tensor["presence"] = entry.presence
+        tensor["device"] = str(entry.device)
+    tensor.update(_recipe_fields(entry))
+    return tensor
+
+
+def _recipe_fields(entry: Entry) -> dict[str, Any]:
+    if entry.kind in (NON_PERSISTENT, ATTRIBUTE) and entry.view_of is not None:
+        return {"derivation": {"kind": "call", "inputs": [entry.view_of]}}
+    recipe = entry.recipe()
+    if recipe is None:
+        return {}
+    if entry.kind not in (NON_PERSISTENT, ATTRIBUTE) or entry.is_random():
+        return {"init": recipe.to_json()}
+    fields: dict[str, Any] = {"derivation": recipe.to_json()}
+    assert entry.recorded is not None
+    if entry.recorded.dtype != entry.dtype:
+        fields["declared_dtype"] = dtype_name(entry.recorded.dtype)
+    return fields
+
+
+def _named_dtype(entry: Entry) -> str:
+    try:
+        return dtype_name(entry.dtype)
+    except SkeletonError as error:
+        raise error.at(entry.name) from None

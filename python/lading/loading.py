@@ -1,0 +1,420 @@
+"""`lading.materialize`: fills a model in place from a checkpoint, every tensor of every kind, or says why not.
+
+    with lading.skeleton():
+        model = Model(config)
+    fully_shard(model)                                  # or parallelize_module, PEFT, freezing, nothing at all
+    report = lading.materialize(model, "path/to/checkpoint")
+
+In this order: what the model holds and how it is shared out is read off the model; all ranks agree on it; the engine
+plans and proves; all ranks agree on the plan; memory is made for what is on meta; the engine fills it; all ranks
+agree that it is filled; only then does anything on meta change. Memory that was real before is written in place: if
+a load fails after it began, the model is marked (`is_incomplete`), and the error says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _engine, skeleton_recorder
+from .agreement import Agreement
+from .allocate import IN_PLACE, Slot, attach, is_made_with, make_slots
+from .conversion import Conversion, conversion_of
+from .devices import rank_device
+from .errors import LadingError, Problem
+from .host_values import HostValues
+from .inventory import Entry, take_inventory
+from .inventory_json import dtype_name, skeleton_json
+from .options import Options
+from .patterns import matches
+from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
+from .recording import SkeletonError
+from .report import LoadedTensor, Report
+from .stages import joined
+
+TIMEOUT_S = 600.0
+
+_INCOMPLETE = "_lading_incomplete"
+
+
+@dataclasses.dataclass
+class _Prepared:
+    """What this rank knows before anybody agrees on anything."""
+
+    entries: list[Entry]
+    placements: Placements
+    layout: Layout  # of all ranks, once they have agreed
+    device: torch.device
+    values: HostValues
+    skeleton: dict[str, Any]
+    conversion: Conversion
+    notes: list[str]
+
+
+def materialize(
+    model: nn.Module | Sequence[nn.Module],
+    checkpoint: str | os.PathLike[str],
+    *,
+    device: Any = None,
+    dtype: Any = "auto",
+    cast: str = "promote",
+    compute_dtype: Any = None,
+    strict: bool = True,
+    allow_missing: Sequence[str] = (),
+    allow_unexpected: Sequence[str] = (),
+    allow_mismatch: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    external: Mapping[str, Any] | None = None,
+    recipes: Mapping[str, Callable[[nn.Module, str], torch.Tensor]] | None = None,
+    ties: str = "keep",
+    seed: int = 0,
+    verify: Any = "auto",
+    budget: int | None = None,
+    progress: bool = True,
+    group: Any = None,
+    timeout: float = TIMEOUT_S,
+) -> Report:
+    """Fills every parameter and buffer of `model` in place, on this rank, from `checkpoint`.
+
+    Tensors keep their identity, `requires_grad`, hooks, attributes and ties; the process's random numbers are not
+    touched. All ranks of the group must call it; all of them get the same error, or none.
+
+    Args:
+        model: built on meta, on a device, or partly; changed and sharded as one likes. A list of modules is a model in
+            parts.
+        checkpoint: a file, a directory, an index, or a repository in the Hugging Face cache.
+        device: of this rank. None follows the sharding, or the parameters that are real.
+        dtype: "auto" (as in the checkpoint), or a floating dtype to ask for; docs/dtypes.md says what comes out.
+        cast: "promote" (a request never narrows), "exact" (as transformers means it), "destination" (memory decides).
+        compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
+        strict: refuse keys that nothing reads, rather than report them.
+        allow_missing, allow_unexpected, allow_mismatch, keep: patterns of names; `*` stands for any characters.
+        external: a tensor, or another model with a tensor of that name, by pattern. It wins over the checkpoint.
+        recipes: a function of module and attribute name, by pattern, that gives the value of what no file has.
+        ties: "keep", or "untie": take ties apart whose members have keys of their own.
+        seed: of initial values.
+        verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
+            digest.
+        budget: host memory beside the model, per node, in bytes.
+        progress: a bar on the first rank, if tqdm is there.
+        group: the process group whose ranks load together; None is the default one, False is this process alone.
+        timeout: seconds to wait for other ranks at each agreement.
+
+    Raises:
+        LadingError: everything that is wrong, in one message. Unless its `begun` is True the model is as it was.
+    """
+    began = time.perf_counter()
+    options = Options.of(
+        device=device,
+        dtype=dtype,
+        cast=cast,
+        compute_dtype=compute_dtype,
+        strict=strict,
+        allow_missing=allow_missing,
+        allow_unexpected=allow_unexpected,
+        allow_mismatch=allow_mismatch,
+        keep=keep,
+        external=external,
+        recipes=recipes,
+        ties=ties,
+        seed=seed,
+        verify=verify,
+        budget=budget,
+    )
+    parts = [model] if isinstance(model, nn.Module) else list(model)
+    if not parts or not all(isinstance(part, nn.Module) for part in parts):
+        raise TypeError("model should be a torch.nn.Module, or a list of them")
+    if getattr(skeleton_recorder._active, "recording", None) is not None:
+        raise RuntimeError(
+            "materialize was called under lading.skeleton(), where nothing has memory: call it after the block"
+        )
+    ranks = Agreement.of(group, timeout)
+    location = os.fspath(checkpoint)
+
+    prepared: _Prepared | None = None
+    with _failing(ranks, "the model") as step:
+        prepared = _prepare(parts, location, options, ranks)
+        step.message = _facts(prepared, options, location)
+        step.must_match = ["version", "policy", "mapping"]
+    assert prepared is not None
+    devices = [message["device"] for message in step.answers]
+
+    prepared.skeleton, prepared.layout = joined(ranks, prepared.skeleton, prepared.layout)
+
+    plan: _engine.Plan | None = None
+    slots: list[Slot] = []
+    with _failing(ranks, "the plan") as step:
+        plan = _engine.plan(_request(prepared, options, location, devices, ranks.rank))
+        slots = _checked_slots(plan, prepared)
+        step.message = {"plan digest": plan.answer["plan_digest"]}
+        step.must_match = ["plan digest"]
+    assert plan is not None
+
+    loaded: _engine.Report | None = None
+    writes = any(slot.how == IN_PLACE for slot in slots)
+    try:
+        with _failing(ranks, "what was loaded") as step:
+            step.message = {"wrote": False}
+            loaded = _load(plan, slots, prepared, shows_progress=progress and ranks.rank == 0)
+            step.message = {"wrote": writes}
+            verification = _verified(loaded, location, options, has_written=writes)
+            _wait(prepared.device)
+    except BaseException as error:
+        if writes and getattr(error, "begun", True):
+            _mark(parts, str(error))
+        raise
+    assert loaded is not None
+
+    try:
+        attach(slots, prepared.entries, prepared.placements.units)
+    except BaseException as error:
+        _mark(parts, str(error))
+        raise
+    _mark(parts, None)
+    mark_initialised(parts)
+    return _report(plan, loaded, prepared, ranks, verification, time.perf_counter() - began)
+
+
+def is_incomplete(model: nn.Module) -> str:
+    """Why a model may not be used: a load into memory that was already there began and failed. "" if it may."""
+    return getattr(model, _INCOMPLETE, "")
+
+
+# ---- before the plan
+
+
+def _prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agreement) -> _Prepared:
+    modules = [module for part in parts for module in part.modules()]
+    for module, groups in fsdp_states(modules):
+        if groups:
+            module.reshard()  # type: ignore[operator]  # after a forward pass its parameters may still be gathered
+    try:
+        entries = take_inventory(parts)
+        held = [entry for entry in entries if not is_elsewhere(entry.value) and not is_foreign(entry)]
+        placements = read_placements(held, ranks.ranks, modules)
+        if placements.problems:
+            raise LadingError(placements.problems, stage="documents", exit_code=4)
+        device, note = rank_device(options.device, placements, entries)
+        conversion = conversion_of(parts, location)
+        values = HostValues(parts, held, external=options.external, recipes=options.recipes, seed=options.seed)
+        skeleton = _skeleton(held, conversion, values)
+    except SkeletonError as error:
+        problem = Problem("skeleton", error.reason, tensor=error.tensor or None)
+        raise LadingError(problem, stage="documents", exit_code=4) from error
+    return _Prepared(
+        entries, placements, placements.layout, device, values, skeleton, conversion, [note, *conversion.notes]
+    )
+
+
+def _skeleton(entries: list[Entry], conversion: Conversion, values: HostValues) -> dict[str, Any]:
+    """docs/schema/skeleton.md, less the views of other tensors, which come with these."""
+    own = [entry for entry in entries if not is_made_with(entry)]
+
+    def is_adapter(name: str) -> bool:
+        return any(matches(pattern, name) for pattern in conversion.adapters)
+
+    document = json.loads(skeleton_json(own, pins=conversion.pins, is_adapter=is_adapter))
+    values.documents(document["tensors"])
+    names = {tensor["name"] for tensor in document["tensors"]}
+    document["ties"] += [known for tie in conversion.ties if len(known := [name for name in tie if name in names]) > 1]
+    return document
+
+
+def _facts(prepared: _Prepared, options: Options, location: str) -> dict[str, Any]:
+    """What ranks must have in common, beside the model. The budget may differ, and where files are mounted."""
+    policy = {name: value for name, value in options.policy(prepared.conversion).items() if name != "budget_bytes"}
+    return {
+        "version": _engine.version(),
+        "device": str(prepared.device),
+        "policy": _digest(policy),
+        "mapping": _digest(prepared.conversion.mapping_document()),
+        "checkpoint": location,
+    }
+
+
+def _digest(document: Any) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _request(prepared: _Prepared, options: Options, location: str, devices: list[str], rank: int) -> dict[str, Any]:
+    """docs/schema/request.md"""
+    return {
+        "checkpoint": location,
+        "skeleton": prepared.skeleton,
+        "layout": prepared.layout.document(devices),
+        "policy": options.policy(prepared.conversion),
+        "mapping": prepared.conversion.mapping_document(),
+        "ranks": [rank],
+        "digests": options.verify is not False,
+    }
+
+
+def _checked_slots(plan: _engine.Plan, prepared: _Prepared) -> list[Slot]:
+    try:
+        slots, problems = make_slots(plan.destinations, prepared.entries, prepared.placements.units)
+    except (RuntimeError, AssertionError) as error:  # how torch says that there is no memory, or no such device
+        text = str(error).splitlines()[0]
+        code = "device_memory" if isinstance(error, torch.OutOfMemoryError) or "memory" in text else "no_device"
+        message = f"memory could not be had on {prepared.device}: {text}"
+        raise LadingError(Problem(code, message), stage="loading", exit_code=5) from error
+    if problems:
+        raise LadingError(problems, stage="planning", exit_code=4)
+    return slots
+
+
+# ---- the load
+
+
+def _load(plan: _engine.Plan, slots: list[Slot], prepared: _Prepared, *, shows_progress: bool) -> _engine.Report:
+    names = {slot.destination.name: (slot.destination.name, *slot.destination.aliases) for slot in slots}
+
+    def value(name: str, rank: int) -> _engine.HostValue:
+        tensor = prepared.values.value(names[name])
+        return _engine.HostValue(
+            tensor.data_ptr(), tensor.numel() * tensor.element_size(), dtype_name(tensor.dtype), tensor
+        )
+
+    prepared.values.gather()
+    try:
+        with _bar(shows_progress) as show:
+            return plan.load([slot.for_engine() for slot in slots], value=value, progress=show)
+    except LadingError as error:
+        if not error.begun or any(slot.how == IN_PLACE for slot in slots):
+            raise
+        # What was written is memory of ours, which the model never sees: it is as it was.
+        untouched = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "ledger", "not_listed")}
+        raise LadingError(error.problems, **untouched) from error
+
+
+def _verified(loaded: _engine.Report, location: str, options: Options, *, has_written: bool) -> dict[str, Any] | None:
+    if options.verify not in (True, "full"):
+        return None
+    answer = _engine.verify(location, json.loads(loaded.ledger()))
+    if not answer["ok"]:
+        problems = [Problem.from_json(problem) for problem in answer["problems"]]
+        raise LadingError(problems, stage="loading", begun=has_written, exit_code=6)
+    return answer
+
+
+def _wait(device: torch.device) -> None:
+    """The engine's writes are done when it returns; torch's own, of values that moved, are waited for here."""
+    if device.type != "cpu":
+        torch.get_device_module(device.type).synchronize(device)
+
+
+@contextlib.contextmanager
+def _bar(is_shown: bool) -> Iterator[Callable[[_engine.Progress], None] | None]:
+    if not is_shown:
+        yield None
+        return
+    try:
+        from tqdm.auto import tqdm
+    except ModuleNotFoundError:
+        yield None
+        return
+    with tqdm(unit="B", unit_scale=True, desc="lading", leave=False, delay=0.5) as bar:
+
+        def show(progress: _engine.Progress) -> None:
+            bar.total = progress.total_bytes
+            bar.update(progress.done_bytes - bar.n)
+
+        yield show
+
+
+# ---- agreement
+
+
+class _Step:
+    def __init__(self) -> None:
+        self.message: dict[str, Any] = {}
+        self.must_match: list[str] = []
+        self.answers: list[dict[str, Any]] = []
+
+
+@contextlib.contextmanager
+def _failing(ranks: Agreement, name: str) -> Iterator[_Step]:
+    """What is done inside, all ranks do; then they agree on it. A rank that fails tells the others, who would wait."""
+    step = _Step()
+    try:
+        yield step
+    except BaseException as error:
+        if ranks.size == 1:
+            raise
+        failure = error if isinstance(error, LadingError) else LadingError(_as_problem(error))
+        try:
+            ranks.exchange(name, step.message, failure=failure)
+        except LadingError as agreed:
+            if isinstance(error, Exception):
+                raise agreed from error
+        raise
+    step.answers = ranks.exchange(name, step.message, must_match=step.must_match)
+
+
+def _as_problem(error: BaseException) -> Problem:
+    code = "cancelled" if isinstance(error, KeyboardInterrupt) else "internal"
+    return Problem(code, f"{type(error).__name__}: {error}".rstrip(": "))
+
+
+# ---- afterwards
+
+
+def _mark(parts: list[nn.Module], reason: str | None) -> None:
+    for part in parts:
+        for module in part.modules():
+            if reason is not None:
+                module.__dict__[_INCOMPLETE] = reason
+                break
+            module.__dict__.pop(_INCOMPLETE, None)
+
+
+def mark_initialised(parts: list[nn.Module]) -> None:
+    """transformers' own marks: its `initialize_weights()` then changes no bit."""
+    for part in parts:
+        if not any(hasattr(module, "_init_weights") for module in part.modules()):
+            continue
+        for module in part.modules():
+            module.__dict__["_is_hf_initialized"] = True
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None:
+                    tensor._is_hf_initialized = True  # type: ignore[attr-defined]
+
+
+def _report(
+    plan: _engine.Plan,
+    loaded: _engine.Report,
+    prepared: _Prepared,
+    ranks: Agreement,
+    verification: dict[str, Any] | None,
+    seconds: float,
+) -> Report:
+    tensors = {
+        name: LoadedTensor.of(name, destination, digest)
+        for destination, digest in zip(loaded.destinations, loaded.digests, strict=True)
+        for name in (destination.name, *destination.aliases)
+    }
+    answer = loaded.answer
+    return Report(
+        tensors=dict(sorted(tensors.items())),
+        rank=ranks.ranks[ranks.rank],
+        ranks=ranks.size,
+        device=str(prepared.device),
+        plan_digest=plan.answer["plan_digest"],
+        bytes=answer["bytes"],
+        read_bytes=answer["read_bytes"],
+        planning_seconds=answer["planning_seconds"],
+        loading_seconds=answer["loading_seconds"],
+        total_seconds=seconds,
+        notes=(*prepared.notes, *loaded.notes),
+        warnings=(*plan.warnings, *(warning for warning in loaded.warnings if warning not in plan.warnings)),
+        verification=verification,
+        _engine_report=loaded,
+    )

@@ -1,0 +1,77 @@
+"""What the user of `materialize` asked for, checked, and the policy document of it (docs/schema/policy.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from .conversion import Conversion
+from .dtypes import requested_dtype
+
+_CASTS = ("promote", "exact", "destination")
+_TIES = ("keep", "untie")
+_VERIFY = ("auto", True, False, "full")
+
+
+@dataclasses.dataclass
+class Options:
+    """The arguments of `materialize`, checked one by one."""
+
+    device: Any
+    dtype: str
+    cast: str
+    compute_dtype: str | None
+    strict: bool
+    allow_missing: list[str]
+    allow_unexpected: list[str]
+    allow_mismatch: list[str]
+    keep: list[str]
+    external: dict[str, Any]
+    recipes: dict[str, Any]
+    ties: str
+    seed: int
+    verify: Any
+    budget: int | None
+
+    @classmethod
+    def of(cls, **given: Any) -> Options:
+        """As the user wrote them: patterns may be one string, dtypes have several names. Or ValueError."""
+        for name, words in (("cast", _CASTS), ("ties", _TIES), ("verify", _VERIFY)):
+            if given[name] not in words:
+                raise ValueError(f"{name} is {given[name]!r}; it should be one of {', '.join(map(repr, words))}")
+        for name in ("allow_missing", "allow_unexpected", "allow_mismatch", "keep"):
+            value = given[name]
+            given[name] = [value] if isinstance(value, str) else list(value)
+        given["dtype"] = requested_dtype(given["dtype"])
+        given["compute_dtype"] = None if given["compute_dtype"] is None else requested_dtype(given["compute_dtype"])
+        given["external"], given["recipes"] = dict(given["external"] or {}), dict(given["recipes"] or {})
+        return cls(**given)
+
+    def policy(self, conversion: Conversion) -> dict[str, Any]:
+        """docs/schema/policy.md"""
+        document: dict[str, Any] = {
+            "schema": "lading.policy/1",
+            "dtype": self.dtype,
+            "cast": self.cast,
+            "ties": self.ties,
+            "seed": self.seed,
+        }
+        document["unexpected"] = "strict" if self.strict else "report"
+        optional = {
+            "compute_dtype": self.compute_dtype,
+            "budget_bytes": self.budget,
+            "allow_missing": self.allow_missing + conversion.allow_missing,
+            "allow_unexpected": self.allow_unexpected,
+            "allow_mismatch": self.allow_mismatch,
+            "keep": self.keep,
+            "external": list(self.external),
+            "subtree_dtypes": conversion.subtree_dtypes | self._kept_dtypes(conversion),
+        }
+        return document | {name: value for name, value in optional.items() if value}
+
+    def _kept_dtypes(self, conversion: Conversion) -> dict[str, str]:
+        """transformers loads a parameter in the dtype that its constructor names, whatever was requested."""
+        made = conversion.constructed_dtypes
+        if self.cast != "exact" or self.dtype not in made.values():
+            return {}
+        return {name: dtype for name, dtype in made.items() if dtype != self.dtype}

@@ -1,0 +1,329 @@
+"""How a model is shared out, read off the tensors themselves, as the engine's layout document (docs/schema/layout.md).
+
+    placements = read_placements(take_inventory(model), ranks=range(4), modules=model.modules())
+    placements.layout.document(devices=["cpu"] * 4)
+
+A DTensor says on which mesh and by which placements it lies; FSDP2's state says which parameters are gathered
+together. Several meshes may be in one model: meshes.py finds what they have in common. Nothing here computes which
+elements a rank has: that is the engine's.
+
+Facts only. What cannot be expressed is a problem by name; all of them are collected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import Problem
+from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry
+from .meshes import Axes, Grid, Span
+
+SCHEMA = "lading.layout/1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """One step of sharing out, over a dim of a mesh, which may be several spans (a flattened mesh), outermost first."""
+
+    dim: int
+    spans: tuple[Span, ...]
+    split_factor: int | None = None
+
+
+@dataclasses.dataclass
+class Unit:
+    """What FSDP2 gathers by one call."""
+
+    name: str
+    shard_dims: dict[int, int]  # of each parameter, by id
+    device: torch.device | None
+    is_offloaded: bool
+    pins_memory: bool
+    members: list[Any]  # torch's FSDPParam objects
+
+
+@dataclasses.dataclass(frozen=True)
+class Spot:
+    """How one name is shared out, without the tensor: what ranks tell each other."""
+
+    cuts: tuple[Cut, ...] = ()
+    unit: str = ""
+    is_offloaded: bool = False
+
+    def to_json(self) -> list[Any]:
+        cuts = [[cut.dim, [[span.size, span.stride] for span in cut.spans], cut.split_factor] for cut in self.cuts]
+        return [cuts, self.unit, self.is_offloaded]
+
+    @classmethod
+    def from_json(cls, fields: list[Any]) -> Spot:
+        cuts = tuple(Cut(dim, tuple(Span(*span) for span in spans), factor) for dim, spans, factor in fields[0])
+        return cls(cuts, fields[1], fields[2])
+
+
+def layout_problem(tensor: str, message: str, rule: str = "", remedy: str = "") -> Problem:
+    """Something about a tensor that no layout can say."""
+    return Problem("layout", message, tensor=tensor or None, rule=rule, remedy=remedy)
+
+
+class Layout:
+    """How the names of a model are shared out over `size` ranks. `holders`: the ranks that have a name, if not all."""
+
+    def __init__(
+        self,
+        size: int,
+        spots: dict[str, Spot],
+        names: dict[Span, str],
+        holders: dict[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        self.size, self.spots, self.names = size, spots, names
+        self.holders = holders or {}
+        self.axes = Axes(size, [span for spot in spots.values() for cut in spot.cuts for span in cut.spans], names)
+
+    def document(self, devices: Sequence[str]) -> dict[str, Any]:
+        """The layout document; `devices` has one device per rank."""
+        rules = [rule for name, spot in sorted(self.spots.items()) if (rule := self._rule(name, spot)) is not None]
+        return {
+            "schema": SCHEMA,
+            "mesh": [{"name": axis.name, "size": axis.size} for axis in self.axes.axes],
+            "devices": "cpu" if set(devices) <= {"cpu"} else list(devices),
+            "rules": rules,
+        }
+
+    def _rule(self, name: str, spot: Spot) -> dict[str, Any] | None:
+        cuts: list[dict[str, Any]] = self.axes.owner_cut(set(self.holders.get(name, range(self.size))))
+        for cut in spot.cuts:
+            axes = self.axes.names_of(cut.spans)
+            if spot.unit and cut is spot.cuts[-1] and not axes:
+                axes = [self.axes.lonely()]
+            if not axes:
+                continue
+            if cut.split_factor is None:
+                cuts.append({"shard": cut.dim, "axes": axes})
+            else:
+                cuts.append({"strided_shard": cut.dim, "split_factor": cut.split_factor, "axes": axes})
+        rule: dict[str, Any] = {"pattern": name}
+        if cuts:
+            rule["cuts"] = cuts
+        if spot.unit:
+            rule["fsdp_group"] = spot.unit
+        if spot.is_offloaded:
+            rule["device"] = "cpu"
+        return rule if len(rule) > 1 else None
+
+
+@dataclasses.dataclass
+class Placements:
+    """What was read off a model. `problems` are to be told before `layout` is used."""
+
+    layout: Layout
+    units: list[Unit]
+    problems: list[Problem]
+
+
+def read_placements(
+    entries: Iterable[Entry], ranks: Sequence[int] = (0,), modules: Iterable[nn.Module] = ()
+) -> Placements:
+    """The placements of these entries over the global `ranks`. `modules` are asked for FSDP2's state."""
+    place_of = {rank: place for place, rank in enumerate(ranks)}
+    problems: list[Problem] = []
+    entries = [entry for entry in entries if entry.is_tensor]
+    units = find_units(modules, entries)
+    unit_of = {key: unit for unit in units for key in unit.shard_dims}
+    names: dict[Span, str] = {}
+    spots: dict[str, Spot] = {}
+    grids: dict[int, Grid] = {}
+    for entry in entries:
+        unit = unit_of.get(id(entry.value))
+        refusal = _unsupported(entry)
+        if refusal:
+            problems.append(layout_problem(entry.name, refusal))
+        cuts: list[Cut] = []
+        if is_dtensor(entry.value):
+            mesh = entry.value.device_mesh
+            grid = grids.setdefault(id(mesh), Grid(mesh, place_of))
+            if grid.problem:
+                problems.append(layout_problem(entry.name, grid.problem, "R43"))
+                continue
+            for span, name in grid.names:
+                names.setdefault(span, name)
+            cuts = _physical_cuts(entry, unit, grid, problems)
+        spots[entry.name] = Spot(
+            tuple(cuts), unit.name if unit is not None else "", unit is not None and unit.is_offloaded
+        )
+    problems += _lost_views(entries)
+    layout = Layout(len(place_of), spots, names)
+    if layout.axes.problem:
+        problems.append(
+            layout_problem("", layout.axes.problem, "R43", "Build all meshes of one model from one DeviceMesh")
+        )
+    return Placements(layout, units, problems)
+
+
+def is_dtensor(value: Any) -> bool:
+    return hasattr(value, "_local_tensor") and hasattr(value, "device_mesh")
+
+
+def is_elsewhere(value: Any) -> bool:
+    """Whether its mesh does not have this rank, which then holds nothing of it."""
+    return is_dtensor(value) and value.device_mesh.get_coordinate() is None
+
+
+def local_of(value: torch.Tensor) -> torch.Tensor:
+    """This rank's part: of a plain tensor the tensor itself."""
+    return value._local_tensor if is_dtensor(value) else value
+
+
+def is_foreign(entry: Entry) -> bool:
+    """A tensor that is no plain memory (sparse, a subclass), is real, and in no file: it is left alone."""
+    return (
+        entry.is_tensor
+        and entry.kind in (NON_PERSISTENT, ATTRIBUTE)
+        and not entry.is_meta
+        and not _is_memory(entry.value)
+    )
+
+
+def _is_memory(value: torch.Tensor) -> bool:
+    local = local_of(value)
+    return local.layout is torch.strided and type(local).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+def _unsupported(entry: Entry) -> str:
+    if hasattr(entry.value, "ds_shape"):
+        return "it is a ZeRO-3 partition, which this version does not fill"
+    if type(entry.value).__name__ == "FlatParameter" or hasattr(entry.value, "_is_flat_param"):
+        return "it is in an FSDP1 flat parameter, which this version does not fill; use fully_shard (FSDP2)"
+    if not _is_memory(entry.value):
+        local = local_of(entry.value)
+        return f"it is a {type(local).__name__} of layout {local.layout}, and no plain memory that could be filled"
+    return ""
+
+
+def _lost_views(entries: Iterable[Entry]) -> Iterator[Problem]:
+    """Tensors on meta that were views of a parameter before it was sharded, and hang in the air since."""
+    sharded = {one.recorded.cell: one.name for one in entries if one.recorded is not None and is_dtensor(one.value)}
+    for entry in entries:
+        if (
+            entry.recorded is not None
+            and entry.is_meta
+            and not is_dtensor(entry.value)
+            and entry.recorded.cell in sharded
+        ):
+            message = (
+                f"it was the memory of {sharded[entry.recorded.cell]}, or a view of it, which has been sharded since"
+            )
+            yield layout_problem(entry.name, message, "R52", "Shard both, or make it a property of the module")
+
+
+# ---- cuts of one tensor
+
+
+def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[Problem]) -> list[Cut]:
+    """The cuts in the order in which memory was shared out (R54).
+
+    DTensor applies placements from left to right, or as `shard_order` says. `_StridedShard` with another cut of the
+    same dim to its right stands for one that comes after those, which is how FSDP2 over tensor parallelism is; alone
+    it is a strided cut.
+    """
+    tensor = entry.value
+    placements = tensor.placements
+    shards = {
+        place: one for place, one in enumerate(placements) if one.is_shard() or type(one).__name__ == "_StridedShard"
+    }
+    for one in placements:
+        if one.is_partial():
+            problems.append(
+                layout_problem(entry.name, f"its placements {placements} hold a partial sum, which is no state", "R43")
+            )
+        elif not one.is_replicate() and not any(one is shard for shard in shards.values()):
+            problems.append(layout_problem(entry.name, f"its placement {one} is of a kind that lading does not know"))
+    order = _left_to_right(tensor, shards)
+    late: list[int] = []
+    cuts: list[tuple[int, Cut]] = []
+    for place in order:
+        one, dim = shards[place], shards[place].dim % max(1, tensor.dim())
+        inside = [other for other in order if other > place and shards[other].dim % max(1, tensor.dim()) == dim]
+        factor = getattr(one, "split_factor", None) if type(one).__name__ == "_StridedShard" else None
+        if factor is not None and inside:
+            parts = 1
+            for other in inside:
+                parts *= grid.sizes[other]
+            if parts != factor:
+                text = (
+                    f"its placements {placements} are strided by {factor}, but the cuts to the right make {parts} parts"
+                )
+                problems.append(layout_problem(entry.name, text, "R54"))
+            late.append(place)
+            factor = None
+        cuts.append((place, Cut(dim, grid.spans[place], factor if factor != 1 else None)))
+    first = [cut for place, cut in cuts if place not in late]
+    last = [cut for place, cut in reversed(cuts) if place in late]
+    return _unit_last(entry, unit, first + last)
+
+
+def _left_to_right(tensor: Any, shards: dict[int, Any]) -> list[int]:
+    stated = getattr(tensor._spec, "shard_order", None)
+    if not stated or any(type(one).__name__ == "_StridedShard" for one in shards.values()):
+        return sorted(shards)
+    order = [place for entry in stated for place in entry.mesh_dims]
+    return order if sorted(order) == sorted(shards) else sorted(shards)
+
+
+def _unit_last(entry: Entry, unit: Unit | None, cuts: list[Cut]) -> list[Cut]:
+    """FSDP2's own cut is the last (docs/schema/layout.md); cuts of different dims may change places."""
+    dim = unit.shard_dims[id(entry.value)] if unit is not None else None
+    ours = [cut for cut in cuts if cut.dim == dim]
+    if not ours:
+        return cuts
+    return [cut for cut in cuts if cut is not ours[-1]] + [ours[-1]]
+
+
+# ---- FSDP2
+
+
+def fsdp_states(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, list[Any]]]:
+    """Modules that `fully_shard` was called on, each with its parameter groups."""
+    seen = set()
+    for module in modules:
+        get = getattr(module, "_get_fsdp_state", None)
+        if get is None:
+            continue
+        state = get()
+        if id(state) in seen:
+            continue
+        seen.add(id(state))
+        groups = getattr(state, "_fsdp_param_groups", None)
+        if groups is None:  # before torch 2.12 a state had one at most
+            single = getattr(state, "_fsdp_param_group", None)
+            groups = [single] if single is not None else []
+        yield module, list(groups)
+
+
+def find_units(modules: Iterable[nn.Module], entries: Iterable[Entry]) -> list[Unit]:
+    """FSDP2's parameter groups, each named by the first of its parameters."""
+    names: dict[int, str] = {}
+    for entry in entries:
+        names.setdefault(id(entry.value), entry.name)
+    units = []
+    for _, groups in fsdp_states(modules):
+        for group in groups:
+            members = [member for member in group.fsdp_params if id(member.sharded_param) in names]
+            if not members:
+                continue
+            policy = getattr(group, "offload_policy", None)
+            units.append(
+                Unit(
+                    name=min(names[id(member.sharded_param)] for member in members),
+                    shard_dims={id(member.sharded_param): member.fsdp_placement.dim for member in members},
+                    device=getattr(group, "device", None),
+                    is_offloaded=type(policy).__name__ == "CPUOffloadPolicy",
+                    pins_memory=bool(getattr(policy, "pin_memory", False)),
+                    members=members,
+                )
+            )
+    return units

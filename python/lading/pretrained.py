@@ -1,0 +1,78 @@
+"""`lading.from_pretrained`: config → skeleton → the user's `parallelize` → materialize.
+
+    model = lading.from_pretrained("org/name", device="cuda:0")
+    model = lading.from_pretrained("org/name", parallelize=fully_shard)
+
+The model is built on meta by its own class, and what its constructor computes is recorded, so that `parallelize` may
+do as it likes: shard, freeze, wrap with PEFT, or answer another module. Weights are read afterwards, each rank its
+own part.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from .errors import LadingError, Problem
+from .huggingface import construction, load_generation_config
+from .loading import materialize
+from .skeleton_recorder import skeleton
+
+
+def from_pretrained(
+    path_or_id: str | os.PathLike[str],
+    *,
+    cls: type[nn.Module] | None = None,
+    config: Any = None,
+    parallelize: Callable[[nn.Module], nn.Module | None] | None = None,
+    trust_remote_code: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> nn.Module:
+    """A model of transformers with its weights, in evaluation mode.
+
+    Args:
+        path_or_id: a directory with `config.json` and safetensors files, or a repository in the Hugging Face cache.
+        cls: the class to build. None takes the one that the config names.
+        config: instead of the checkpoint's own.
+        parallelize: gets the model on meta and changes it, or answers another one.
+        trust_remote_code: build classes whose code comes with the checkpoint. Never on by itself.
+        seed: of initial values, and of constructors that look at their own random numbers.
+        options: everything that `lading.materialize` takes.
+    """
+    location = os.fspath(path_or_id)
+    config = config if config is not None else _config(location, trust_remote_code)
+    chosen = cls if cls is not None else _class_of(location, config)
+    asked = {name: options[name] for name in ("dtype", "cast") if name in options}
+    with construction(config, **asked) as built, skeleton(seed=seed):
+        model = chosen(built)
+    model.eval()
+    if parallelize is not None:
+        changed = parallelize(model)
+        model = changed if isinstance(changed, nn.Module) else model
+    materialize(model, location, seed=seed, **options)
+    load_generation_config(model, location)
+    return model
+
+
+def _config(location: str, trust_remote_code: bool) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(location, trust_remote_code=trust_remote_code)
+
+
+def _class_of(location: str, config: Any) -> type[nn.Module]:
+    import transformers
+
+    names = getattr(config, "architectures", None) or []
+    for name in names:
+        found = getattr(transformers, name, None)
+        if found is not None:
+            return found
+    message = (
+        f"the config of {location} names {', '.join(names) or 'no architecture'}, which this transformers does not have"
+    )
+    raise LadingError(Problem("not_found", message, remedy="Pass cls="), stage="request", exit_code=2)

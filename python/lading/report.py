@@ -1,0 +1,94 @@
+"""What a load did: `Report`, the answer of `lading.materialize`."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import json
+from typing import Any
+
+from .errors import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedTensor:
+    """One memory of this rank."""
+
+    name: str
+    provenance: str  # file, host, call, fill, random, kept
+    dtype: str  # named as in safetensors
+    shape: tuple[int, ...]  # of the whole tensor
+    local_shape: tuple[int, ...]
+    device: str
+    aliases: tuple[str, ...]
+    digest: str  # of this part; parts add up to the whole (docs/digests.md)
+
+    @classmethod
+    def of(cls, name: str, destination: Any, digest: str) -> LoadedTensor:
+        """Under one of the names of a destination of the engine's."""
+        return cls(
+            name,
+            destination.provenance,
+            destination.dtype,
+            destination.shape,
+            destination.local_shape,
+            destination.device,
+            tuple(other for other in (destination.name, *destination.aliases) if other != name),
+            digest,
+        )
+
+
+@dataclasses.dataclass
+class Report:
+    """A load that is done, on this rank.
+
+        report = lading.materialize(model, path, device="cuda:0")
+        print(report)                                   # 291 tensors, 16.1 GB, 0.4 s …
+        report.tensors["lm_head.weight"].provenance     # "file"
+
+    `tensors` has every name, aliases too.
+    """
+
+    tensors: dict[str, LoadedTensor]
+    rank: int
+    ranks: int
+    device: str
+    plan_digest: str
+    bytes: int
+    read_bytes: int
+    planning_seconds: float
+    loading_seconds: float
+    total_seconds: float
+    notes: tuple[str, ...]
+    warnings: tuple[Problem, ...]
+    verification: dict[str, Any] | None = None
+    _engine_report: Any = dataclasses.field(default=None, repr=False)
+
+    @functools.cached_property
+    def ledger(self) -> str:
+        """The bill of lading of docs/schema/ledger.md, as JSON text. It is written when it is asked for."""
+        return self._engine_report.ledger()
+
+    def by_provenance(self) -> dict[str, list[str]]:
+        """Names by where their values came from."""
+        found: dict[str, list[str]] = collections.defaultdict(list)
+        for name, tensor in self.tensors.items():
+            found[tensor.provenance].append(name)
+        return dict(found)
+
+    def to_json(self) -> str:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name[0] != "_"}
+        fields["tensors"] = {name: dataclasses.asdict(tensor) for name, tensor in self.tensors.items()}
+        fields["warnings"] = [dataclasses.asdict(warning) for warning in self.warnings]
+        return json.dumps(fields, indent=2)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{len(names)} {word}" for word, names in sorted(self.by_provenance().items()))
+        speed = self.bytes / self.total_seconds / 1e9 if self.total_seconds else 0.0
+        head = f"rank {self.rank} of {self.ranks}: " if self.ranks > 1 else ""
+        size = f"{self.bytes / 1e6:.1f} MB in {self.total_seconds:.2f} s ({speed:.2f} GB/s)"
+        lines = [f"{head}{len(self.tensors)} tensors ({counts}), {size}"]
+        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
