@@ -4,7 +4,7 @@ add_library(lading_options INTERFACE)
 target_compile_features(lading_options INTERFACE cxx_std_20)
 target_compile_options(lading_options INTERFACE
   -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast
-  -fno-strict-overflow -fstack-protector-strong)
+  -fno-strict-overflow -fstack-protector-strong -pthread)
 if(LADING_DEVELOPER)
   target_compile_options(lading_options INTERFACE -Werror)
 else()

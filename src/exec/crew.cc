@@ -88,13 +88,19 @@ void Crew::work(const Lanes& lanes, std::size_t count, const Task& task) {
       if (Result<void> done = task(lanes, i); !done) add_error(std::move(done).error());
     }
   } catch (const std::bad_alloc&) {
-    add_error(out_of_memory());
+    is_out_of_memory_ = true;  // and no memory to say more
+    failed_ = true;
   } catch (const std::exception& exception) {
     add_error(Error(Code::kInternal, std::string("the load stopped: ") + exception.what()));
   }
   // Also after an error: nothing may still be written when the caller gets the memory back.
   for (const auto& lane : lanes) {
-    if (Result<void> done = lane->finish(); !done) add_error(std::move(done).error());
+    try {
+      if (Result<void> done = lane->finish(); !done) add_error(std::move(done).error());
+    } catch (const std::bad_alloc&) {
+      is_out_of_memory_ = true;
+      failed_ = true;
+    }
     lane->detach();
   }
 }
@@ -103,6 +109,11 @@ void Crew::add_error(Error error) {
   const std::lock_guard lock(errors_mutex_);
   failed_ = true;
   errors_.add(std::move(error));
+}
+
+Errors Crew::take_errors() {
+  if (is_out_of_memory_) errors_.add(out_of_memory());
+  return std::move(errors_);
 }
 
 bool Crew::stopped() {

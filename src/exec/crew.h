@@ -45,7 +45,7 @@ class Crew {
 
   [[nodiscard]] std::uint64_t read_bytes() const { return read_bytes_; }
   [[nodiscard]] std::size_t threads() const { return threads_.size(); }
-  [[nodiscard]] Errors take_errors() { return std::move(errors_); }
+  [[nodiscard]] Errors take_errors();
 
  private:
   void work(const Lanes& lanes, std::size_t count, const Task& task);
@@ -57,6 +57,7 @@ class Crew {
   std::atomic<std::uint64_t> done_bytes_ = 0;
   std::atomic<std::uint64_t> read_bytes_ = 0;
   std::atomic<bool> failed_ = false;
+  std::atomic<bool> is_out_of_memory_ = false;
   std::mutex errors_mutex_;
   Errors errors_;
 };

@@ -19,6 +19,7 @@ constexpr std::uint32_t kMostThreadsOnRequest = 256;
 constexpr std::uint64_t kHostSlotBytes = std::uint64_t{1} << 20;
 // A bus wants larger pieces, and one on its way while the next is read (bench/results).
 constexpr std::uint64_t kDeviceSlotBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kMostSlotBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kDeviceSlots = 2;
 constexpr std::uint64_t kTasksPerThread = 64;
 
@@ -70,7 +71,7 @@ std::uint32_t fit_lanes(const plan::Plan& plan, const Options& options, std::vec
   for (LoadDevice& device : devices) {
     const bool is_host = device.device->is_host();
     device.lane_options.slot_bytes = is_host ? kHostSlotBytes : device_slot_bytes;
-    if (options.slot_bytes > 0) device.lane_options.slot_bytes = options.slot_bytes;
+    if (options.slot_bytes > 0) device.lane_options.slot_bytes = std::min(options.slot_bytes, kMostSlotBytes);
     device.lane_options.slots = is_host ? 1 : kDeviceSlots;
     device.lane_options.wait = wanted <= processors ? device::Wait::kSpin : device::Wait::kSleep;
   }

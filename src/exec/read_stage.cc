@@ -112,24 +112,33 @@ Error tie_differs(const Work& work, std::string_view other, std::uint64_t buffer
                        .try_this("say ties \"untie\" if both are wanted, or drop the wrong key"));
 }
 
-// Bytes of a target as the host can see them: where they are, or fetched from a device.
+// Bytes of a target as the host can see them: where they are, or fetched from a device, a window at a time.
 class Sight {
  public:
-  Sight(const Load& load, const Lanes& lanes, const Work& work)
-      : lane_(*lanes[work.device]), work_(work), is_host_(load.devices[work.device].device->is_host()) {}
+  static constexpr std::uint64_t kWindowBytes = std::uint64_t{256} << 10;
 
+  Sight(const Load& load, const Lanes& lanes, const Work& work)
+      : load_(load), lane_(*lanes[work.device]), work_(work), is_host_(load.devices[work.device].device->is_host()) {}
+
+  /// Of at most kWindowBytes. Cheap where they follow what was asked for before.
   Result<const std::byte*> of(std::uint64_t begin_bytes, std::uint64_t size_bytes) {
     if (is_host_) return work_.memory.data + begin_bytes;
-    fetched_.resize(size_bytes);
-    LADING_TRY(lane_.fetch(work_.memory.data + begin_bytes, fetched_));
-    return fetched_.data();
+    if (begin_bytes < begin_bytes_ || begin_bytes + size_bytes > begin_bytes_ + window_.size()) {
+      if (load_.crew.stopped()) return fail(Error(Code::kCancelled, "the comparison of ties was cut short"));
+      begin_bytes_ = begin_bytes;
+      window_.resize(std::min(kWindowBytes, work_.destination->buffer_bytes - begin_bytes));
+      LADING_TRY(lane_.fetch(work_.memory.data + begin_bytes, window_));
+    }
+    return window_.data() + (begin_bytes - begin_bytes_);
   }
 
  private:
+  const Load& load_;
   Lane& lane_;
   const Work& work_;
   bool is_host_;
-  std::vector<std::byte> fetched_;
+  std::uint64_t begin_bytes_ = 0;
+  std::vector<std::byte> window_;
 };
 
 // A key that is padded must have its padding where the other one has it.
@@ -142,38 +151,56 @@ Result<void> compare_constant(const Load& load, const Lanes& lanes, const Wanted
   const std::uint64_t run_bytes = bytes_of_elems(constant.run_elems, work.dtype());
   Result<void> result;
   for_each_run(constant, [&](std::uint64_t begin_bytes) {
-    const auto found = sight.of(begin_bytes, run_bytes);
-    if (!found) result = fail(found.error());
     for (std::uint64_t at = 0; at < run_bytes && result; at += width) {
-      if (std::memcmp(*found + at, &expected, width) == 0) continue;
-      result = fail(tie_differs(work, "padding", (begin_bytes + at) * 8 / bits(work.dtype())));
+      const auto found = sight.of(begin_bytes + at, width);
+      if (!found) {
+        result = fail(found.error());
+      } else if (std::memcmp(*found, &expected, width) != 0) {
+        result = fail(tie_differs(work, "padding", (begin_bytes + at) * 8 / bits(work.dtype())));
+      }
     }
     return result.has_value();
   });
   return result;
 }
 
+// A run is compared in pieces that fit in a window.
+Result<void> compare_run_of(const Load& load, Sight& sight, const Work& work, const Step& step, const std::byte* read,
+                            std::uint64_t to) {
+  const plan::Source& source = load.inputs.plan.sources[step.source];
+  const device::Cast cast = source.dtype == work.dtype() ? nullptr : device::find_cast(source.dtype, work.dtype());
+  constexpr std::uint64_t kAtOnce = Sight::kWindowBytes / 8;
+  for (std::uint64_t done = 0; done < step.run_elems; done += kAtOnce) {
+    const std::uint64_t elems = std::min(kAtOnce, step.run_elems - done);
+    const std::uint64_t begin_bytes = to + bytes_of_elems(done, work.dtype());
+    LADING_ASSIGN_OR_RETURN(const std::byte* const found, sight.of(begin_bytes, bytes_of_elems(elems, work.dtype())));
+    const Difference difference =
+        compare_run(read + bytes_of_elems(done, source.dtype), found, elems, cast, source.dtype, work.dtype());
+    if (!difference.found) continue;
+    const std::uint64_t elem = begin_bytes * 8 / bits(work.dtype()) + difference.elem;
+    return fail(tie_differs(work, source.key, elem).in_file(load.inputs.plan.files[source.file].name));
+  }
+  return {};
+}
+
 Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte* read, const Step& step) {
   const Work& work = *load.works[step.target];
   Sight sight(load, lanes, work);
-  const plan::Source& source = load.inputs.plan.sources[step.source];
-  const device::Cast cast = source.dtype == work.dtype() ? nullptr : device::find_cast(source.dtype, work.dtype());
-  std::vector<std::uint64_t> index(step.loops.size(), 0);
+  // In the target's order, which may be in another device's memory; what was read is at hand in any order.
+  std::vector<device::Loop> loops = step.loops;
+  std::sort(loops.begin(), loops.end(),
+            [](const device::Loop& a, const device::Loop& b) { return a.target_stride_bytes > b.target_stride_bytes; });
+  std::vector<std::uint64_t> index(loops.size(), 0);
   for (;;) {
     std::uint64_t from = step.source_begin_bytes;
     std::uint64_t to = step.target_begin_bytes;
     for (std::size_t l = 0; l < index.size(); ++l) {
-      from += index[l] * step.loops[l].source_stride_bytes;
-      to += index[l] * step.loops[l].target_stride_bytes;
+      from += index[l] * loops[l].source_stride_bytes;
+      to += index[l] * loops[l].target_stride_bytes;
     }
-    LADING_ASSIGN_OR_RETURN(const std::byte* const found, sight.of(to, bytes_of_elems(step.run_elems, work.dtype())));
-    const Difference difference = compare_run(read + from, found, step.run_elems, cast, source.dtype, work.dtype());
-    if (difference.found) {
-      const std::uint64_t elem = to * 8 / bits(work.dtype()) + difference.elem;
-      return fail(tie_differs(work, source.key, elem).in_file(load.inputs.plan.files[source.file].name));
-    }
+    LADING_TRY(compare_run_of(load, sight, work, step, read + from, to));
     std::size_t l = index.size();
-    while (l > 0 && ++index[l - 1] == step.loops[l - 1].count) index[--l] = 0;
+    while (l > 0 && ++index[l - 1] == loops[l - 1].count) index[--l] = 0;
     if (l == 0) return {};
   }
 }

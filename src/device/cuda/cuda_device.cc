@@ -34,25 +34,21 @@ class CudaDevice : public Device {
   [[nodiscard]] Result<void> check(std::span<const std::byte> memory) const override {
     const auto address = reinterpret_cast<Address>(memory.data());
     if (memory.empty() || is_known(address, memory.size())) return {};
-    // Of an address that it does not know, the driver answers zeros.
-    unsigned kind = 0;
-    int index = 0;
-    Address begin = 0;
-    std::size_t size_bytes = 0;
-    int attributes[] = {kPointerMemoryType, kPointerOrdinal, kPointerRangeStart, kPointerRangeSize};
-    void* values[] = {&kind, &index, &begin, &size_bytes};
-    LADING_TRY(gpu_->call("looking at the memory that was handed in", gpu_->driver().pointer_attributes, 4U,
-                          static_cast<int*>(attributes), static_cast<void**>(values), address));
-    const bool is_of_device = kind == kMemoryOfDevice;
-    if (is_of_device && index == gpu_->index()) {
-      known_begin_ = begin;
-      known_bytes_ = size_bytes;
+    LADING_ASSIGN_OR_RETURN(const Whereabouts first, look_at(address));
+    LADING_ASSIGN_OR_RETURN(const Whereabouts last, look_at(address + memory.size() - 1));
+    const auto is_ours = [&](const Whereabouts& at) { return at.kind == kMemoryOfDevice && at.index == gpu_->index(); };
+    if (is_ours(first) && is_ours(last)) {
+      known_begin_ = first.begin;
+      known_bytes_ = first.size_bytes;
       return {};
     }
+    const Whereabouts& wrong = is_ours(first) ? last : first;
     return fail(Error(Code::kUsage, "the memory that was handed in is not on the tensor's device")
                     .by_rule("R34")
                     .wanted(fmt::format("memory of {}", name()))
-                    .got(is_of_device ? fmt::format("memory of cuda:{}", index) : "memory that no GPU owns")
+                    .got(wrong.kind == kMemoryOfDevice ? fmt::format("memory of cuda:{}", wrong.index)
+                         : is_ours(first)              ? "memory that ends before the tensor does"
+                                                       : "memory that no GPU owns")
                     .try_this("allocate it on the device that the layout names for this rank"));
   }
 
@@ -85,7 +81,7 @@ class CudaDevice : public Device {
     return {};
   }
 
-  [[nodiscard]] std::vector<std::string> take_notes() override { return gpu_->take_notes(); }
+  [[nodiscard]] std::vector<std::string> take_notes() override { return gpu_->notes(); }
 
  private:
   [[nodiscard]] Error short_of(std::uint64_t wanted_bytes, std::uint64_t free_bytes) const {
@@ -98,6 +94,23 @@ class CudaDevice : public Device {
         .try_this("free device memory, cut the model over more GPUs, or ask for a narrower dtype");
   }
 
+  struct Whereabouts {
+    unsigned kind = 0;
+    int index = 0;
+    Address begin = 0;  ///< of its allocation
+    std::size_t size_bytes = 0;
+  };
+
+  // Of an address that it does not know, the driver answers zeros.
+  [[nodiscard]] Result<Whereabouts> look_at(Address address) const {
+    Whereabouts at;
+    int attributes[] = {kPointerMemoryType, kPointerOrdinal, kPointerRangeStart, kPointerRangeSize};
+    void* values[] = {&at.kind, &at.index, &at.begin, &at.size_bytes};
+    LADING_TRY(gpu_->call("looking at the memory that was handed in", gpu_->driver().pointer_attributes, 4U,
+                          static_cast<int*>(attributes), static_cast<void**>(values), address));
+    return at;
+  }
+
   // Frameworks cut tensors out of large allocations: what is known of one is known of all tensors in it.
   [[nodiscard]] bool is_known(Address begin, std::uint64_t size_bytes) const {
     return begin >= known_begin_ && size_bytes <= known_bytes_ && begin - known_begin_ <= known_bytes_ - size_bytes;
@@ -106,7 +119,11 @@ class CudaDevice : public Device {
   Result<void> open_accounts(DigestAccounts& accounts) {
     const Driver& driver = gpu_->driver();
     const std::size_t size_bytes = std::max<std::size_t>(1, accounts.count()) * sizeof(Digest);
-    if (sums_ == 0) LADING_TRY(gpu_->call("allocating memory for digests", driver.allocate, &sums_, size_bytes));
+    if (sums_ == 0) {
+      const Status status = gpu_->call_freely(driver.allocate, &sums_, size_bytes);
+      if (status == kOutOfMemory) return fail(short_of(size_bytes, 0));
+      LADING_TRY(gpu_->judge("allocating memory for digests", status));
+    }
     LADING_TRY(gpu_->call("clearing digests", driver.set_bytes, sums_, static_cast<unsigned char>(0), size_bytes,
                           Stream{nullptr}));
     LADING_TRY(gpu_->call("clearing digests", driver.synchronize_context));

@@ -12,9 +12,11 @@
 namespace lading::device::cuda {
 namespace {
 
-// What a context survives: a refused argument, no memory, an image for another GPU. Everything else ends it.
-constexpr std::array kSurvivable = {kSuccess,    kInvalidValue,   kOutOfMemory,     kInvalidImage, kNoBinaryForGpu,
-                                    kInvalidPtx, kUnsupportedPtx, kOperatingSystem, kNotSupported};
+// What a context survives: a refused argument, no memory, an image for another GPU, memory that was pinned already, a
+// stream that is being captured. Everything else ends it.
+constexpr std::array kSurvivable = {kSuccess,           kInvalidValue,  kOutOfMemory,    kInvalidImage,
+                                    kNoBinaryForGpu,    kInvalidPtx,    kUnsupportedPtx, kOperatingSystem,
+                                    kAlreadyRegistered, kNotRegistered, kNotSupported};
 
 bool is_of_image(Status status) {
   return status == kInvalidImage || status == kNoBinaryForGpu || status == kInvalidPtx || status == kUnsupportedPtx;
@@ -39,17 +41,21 @@ Result<std::shared_ptr<Gpu>> Gpu::open(int index) {
                     .got(std::to_string(index))
                     .try_this("look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and at the layout's devices"));
   }
-  static std::mutex mutex;
-  static std::map<int, std::weak_ptr<Gpu>> in_use;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<Gpu> gpu = in_use[index].lock();
-  if (gpu == nullptr) {
-    gpu.reset(new Gpu(driver, index));
-    LADING_TRY(gpu->start());
-    in_use[index] = gpu;
-  }
+  LADING_ASSIGN_OR_RETURN(std::shared_ptr<Gpu> gpu, in_use(driver, index));
   // Destinations may still be written or read by what the caller has issued on streams of its own.
   LADING_TRY(gpu->call("waiting for the work under way", gpu->driver_.synchronize_context));
+  return gpu;
+}
+
+Result<std::shared_ptr<Gpu>> Gpu::in_use(const Driver& driver, int index) {
+  static std::mutex mutex;
+  static std::map<int, std::weak_ptr<Gpu>> known;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Gpu> gpu = known[index].lock();
+  if (gpu != nullptr) return gpu;
+  gpu.reset(new Gpu(driver, index));
+  LADING_TRY(gpu->start());
+  known[index] = gpu;
   return gpu;
 }
 
@@ -59,8 +65,11 @@ Result<void> Gpu::start() {
   }
   Context context = nullptr;
   if (const Status status = driver_.retain_context(&context, device_); status != kSuccess) {
-    return fail(driver_.error(status, name() + ": taking its primary context failed")
-                    .try_this("look at nvidia-smi: is the GPU in exclusive mode, out of memory, or in error?"));
+    Error error = driver_.error(status, name() + ": taking its primary context failed");
+    if (status == kOutOfMemory) error.code = Code::kDeviceMemory;
+    if (error.remedy.empty())
+      error.remedy = "look at nvidia-smi: is the GPU in exclusive mode, out of memory, or in error?";
+    return fail(std::move(error));
   }
   context_ = context;
   return load_kernels();
@@ -145,9 +154,9 @@ void Gpu::add_note(std::string note) {
   if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(std::move(note));
 }
 
-std::vector<std::string> Gpu::take_notes() {
+std::vector<std::string> Gpu::notes() {
   const std::lock_guard lock(notes_mutex_);
-  return std::move(notes_);
+  return notes_;
 }
 
 }  // namespace lading::device::cuda

@@ -52,15 +52,15 @@ class Gpu {
   [[nodiscard]] const Driver& driver() const { return driver_; }
   [[nodiscard]] std::string name() const;  ///< "cuda:0"
   [[nodiscard]] int index() const { return index_; }
-  [[nodiscard]] bool is_lost() const { return is_lost_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool is_lost() const { return is_lost_.load(std::memory_order_acquire); }
 
   [[nodiscard]] Function move_kernel() const { return move_; }
   [[nodiscard]] Function digest_kernel() const { return digest_; }
   [[nodiscard]] Function fill_kernel() const { return fill_; }
   [[nodiscard]] Function sample_kernel() const { return sample_; }
 
-  void add_note(std::string note);  ///< each once
-  [[nodiscard]] std::vector<std::string> take_notes();
+  void add_note(std::string note);                 ///< each once
+  [[nodiscard]] std::vector<std::string> notes();  ///< of all who use the GPU
 
  private:
   // While it lives, our context is the thread's; the caller's comes back afterwards.
@@ -84,6 +84,7 @@ class Gpu {
     Status status_;
   };
 
+  static Result<std::shared_ptr<Gpu>> in_use(const Driver& driver, int index);
   Gpu(const Driver& driver, int index) : driver_(driver), index_(index) {}
   Result<void> start();
   Result<void> load_kernels();

@@ -22,6 +22,7 @@ constexpr std::size_t kMaxMoveJobs = JobPages::kPageBytes / sizeof(MoveJob);
 constexpr std::size_t kMaxDigestJobs = JobPages::kPageBytes / sizeof(DigestRange);
 constexpr std::uint64_t kMaxBlocks = 1024;
 constexpr std::uint64_t kElemsPerThread = 8;
+constexpr std::uint64_t kBounceAlignmentBytes = 16;
 
 Address address_of(const std::byte* memory) { return reinterpret_cast<Address>(memory); }
 
@@ -75,25 +76,17 @@ std::size_t CudaLane::size_bytes(const LaneOptions& options) {
 }
 
 Result<std::unique_ptr<Lane>> CudaLane::open(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums) {
-  Streams streams;
-  const Driver& driver = gpu->driver();
-  LADING_TRY(gpu->call("creating a stream", driver.create_stream, &streams.copies, kStreamNonBlocking));
-  if (auto second = gpu->call("creating a stream", driver.create_stream, &streams.kernels, kStreamNonBlocking);
-      !second) {
-    gpu->call_freely(driver.destroy_stream, streams.copies);
-    return fail(std::move(second).error());
-  }
-  std::unique_ptr<CudaLane> lane(new CudaLane(std::move(gpu), options, sums, streams));
-  LADING_TRY(lane->open_events());
+  std::unique_ptr<CudaLane> lane(new CudaLane(std::move(gpu), options, sums));
+  LADING_TRY(lane->open_streams());
   return std::unique_ptr<Lane>(std::move(lane));
 }
 
-CudaLane::CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums, const Streams& streams)
+CudaLane::CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums)
     : gpu_(std::move(gpu)),
       options_(options),
       sums_(sums),
-      streams_(streams),
-      pages_(gpu_, streams.kernels),
+      pages_(gpu_),
+      slots_(options.slots),
       slots_in_use_(options.slots) {}
 
 Result<void> CudaLane::make_event(Event& event) {
@@ -109,8 +102,10 @@ Result<void> CudaLane::order(Stream stream, Event event) {
   return gpu_->call("ordering streams", gpu_->driver().wait_event, stream, event, 0U);
 }
 
-Result<void> CudaLane::open_events() {
-  slots_.resize(options_.slots);
+Result<void> CudaLane::open_streams() {
+  const Driver& driver = gpu_->driver();
+  LADING_TRY(gpu_->call("creating a stream", driver.create_stream, &streams_.copies, kStreamNonBlocking));
+  LADING_TRY(gpu_->call("creating a stream", driver.create_stream, &streams_.kernels, kStreamNonBlocking));
   for (Slot& slot : slots_) {
     LADING_TRY(make_event(slot.copied));
     LADING_TRY(make_event(slot.distributed));
@@ -141,7 +136,7 @@ Result<void> CudaLane::prepare() {
   } else {
     LADING_TRY(pin_what_can_be(status));
   }
-  LADING_TRY(pages_.open(memory.last(JobPages::kSizeBytes), mapped));
+  LADING_TRY(pages_.open(memory.last(JobPages::kSizeBytes), mapped, streams_.kernels));
   is_prepared_ = true;
   return {};
 }
@@ -176,8 +171,9 @@ CudaLane::~CudaLane() {
   }
   if (is_pinned_) gpu_->call_freely(driver.unregister_host, static_cast<void*>(slab_.bytes().data()));
   if (all_copied_ != nullptr) gpu_->call_freely(driver.destroy_event, all_copied_);
-  gpu_->call_freely(driver.destroy_stream, streams_.copies);
-  gpu_->call_freely(driver.destroy_stream, streams_.kernels);
+  for (const Stream stream : {streams_.copies, streams_.kernels}) {
+    if (stream != nullptr) gpu_->call_freely(driver.destroy_stream, stream);
+  }
   // One that does not say that it is done may still read: then the slots stay where they are.
   if (!is_idle || gpu_->is_lost()) slab_.leak();
 }
@@ -194,6 +190,7 @@ Result<void> CudaLane::wait_for(Slot& slot) {
 }
 
 Result<std::span<std::byte>> CudaLane::acquire_slot() {
+  LADING_TRY(keep(end_bounce()));
   LADING_TRY(keep(prepare()));
   if (!is_lent_) {
     current_ = (current_ + 1) % slots_in_use_;
@@ -241,7 +238,7 @@ Result<void> CudaLane::copy(Address target, const std::byte* source, std::uint64
 
 Result<void> CudaLane::move(const Move& move) {
   if (is_empty(move)) return {};
-  return keep(is_lent_ ? move_from_slot(move) : move_from_elsewhere(move));
+  return keep(is_lent_ && !is_bouncing_ ? move_from_slot(move) : move_from_elsewhere(move));
 }
 
 Result<void> CudaLane::move_from_slot(const Move& move) {
@@ -273,22 +270,34 @@ Result<void> CudaLane::move_from_slot(const Move& move) {
   return {};
 }
 
-// Values of the caller's stand in memory that is not pinned: they take the way of file bytes, slot by slot.
+// Values of the caller's stand in memory that is not pinned: they take the way of file bytes, through slots. Many short
+// runs share one.
 Result<void> CudaLane::move_from_elsewhere(const Move& move) {
   LADING_CHECK(move.loops.empty());
   const std::uint64_t at_once = std::max<std::uint64_t>(8, options_.slot_bytes * 8 / bits(move.from) / 8 * 8);
   for (std::uint64_t done = 0; done < move.run_elems; done += at_once) {
     const std::uint64_t elems = std::min(at_once, move.run_elems - done);
-    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> staged, acquire_slot());
-    std::memcpy(staged.data(), move.source + bytes_of_elems(done, move.from), bytes_of_elems(elems, move.from));
+    const std::uint64_t size_bytes = bytes_of_elems(elems, move.from);
+    if (is_bouncing_ && bounced_bytes_ + size_bytes > options_.slot_bytes) LADING_TRY(end_bounce());
+    if (!is_bouncing_) {
+      LADING_TRY(acquire_slot());
+      is_bouncing_ = true;
+      bounced_bytes_ = 0;
+    }
     Move part = move;
-    part.source = staged.data();
+    part.source = slot().data + bounced_bytes_;
     part.target = move.target + bytes_of_elems(done, move.to);
     part.run_elems = elems;
+    std::memcpy(slot().data + bounced_bytes_, move.source + bytes_of_elems(done, move.from), size_bytes);
+    bounced_bytes_ += (size_bytes + kBounceAlignmentBytes - 1) / kBounceAlignmentBytes * kBounceAlignmentBytes;
     LADING_TRY(move_from_slot(part));
-    LADING_TRY(release_slot());
   }
   return {};
+}
+
+Result<void> CudaLane::end_bounce() {
+  if (!std::exchange(is_bouncing_, false)) return {};
+  return release_slot();
 }
 
 void CudaLane::add_move_jobs(const Move& move) {
@@ -375,6 +384,7 @@ void CudaLane::drop_moves() {
 
 Result<void> CudaLane::fill(const Fill& fill) {
   if (fill.elems == 0) return {};
+  LADING_TRY(keep(end_bounce()));
   const bool is_packed = bits(fill.dtype) % 8 != 0;  // of packed dtypes there is only zero
   FillJob job = {};
   job.target = address_of(fill.target);
@@ -388,6 +398,7 @@ Result<void> CudaLane::fill(const Fill& fill) {
 
 Result<void> CudaLane::sample(const Sample& sample) {
   if (sample.elems == 0) return {};
+  LADING_TRY(keep(end_bounce()));
   SampleJob job = {};
   job.target = address_of(sample.target);
   job.first_elem = sample.first_elem;
@@ -418,6 +429,7 @@ Result<void> CudaLane::digest(const DigestJob& job) {
 Result<void> CudaLane::flush_digests() {
   if (ranges_.empty()) return {};
   LADING_TRY(prepare());
+  LADING_TRY(end_bounce());
   LADING_TRY(order_after_copies());
   for (std::size_t begin = 0; begin < ranges_.size(); begin += kMaxDigestJobs) {
     const auto jobs =
@@ -439,11 +451,14 @@ Result<void> CudaLane::launch(Function kernel, std::uint64_t blocks, void** para
 
 Result<void> CudaLane::wait() {
   const Driver& driver = gpu_->driver();
-  LADING_TRY(gpu_->call("waiting for copies", driver.synchronize_stream, streams_.copies));
-  return gpu_->call("waiting for kernels", driver.synchronize_stream, streams_.kernels);
+  for (const Stream stream : {streams_.copies, streams_.kernels}) {
+    if (stream != nullptr) LADING_TRY(gpu_->call("waiting for its work", driver.synchronize_stream, stream));
+  }
+  return {};
 }
 
 Result<void> CudaLane::fetch(const std::byte* memory, std::span<std::byte> out) {
+  LADING_TRY(keep(end_bounce()));
   LADING_TRY(keep(wait()));
   LADING_TRY(keep(gpu_->call("copying from it", gpu_->driver().copy_to_host, static_cast<void*>(out.data()),
                              address_of(memory), out.size(), streams_.copies)));
@@ -452,8 +467,10 @@ Result<void> CudaLane::fetch(const std::byte* memory, std::span<std::byte> out) 
 
 Result<void> CudaLane::finish() {
   Result<void> flushed;
+  if (!has_failed_) flushed = keep(end_bounce());
   if (!has_failed_) flushed = keep(flush_digests());
   is_lent_ = false;
+  is_bouncing_ = false;
   drop_moves();
   Result<void> done = wait();
   for (Slot& slot : slots_) slot.is_busy = slot.twin_is_read = false;

@@ -53,10 +53,10 @@ class CudaLane : public Lane {
     Stream kernels = nullptr;
   };
 
-  CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums, const Streams& streams);
+  CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums);
 
   [[nodiscard]] Slot& slot() { return slots_[current_]; }
-  Result<void> open_events();
+  Result<void> open_streams();
   /// Takes the memory for slots and jobs, and pins it. By the thread that will use it: touching new pages is most of
   /// the cost, and this way all threads do it at the same time.
   Result<void> prepare();
@@ -72,6 +72,7 @@ class CudaLane : public Lane {
   Result<void> copy(Address target, const std::byte* source, std::uint64_t size_bytes);
   Result<void> move_from_slot(const Move& move);
   Result<void> move_from_elsewhere(const Move& move);
+  Result<void> end_bounce();
   void add_move_jobs(const Move& move);
   Result<void> release();
   Result<void> launch_moves(Address source);
@@ -97,6 +98,8 @@ class CudaLane : public Lane {
   std::size_t slots_in_use_;
   std::size_t current_ = 0;
   bool is_lent_ = false;
+  bool is_bouncing_ = false;  ///< the slot that is lent collects values of the caller's
+  std::uint64_t bounced_bytes_ = 0;
   bool has_failed_ = false;
   std::vector<MoveJob> moves_;           ///< from the slot that is lent; `source` counts from its start
   std::uint64_t moves_begin_bytes_ = 0;  ///< what of the slot they read

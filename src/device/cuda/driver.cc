@@ -45,7 +45,7 @@ Error Driver::error(Status status, std::string_view what) const {
 
 Result<Driver> Driver::find() {
   const char* const named = std::getenv(kLibraryVariable);
-  const char* const library = named != nullptr ? named : kLibrary;
+  const char* const library = named != nullptr && *named != 0 ? named : kLibrary;
   // Never closed: threads of the driver's own may be running in it.
   void* const handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {

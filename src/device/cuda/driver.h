@@ -32,7 +32,11 @@ inline constexpr Status kNoBinaryForGpu = 209;
 inline constexpr Status kInvalidPtx = 218;
 inline constexpr Status kUnsupportedPtx = 222;
 inline constexpr Status kOperatingSystem = 304;
+inline constexpr Status kAlreadyRegistered = 712;
+inline constexpr Status kNotRegistered = 713;
 inline constexpr Status kNotSupported = 801;
+inline constexpr Status kFirstOfCapture = 900;
+inline constexpr Status kLastOfCapture = 908;
 
 inline constexpr int kComputeCapabilityMajor = 75;
 inline constexpr int kComputeCapabilityMinor = 76;

@@ -16,7 +16,8 @@ JobPages::~JobPages() {
   }
 }
 
-Result<void> JobPages::open(std::span<std::byte> memory, Address mapped) {
+Result<void> JobPages::open(std::span<std::byte> memory, Address mapped, Stream stream) {
+  stream_ = stream;
   LADING_CHECK(memory.size() == kSizeBytes);
   const Driver& driver = gpu_->driver();
   for (Page& page : pages_) {

@@ -19,13 +19,13 @@ class JobPages {
   static constexpr std::size_t kPageBytes = std::size_t{128} << 10;
   static constexpr std::size_t kSizeBytes = kPages * kPageBytes;
 
-  JobPages(std::shared_ptr<Gpu> gpu, Stream stream) : gpu_(std::move(gpu)), stream_(stream) {}
+  explicit JobPages(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
   ~JobPages();
   JobPages(const JobPages&) = delete;
   JobPages& operator=(const JobPages&) = delete;
 
   /// Where jobs are written: kSizeBytes of host memory that outlive this, and where the GPU sees them; 0: it cannot.
-  Result<void> open(std::span<std::byte> memory, Address mapped);
+  Result<void> open(std::span<std::byte> memory, Address mapped, Stream stream);
   [[nodiscard]] bool is_open() const { return address_ != 0; }
 
   /// Where the GPU finds the jobs, for kernels that are launched on the stream before the next put().
@@ -40,7 +40,7 @@ class JobPages {
   Result<void> turn();
 
   std::shared_ptr<Gpu> gpu_;
-  Stream stream_;
+  Stream stream_ = nullptr;
   std::span<std::byte> memory_;
   Address address_ = 0;  ///< of the first page, for the GPU
   bool is_mapped_ = false;
