@@ -20,6 +20,8 @@ usage() {
 ./dev lint    formatting, clang-tidy and the repository's own rules
 ./dev fuzz    fuzz the readers (./dev fuzz --help)
 ./dev bench   measure loading, peers side by side; the results go to bench/results
+./dev zoo     load 40 architectures of transformers, and compare every tensor (./dev zoo --help)
+./dev wheel   the Python package, for other machines too: sdist and wheel go to build/wheels
 TEXT
 }
 

@@ -32,9 +32,12 @@ std::vector<LoadDevice> open_devices(const WorkList& works, Crew& crew) {
     const auto [known, is_new] = indices.emplace(work->destination->device, devices.size());
     work->device = known->second;
     if (!is_new) continue;
-    auto device = device::open_device(work->destination->device);
-    if (!device) crew.add_error(work->name(std::move(device).error()));
-    devices.push_back({device ? *std::move(device) : nullptr, {}});
+    LoadDevice& opened = devices.emplace_back();
+    if (auto device = device::open_device(work->destination->device)) {
+      opened.device = *std::move(device);
+    } else {
+      crew.add_error(work->name(std::move(device).error()));
+    }
   }
   for (const auto& work : works) {
     const device::Device* const device = devices[work->device].device.get();

@@ -190,7 +190,7 @@ class Expander {
       for (Loop& loop : piece.loops) loop.target_dim = new_place[loop.target_dim];
       std::vector<std::uint64_t> origin(order.size());
       for (std::size_t i = 0; i < order.size(); ++i) origin[i] = piece.target_origin[order[i]];
-      piece.target_origin = std::move(origin);
+      piece.target_origin = origin;
     }
     part.shape = Shape(std::move(dims));
     return part;
