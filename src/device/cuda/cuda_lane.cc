@@ -351,10 +351,11 @@ Result<Address> CudaLane::source_of_kernels() {
       gpu_->add_note(
           fmt::format("{}: no device memory for staging is left; casts read host memory and are slower", gpu_->name()));
       here.twin = 0;
+      // The driver is asked for the address of what was pinned, not of a place inside it.
+      std::byte* const pinned = is_pinned_ ? slab_.bytes().data() : here.data;
       Address mapped = 0;
-      LADING_TRY(
-          gpu_->call("mapping pinned memory", driver.mapped_address, &mapped, static_cast<void*>(here.data), 0U));
-      return mapped;
+      LADING_TRY(gpu_->call("mapping pinned memory", driver.mapped_address, &mapped, static_cast<void*>(pinned), 0U));
+      return mapped + static_cast<std::uint64_t>(here.data - pinned);
     }
     LADING_TRY(gpu_->judge("allocating staging memory", status));
   }

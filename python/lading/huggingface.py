@@ -1,0 +1,424 @@
+"""What transformers knows about its own models and checkpoints, in the engine's words.
+
+    conversion = describe(model, "path/to/checkpoint")      # a Conversion; None for a model of another library
+
+Names: transformers' own code renames the checkpoint's keys and runs its conversions, on tensors without memory
+(huggingface_trace.py), and what comes out is an explicit list: this tensor is that key, or made of those by this
+expression. Pins, ties, and which keys may be missing or are of no use come from the model's own declarations, resolved
+to names by transformers' rules. Nothing is executed that comes with a checkpoint, and pickles are not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _engine
+from .conversion import Conversion
+from .dtypes import requested_dtype, torch_dtype
+from .errors import LadingError, Problem
+from .huggingface_trace import NotMoving, Trace
+from .huggingface_view import Library, View, original_class, original_classes
+from .inventory import NON_PERSISTENT
+from .inventory_json import dtype_name, skeleton_json
+
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
+_SAFETENSORS = (".safetensors", ".safetensors.index.json")
+
+
+_REQUESTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+# ---- describe
+
+
+def describe(model: nn.Module | Sequence[nn.Module], checkpoint: str | os.PathLike[str]) -> Conversion | None:
+    """What transformers knows of this model and checkpoint. None if it is no model of transformers."""
+    library = Library.find()
+    if library is None:
+        return None
+    parts = [model] if isinstance(model, nn.Module) else list(model)
+    view = View.of(parts, library)
+    if view is None:
+        return None
+    location = os.fspath(checkpoint)
+    refuse_pickles(location)
+    catalog, folder = _catalog(location)
+    rules, notes = _mapping_rules(view, catalog, library)
+    architecture = _other_architecture(view, folder)
+    if architecture and (view.state.keys() - rules.targets or catalog.keys() - rules.used):
+        whole = _whole_model(view, architecture, location, library)
+        if whole is not None:
+            found, of_whole = _mapping_rules(whole, catalog, library)
+            if len(found.made) >= len(rules.made):
+                view, rules = whole, found
+                notes = [*of_whole, f"it is a part of the checkpoint's {architecture}"]
+    unread = sorted(key for key in catalog if key not in rules.used)
+    ignored = [rule for key in unread if (rule := _ignore_rule(view, key, rules.renamed[key]))]
+    if others := sum(rule["id"].startswith("transformers.other_part") for rule in ignored):
+        notes.append(f"{others} keys belong to parts of the checkpoint's model that this one does not have")
+    own = view.part or view
+    return Conversion(
+        mapping={"schema": "lading.mapping/1", "rules": rules.documents} if rules.documents else None,
+        ignore=ignored,
+        pins=_pins(own, library),
+        ties=_ties(own),
+        constructed_dtypes=_constructed_dtypes(own),
+        allow_missing=_may_be_missing(own),
+        notes=notes,
+    )
+
+
+def declarations(model: nn.Module | Sequence[nn.Module]) -> Conversion | None:
+    """What the model alone declares, without a checkpoint: pins and ties."""
+    library = Library.find()
+    view = View.of([model] if isinstance(model, nn.Module) else list(model), library) if library is not None else None
+    if library is None or view is None:
+        return None
+    return Conversion(pins=_pins(view, library), ties=_ties(view))
+
+
+def _catalog(location: str) -> tuple[dict[str, tuple[int, ...]], Path]:
+    """The checkpoint's keys and shapes, by the engine, which reads headers only; and the folder where it found it."""
+    answer = _engine.inspect(location)
+    return {tensor["name"]: tuple(tensor["shape"]) for tensor in answer["tensors"]}, Path(answer["path"]).parent
+
+
+def refuse_pickles(location: str) -> None:
+    """`.bin` files and pickled adapters run code when they are read, so nobody here reads them."""
+    path = Path(location)
+    if path.is_dir():
+        names = sorted(item.name for item in path.iterdir())
+        pickles = [name for name in names if name in _PICKLES or re.fullmatch(r"pytorch_model-.*\.bin", name)]
+        if not pickles or any(name.endswith(_SAFETENSORS) for name in names):
+            return
+    elif path.suffix in (".bin", ".pt", ".pth", ".ckpt"):
+        pickles = [path.name]
+    else:
+        return
+    problem = Problem(
+        "unsupported_format",
+        f"{', '.join(pickles[:4])}: reading a pickle runs its code",
+        file=location,
+        remedy="Convert it to safetensors where that is safe: load it once and call save_pretrained",
+    )
+    raise LadingError(problem, stage="checkpoint", exit_code=3)
+
+
+# ---- names and conversions
+
+
+class _Rules:
+    def __init__(self) -> None:
+        self.documents: list[dict[str, Any]] = []
+        self.used: set[str] = set()
+        self.made: set[str] = set()  # names of the model's tensors that have a key
+        self.targets: set[str] = set()  # the same, by transformers' names
+        self.renamed: dict[str, str] = {}
+
+    def rename(self, key: str, names: Sequence[str]) -> None:
+        if not names:
+            return
+        self.used.add(key)
+        self.made |= set(names)
+        if list(names) != [key]:
+            self.documents.append({"id": f"transformers.rename:{key}", "kind": "rename", "from": key, "to": names[0]})
+
+    def build(self, expression: Any, target: str, names: Sequence[str]) -> None:
+        if isinstance(expression, str):
+            self.rename(expression.replace("{{", "{").replace("}}", "}"), names)
+            return
+        if not names:
+            return
+        self.made |= set(names)
+        template = names[0].replace("{", "{{").replace("}", "}}")
+        self.documents.append(
+            {"id": f"transformers.convert:{target}", "kind": "build", "to": template, "expression": expression}
+        )
+
+
+def _mapping_rules(view: View, catalog: dict[str, tuple[int, ...]], library: Library) -> tuple[_Rules, list[str]]:
+    """One rule for each tensor that is not simply the key of its own name.
+
+    As transformers loads: keys in natural order; all renamings, then at most one converter; then the base model's
+    prefix, on or off; and a key that the model knows as it is stays as it is.
+    """
+    with original_classes(view.model):
+        transforms = library.mapping_of(view.model)
+    renamings = [one for one in transforms if isinstance(one, library.renaming)]
+    converters = [one for one in transforms if isinstance(one, library.converter)]
+    by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
+    rules = _Rules()
+    jobs: dict[str, tuple[Any, list[tuple[str, str]]]] = {}
+    problems: list[Problem] = []
+    for key in sorted(catalog, key=library.natural_order):
+        renamed, pattern = library.rename(key, renamings, converters, view.base_model_prefix, view.state)
+        if renamed not in view.state and key in view.state:
+            renamed, pattern = library.rename(key, [], [], view.base_model_prefix, view.state)
+        rules.renamed[key] = renamed
+        if renamed not in view.state:
+            continue
+        if pattern is None:
+            rules.targets.add(renamed)
+            rules.rename(key, view.names[renamed])
+        else:
+            jobs.setdefault(renamed, (by_pattern[pattern], []))[1].append((pattern, key))
+    for target, (converter, sources) in jobs.items():
+        try:
+            _convert(view, catalog, rules, copy.deepcopy(converter), target, sources)
+        except Exception as error:  # whatever transformers' code raises: it would log it and leave the tensor out
+            text = f"{type(error).__name__}: {error}" if not isinstance(error, NotMoving) else str(error)
+            operations = ", ".join(type(one).__name__ for one in converter.operations)
+            problems.append(
+                Problem("conversion", f"transformers' conversion of it ({operations}) failed: {text}", tensor=target)
+            )
+    if problems:
+        raise LadingError(problems, stage="documents", exit_code=4)
+    notes = [f"{len(jobs)} conversions of transformers {library.version}"] if jobs else []
+    return rules, notes
+
+
+def _convert(
+    view: View,
+    catalog: dict[str, tuple[int, ...]],
+    rules: _Rules,
+    converter: Any,
+    target: str,
+    sources: Sequence[tuple[str, str]],
+) -> None:
+    with Trace() as trace:
+        for pattern, key in sources:
+            converter.add_tensor(target, key, pattern, trace.source(key, catalog[key]))
+        made = converter.convert(target, model=view, config=view.config)
+    for name, tensor in made.items():
+        tensor = tensor[0] if isinstance(tensor, list) else tensor
+        if name not in view.state:
+            raise NotMoving(f"it makes {name}, which the model does not have")
+        rules.targets.add(name)
+        rules.build(trace.expression(tensor), name, view.names[name])
+        if view.names[name]:
+            rules.used |= {key for _, key in sources}
+
+
+# ---- keys that are of no use, tensors that need no key
+
+
+def _ignore_rule(view: View, key: str, renamed: str) -> dict[str, Any] | None:
+    """A rule by name for a key that transformers itself passes over, or that another part of the model would read."""
+    for rule, pattern in _useless_patterns(view):
+        if pattern.search(renamed):
+            return _ignored(f"transformers.{rule}", key)
+    entry = view.entries.get(renamed)
+    if entry is not None and entry.kind == NON_PERSISTENT:
+        return _ignored("transformers.non_persistent_buffer", key)
+    if view.part is not None and renamed in view.state and not view.names[renamed]:
+        return _ignored("transformers.other_part", key)
+    return None
+
+
+def _ignored(rule: str, key: str) -> dict[str, Any]:
+    literal = re.sub(r"([^A-Za-z0-9_])", r"\\\1", key)  # as RE2 and Python both read it
+    return {"id": f"{rule}:{key}", "kind": "ignore", "from": literal}
+
+
+def _useless_patterns(view: View) -> list[tuple[str, re.Pattern[str]]]:
+    found = [
+        ("keys_to_ignore_on_load_unexpected", re.compile(pattern))
+        for pattern in sorted(getattr(view.model, "_keys_to_ignore_on_load_unexpected", None) or ())
+    ]
+    # transformers adds these two where the model has a buffer of that name.
+    if any(name.endswith("rotary_emb.inv_freq") for name in view.entries):
+        found.append(("rotary_emb_inv_freq", re.compile(r"rotary_emb\.inv_freq")))
+    if any(name.endswith("position_ids") for name in view.entries):
+        found.append(("position_ids", re.compile(r"(^|\.)position_ids$")))
+    return found
+
+
+def _other_architecture(view: View, folder: Path) -> str:
+    """The class that the checkpoint's config names, if it is another than the model's, or ""."""
+    try:
+        fields = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return ""
+    names = fields.get("architectures") or []
+    return names[0] if names and original_class(view.model).__name__ not in names else ""
+
+
+# ---- a part of a composite
+
+
+def _whole_model(view: View, architecture: str, location: str, library: Library) -> View | None:
+    """The checkpoint's own model, built on meta, in which the tensors of this model have this model's names, and the
+    others none. None if this model is not in it, or more than once."""
+    import transformers
+
+    cls = getattr(transformers, architecture, None)
+    if cls is None:
+        return None
+    config = transformers.AutoConfig.from_pretrained(location, trust_remote_code=False)
+    with torch.device("meta"):
+        model = cls(config)
+    pairs = _pairs(view, model)
+    if not pairs:
+        return None
+    whole = View.of([model], library)
+    assert whole is not None
+    whole.names = {name: view.names.get(pairs.get(name, ""), []) for name in whole.names}
+    whole.part = view
+    return whole
+
+
+def _pairs(view: View, whole: Any) -> dict[str, str]:
+    """Names in the whole model and in this one, of the same tensors: the module that both have, and beside it what has
+    the same name and shape, such as a head."""
+    base = getattr(view.model, view.base_model_prefix, None) if view.base_model_prefix else None
+    for inner, prefix in ((view.model, ""), (base, f"{view.base_model_prefix}.")):
+        if inner is None:
+            continue
+        places = [name for name, module in whole.named_modules() if type(module) is original_class(inner)]
+        if len(places) != 1:
+            continue
+        outer = f"{places[0]}." if places[0] else ""
+        shapes = {name: tuple(tensor.shape) for name, tensor in whole.state_dict().items()}
+        found = {outer + name.removeprefix(prefix): name for name in view.state if name.startswith(prefix)}
+        beside = [name for name in view.state if not name.startswith(prefix)]
+        found |= {name: name for name in beside if shapes.get(name) == view.state[name]}
+        return {name: own for name, own in found.items() if name in shapes}
+    return {}
+
+
+def _may_be_missing(view: View) -> list[str]:
+    patterns = [re.compile(pattern) for pattern in getattr(view.model, "_keys_to_ignore_on_load_missing", None) or ()]
+    found = [name for plain in view.state if any(p.search(plain) for p in patterns) for name in view.names[plain]]
+    return sorted([*found, *view.adapters])
+
+
+# ---- ties and pins
+
+
+def _ties(view: View) -> list[list[str]]:
+    """Classes of names that the model declares to be one tensor, and that the constructor left as one."""
+    declared = getattr(view.model, "all_tied_weights_keys", None) or {}
+    classes: dict[str, list[str]] = {}
+    for target, source in declared.items():
+        if target in view.entries and source in view.entries:
+            members = classes.setdefault(source, list(view.names[source]))
+            members += [name for name in view.names[target] if name not in members]
+    return sorted(sorted(members) for members in classes.values() if len(members) > 1)
+
+
+def _constructed_dtypes(view: View) -> dict[str, str]:
+    return {
+        name: dtype_name(view.entries[plain].dtype)
+        for plain in view.state
+        if view.entries[plain].is_meta and view.entries[plain].dtype in _REQUESTABLE
+        for name in view.names[plain]
+    }
+
+
+def _pins(view: View, library: Library) -> list[tuple[str, str]]:
+    """transformers matches its patterns anywhere in a name, the engine whole components (R25). Where that is not the
+    same for this model, the names themselves are the pins."""
+    found: list[tuple[str, str]] = []
+    for attribute, strength in (
+        ("_keep_in_fp32_modules", "float16"),
+        ("_keep_in_fp32_modules_strict", "float16_and_bfloat16"),
+    ):
+        for pattern in sorted(getattr(view.model, attribute, None) or ()):
+            theirs = library.alternation([pattern])[0]
+            names = {
+                name
+                for plain in view.state
+                if theirs.search(plain) and view.entries[plain].dtype.is_floating_point
+                for name in view.names[plain]
+            }
+            everything = {name for plain in view.state for name in view.names[plain]}
+            ours = {name for name in everything if _pin_matches(pattern, name)}
+            found += [(one, strength) for one in ([pattern] if ours == names else sorted(names)) if names]
+    return found
+
+
+def _pin_matches(pattern: str, name: str) -> bool:
+    """The engine's matcher (docs/schema/skeleton.md)."""
+    wanted, parts = pattern.split("."), name.split(".")
+    expressions = [re.compile("[^.]*".join(re.escape(piece) for piece in part.split("*"))) for part in wanted]
+    return any(
+        all(one.fullmatch(parts[begin + place]) for place, one in enumerate(expressions))
+        for begin in range(len(parts) - len(wanted) + 1)
+    )
+
+
+# ---- beside weights
+
+
+def load_generation_config(model: Any, location: str) -> None:
+    """Gives a model that can generate the generation config of its checkpoint, as transformers would."""
+    can_generate = getattr(model, "can_generate", None)
+    if not callable(can_generate) or not can_generate():
+        return
+    from transformers import GenerationConfig
+
+    with contextlib.suppress(OSError):  # the checkpoint has none: the model's own stays
+        model.generation_config = GenerationConfig.from_pretrained(location)
+
+
+@contextlib.contextmanager
+def construction(config: Any, dtype: Any = "auto", cast: str = "promote") -> Iterator[Any]:
+    """The default dtype that transformers would build this config's model under, and a config that says it of all its
+    parts (R32). It is what buffers get that the constructor names no dtype for.
+    """
+    config = copy.deepcopy(config)
+    chosen = getattr(config, "dtype", None)
+    chosen = chosen if isinstance(chosen, torch.dtype) else torch.get_default_dtype()
+    asked = requested_dtype(dtype)
+    if asked != "auto":
+        chosen = torch_dtype(asked) if cast == "exact" else torch.promote_types(chosen, torch_dtype(asked))
+    if chosen not in _REQUESTABLE:
+        yield config
+        return
+    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", None) or ())):
+        if part is not None:
+            part.dtype = chosen
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(chosen)
+    try:
+        yield config
+    finally:
+        torch.set_default_dtype(before)
+
+
+def build_skeleton(location: str, *, cls: type[nn.Module] | None = None, trust_remote_code: bool = False) -> Any:
+    """The model of a checkpoint under `lading.skeleton()`: its config, its class, no weights."""
+    from .pretrained import _class_of, _config
+    from .skeleton_recorder import skeleton
+
+    config = _config(location, trust_remote_code)
+    chosen = cls if cls is not None else _class_of(location, config)
+    with construction(config) as built, skeleton():
+        return chosen(built)
+
+
+def skeleton_of(
+    path: str | os.PathLike[str], *, cls: type[nn.Module] | None = None, trust_remote_code: bool = False
+) -> str:
+    """The skeleton document of a checkpoint's model, from its config alone (docs/schema/skeleton.md).
+
+        Path("skeleton.json").write_text(lading.skeleton_of("path/to/model"))
+
+    No weights are read: a directory with only `config.json` will do.
+    """
+    location = os.fspath(path)
+    model = build_skeleton(location, cls=cls, trust_remote_code=trust_remote_code)
+    library = Library.find()
+    view = View.of([model], library) if library is not None else None
+    pins = _pins(view, library) if view is not None and library is not None else []
+    return skeleton_json(model, pins=pins)

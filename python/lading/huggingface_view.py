@@ -1,0 +1,151 @@
+"""transformers as lading sees it: the names of the library that are used, and a model by the names that its own code
+knows.
+
+What is private to transformers is asked for in one place (`Library`), and if it is not there the error says which
+version is installed and what was looked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import LadingError, Problem
+from .inventory import BUFFER, PARAMETER, Entry, canonical_modules, take_inventory
+
+KNOWN_VERSIONS = "5.17 to 5.22"
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """The names of transformers that are used, found once."""
+
+    version: str
+    model_class: type
+    mapping_of: Callable[..., list[Any]]
+    rename: Callable[..., tuple[str, str | None]]
+    natural_order: Callable[[str], Any]
+    alternation: Callable[[list[str]], tuple[re.Pattern[str], Any, Any]]
+    renaming: type
+    converter: type
+
+    @classmethod
+    def find(cls) -> Library | None:
+        """None if transformers was not imported: then no model can be one of its."""
+        utilities = sys.modules.get("transformers.modeling_utils")
+        if utilities is None:
+            return None
+        import transformers
+
+        try:
+            from transformers import conversion_mapping, core_model_loading
+
+            found = cls(
+                transformers.__version__,
+                utilities.PreTrainedModel,
+                conversion_mapping.get_model_conversion_mapping,
+                core_model_loading.rename_source_key,
+                core_model_loading.dot_natural_key,
+                core_model_loading.build_glob_alternation,
+                core_model_loading.WeightRenaming,
+                core_model_loading.WeightConverter,
+            )
+            wanted = ["source_key", "weight_renamings", "weight_converters", "base_model_prefix", "meta_state_dict"]
+            if list(inspect.signature(found.rename).parameters)[: len(wanted)] != wanted:
+                raise ImportError("rename_source_key has other arguments")
+        except (ImportError, AttributeError) as error:
+            raise _unknown_version(transformers.__version__, error) from error
+        return found
+
+
+def _unknown_version(version: str, error: Exception) -> LadingError:
+    message = (
+        f"transformers {version} does not say how its checkpoints are read in the way that lading knows ({error})"
+    )
+    remedy = f"Versions {KNOWN_VERSIONS} of transformers do"
+    return LadingError(Problem("transformers_version", message, remedy=remedy), stage="documents", exit_code=4)
+
+
+def original_class(module: nn.Module) -> type:
+    """The class that a module was built by: `fully_shard` gives it one of its own, under another name."""
+    cls = type(module)
+    if any(base.__name__ == "FSDPModule" for base in cls.__bases__):
+        return next((base for base in cls.__bases__ if base.__name__ != "FSDPModule"), cls)
+    return cls
+
+
+@contextlib.contextmanager
+def original_classes(model: nn.Module) -> Iterator[None]:
+    """transformers finds conversions by the names of classes, so meanwhile every module has its own again."""
+    changed = [(module, type(module)) for module in model.modules() if original_class(module) is not type(module)]
+    try:
+        for module, _ in changed:
+            module.__class__ = original_class(module)
+        yield
+    finally:
+        for module, cls in changed:
+            module.__class__ = cls
+
+
+class View:
+    """A model of transformers as its own code would see it: without wrappers, before PEFT, in whole tensors."""
+
+    def __init__(self, model: Any, entries: Iterable[tuple[str, Entry]]) -> None:
+        self.model = model
+        self.part: View | None = None  # of a checkpoint's whole model: the part of it that is loaded
+        self.config = model.config
+        self.base_model_prefix: str = getattr(model, "base_model_prefix", "") or ""
+        self.names: dict[str, list[str]] = {}  # by transformers' name, those of the inventory
+        self.entries: dict[str, Entry] = {}
+        self.state: dict[str, tuple[int, ...]] = {}  # what a state dict has, as shapes
+        self.adapters: list[str] = []
+        for name, entry in entries:
+            plain = _without_peft(name)
+            if plain is None:
+                self.adapters.append(entry.name)
+                continue
+            self.names.setdefault(plain, []).append(entry.name)
+            self.entries.setdefault(plain, entry)
+            if entry.kind in (PARAMETER, BUFFER):
+                self.state[plain] = entry.shape
+
+    @classmethod
+    def of(cls, parts: Sequence[nn.Module], library: Library) -> View | None:
+        model, prefix = None, ""
+        for part in parts:
+            for name, module in canonical_modules(part):
+                if isinstance(module, library.model_class) and name in ("", "base_model.model"):
+                    model, prefix = module, f"{name}." if name else ""
+                    break
+            if model is not None:
+                break
+        if model is None:
+            return None
+        entries = [entry for entry in take_inventory(list(parts)) if entry.is_tensor]
+        return cls(model, [(entry.name.removeprefix(prefix), entry) for entry in entries])
+
+    def get_parameter(self, name: str) -> torch.Tensor:
+        """For operations that look at the shapes of what they make."""
+        if name not in self.state:
+            raise AttributeError(f"the model has no parameter {name}")
+        return torch.empty(self.state[name], device="meta")
+
+    get_parameter_or_buffer = get_parameter
+
+
+def _without_peft(name: str) -> str | None:
+    """The name before PEFT wrapped the module, or None of an adapter's own tensor."""
+    parts = name.split(".")
+    if any(part.startswith(("lora_", "ia3_", "prompt_encoder")) for part in parts):
+        return None
+    if "modules_to_save" in parts:
+        return None
+    return ".".join(part for part in parts if part not in ("base_layer", "original_module"))
