@@ -256,6 +256,15 @@ def test_cancelled_while_it_runs(plan_with_call):
     assert json.loads(error.ledger)["schema"].startswith("lading.ledger/")
 
 
+@pytest.fixture
+def interrupts():
+    """As in a terminal: a shell that starts tests in the background has them ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_is_raised_when_the_engine_has_returned(plan_with_call):
     finished = []
 
