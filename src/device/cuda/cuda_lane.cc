@@ -452,10 +452,14 @@ Result<void> CudaLane::launch(Function kernel, std::uint64_t blocks, void** para
 
 Result<void> CudaLane::wait() {
   const Driver& driver = gpu_->driver();
+  // For both, whatever the first answers: nothing may still be written when the caller has its memory back.
+  Result<void> result;
   for (const Stream stream : {streams_.copies, streams_.kernels}) {
-    if (stream != nullptr) LADING_TRY(gpu_->call("waiting for its work", driver.synchronize_stream, stream));
+    if (stream == nullptr) continue;
+    Result<void> waited = gpu_->call("waiting for its work", driver.synchronize_stream, stream);
+    if (result) result = std::move(waited);
   }
-  return {};
+  return result;
 }
 
 Result<void> CudaLane::fetch(const std::byte* memory, std::span<std::byte> out) {
