@@ -130,13 +130,6 @@ def audit(
         allow_missing=allow_missing,
         allow_unexpected=allow_unexpected,
         allow_mismatch=allow_mismatch,
-        keep=(),
-        external=None,
-        recipes=None,
-        ties="keep",
-        seed=0,
-        verify=False,
-        budget=None,
     )
     ranks = Agreement.of(group, timeout)
     audited = _Audit(parts, options, ranks, twins)

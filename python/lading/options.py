@@ -8,6 +8,8 @@ from typing import Any
 from .conversion import Conversion
 from .dtypes import requested_dtype
 
+# What a call that writes nothing does not ask about.
+_UNASKED = {"keep": (), "external": None, "recipes": None, "ties": "keep", "seed": 0, "verify": False, "budget": None}
 _CASTS = ("promote", "exact", "destination")
 _TIES = ("keep", "untie")
 _VERIFY = ("auto", True, False, "full")
@@ -36,6 +38,7 @@ class Options:
     @classmethod
     def of(cls, **given: Any) -> Options:
         """As the user wrote them: patterns may be one string, dtypes have several names. Or ValueError."""
+        given = _UNASKED | given
         for name, words in (("cast", _CASTS), ("ties", _TIES), ("verify", _VERIFY)):
             if given[name] not in words:
                 raise ValueError(f"{name} is {given[name]!r}; it should be one of {', '.join(map(repr, words))}")

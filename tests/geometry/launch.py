@@ -3,6 +3,7 @@
 pytest itself never imports a framework: what they do to threads, signals and logging stays over there.
 """
 
+import faulthandler
 import importlib.util
 import json
 import os
@@ -74,6 +75,7 @@ def run_ranks(world, function, deadline_s, *arguments):
             status = 1
             try:
                 signal.alarm(deadline_s)
+                faulthandler.dump_traceback_later(max(1, deadline_s - 2), exit=True)  # a rank that hangs says where
                 os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
                 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
                 dist.init_process_group("gloo", init_method=f"file://{scratch}/store", rank=rank, world_size=world)

@@ -6,7 +6,6 @@ The result has, for each layout, what went wrong on which rank in each case: an 
 pytest never imports a framework here; nothing outlives its deadline.
 """
 
-import faulthandler
 import json
 import os
 import signal
@@ -14,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PYTHON = HERE.parents[1] / "python"
+TESTS = HERE.parent
+PYTHON = TESTS.parent / "python"
 LAYOUT_DEADLINE_S = 60
 
 
@@ -27,7 +26,7 @@ def run_layouts(layouts, deadline_s):
     with tempfile.TemporaryDirectory(prefix="lading_ranks_") as scratch:
         result = Path(scratch) / "result.json"
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(PYTHON), str(HERE)]),
+            "PYTHONPATH": os.pathsep.join([str(PYTHON), str(HERE), str(TESTS)]),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             "HF_HUB_OFFLINE": "1",
@@ -55,56 +54,13 @@ def run_layouts(layouts, deadline_s):
         return json.loads(result.read_text())
 
 
-def run_ranks(world, function, deadline_s):
-    """In the launcher: forks `world` gloo ranks, and returns what function(rank) gives on each."""
-    import torch.distributed as dist
-
-    scratch = Path(tempfile.mkdtemp(dir=os.environ["LADING_SCRATCH"]))
-    children = {}
-    for rank in range(world):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                signal.alarm(deadline_s)
-                faulthandler.dump_traceback_later(deadline_s - 2, exit=True)  # a rank that hangs says where
-                os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-                dist.init_process_group("gloo", init_method=f"file://{scratch}/store", rank=rank, world_size=world)
-                result = function(rank)
-                dist.barrier()
-                (scratch / f"{rank}.json").write_text(json.dumps(result))
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        children[pid] = rank
-    failed = []
-    end = time.monotonic() + deadline_s + 2
-    while children and time.monotonic() < end and not failed:
-        for pid in list(children):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                del_rank = children.pop(pid)
-                if status != 0:
-                    failed.append(del_rank)
-        time.sleep(0.01)
-    for pid in children:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    if failed or children:
-        raise RuntimeError(f"ranks failed: {failed}; stopped: {sorted(children.values())}")
-    return [json.loads((scratch / f"{rank}.json").read_text()) for rank in range(world)]
-
-
 def main():
     result, deadline_s, *layouts = sys.argv[1:]
     signal.alarm(int(deadline_s))
     import ranks_cases
     import ranks_common
     import torch
+    from geometry.launch import run_ranks
 
     torch.set_num_threads(1)
     folder = ranks_common.make_checkpoints(Path(os.environ["LADING_SCRATCH"]))

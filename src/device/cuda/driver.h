@@ -126,7 +126,6 @@ class Driver {
   LADING_CUDA_FUNCTIONS(LADING_MEMBER)
 #undef LADING_MEMBER
 
-  [[nodiscard]] int version() const { return version_; }    ///< 13000 for CUDA 13.0
   [[nodiscard]] std::string version_text() const;           ///< "13.0"
   [[nodiscard]] std::string describe(Status status) const;  ///< "CUDA_ERROR_… (700): …"
   /// What went wrong in the driver's function `what`.
