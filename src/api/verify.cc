@@ -1,24 +1,13 @@
 #include "lading/verify.h"
 
-#include "api/document.h"
+#include "api/read_ledger.h"
 #include "exec/verify.h"
-#include "ledger/ledger.h"
 #include "source/checkpoint_source.h"
 
 namespace lading {
 namespace {
 
-constexpr std::uint64_t kMaxLedgerBytes = 4'000'000'000;
-
 Unexpected<PlanRefusal> refuse(PlanStage stage, Errors problems) { return {PlanRefusal{stage, std::move(problems)}}; }
-
-Result<ledger::Ledger, Errors> read_ledger(const PlanDocument& document) {
-  const DocumentLimits limits{"ledger", kMaxLedgerBytes};
-  LADING_ASSIGN_OR_RETURN(const JsonDocument json, read_document(document, limits));
-  auto ledger = ledger::parse_ledger(json);
-  if (!ledger) ledger.error().relocate(document_name(document, limits), 0);
-  return ledger;
-}
 
 }  // namespace
 

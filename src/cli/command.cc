@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/text.h"
+#include "cli/diff_command.h"
 #include "cli/doctor_command.h"
 #include "cli/inspect_command.h"
 #include "cli/load_command.h"
@@ -70,12 +71,14 @@ int run(const std::vector<std::string>& arguments, Output& output) {
   PlanArguments plan_arguments;
   LoadArguments load_arguments;
   VerifyArguments verify_arguments;
+  DiffArguments diff_arguments;
   DoctorArguments doctor_arguments;
   DemoArguments demo_arguments;
   add_inspect(app, inspect_arguments);
   const CLI::App* plan = add_plan(app, plan_arguments);
   const CLI::App* load = add_load(app, load_arguments);
   const CLI::App* verify = add_verify(app, verify_arguments);
+  const CLI::App* diff = add_diff(app, diff_arguments);
   const CLI::App* doctor = add_doctor(app, doctor_arguments);
   CLI::App* demo =
       app.add_subcommand("demo", "Write a small sample checkpoint, inspect it, load it as eight ranks and verify it");
@@ -97,6 +100,7 @@ int run(const std::vector<std::string>& arguments, Output& output) {
   if (load->parsed()) return run_load(load_arguments, output);
   if (doctor->parsed()) return run_doctor(doctor_arguments, output);
   if (verify->parsed()) return run_verify(verify_arguments, output);
+  if (diff->parsed()) return run_diff(diff_arguments, output);
   return plan->parsed() ? run_plan(plan_arguments, output) : run_inspect(inspect_arguments, output);
 }
 
