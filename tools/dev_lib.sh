@@ -5,7 +5,7 @@
 SYSTEM_PACKAGES=(
   build-essential g++ cmake ninja-build pkg-config git
   libfmt-dev libsimdjson-dev libcli11-dev libssl-dev libre2-dev libxxhash-dev
-  libhwy-dev liburing-dev libgtest-dev libgmock-dev
+  libhwy-dev liburing-dev libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin
   clang clang-format clang-tidy
   python3 python3-venv strace
 )

@@ -14,9 +14,10 @@ from pathlib import Path
 import checkpoints
 import page_cache
 import tensor_parallel
-from workloads import DIRECT_READ, LADING, Workload
+from workloads import DIRECT_READ, FROM_PRETRAINED, FRONT, LADING, Workload
 
 PEER = Path(__file__).resolve().parent.parent / "e2e" / "gpu_peer.py"
+FRONT_PEER = PEER.with_name("gpu_front.py")
 # Peers that are not taken from the machine's own Python: the folder that has them.
 FOLDERS = {"safetensors-0.9": "safetensors", "instanttensor": "instanttensor", "fastsafetensors": "fastsafetensors"}
 LIMIT_S = 180
@@ -116,7 +117,8 @@ class Peer:
     """Started at once, so that imports of all peers go side by side; it waits to be told to begin."""
 
     def __init__(self, contender: str, setting: Setting, workload: Workload, checkpoint: Path) -> None:
-        command = [sys.executable, str(PEER), contender, str(checkpoint), "--device", setting.device]
+        script = FRONT_PEER if contender in (*FRONT, FROM_PRETRAINED) else PEER
+        command = [sys.executable, str(script), contender, str(checkpoint), "--device", setting.device]
         if workload.dtype:
             command += ["--dtype", workload.dtype]
         if workload.tp:
@@ -125,6 +127,8 @@ class Peer:
         places = [str(folder) if folder else "", os.environ.get("PYTHONPATH", "")]
         path = ":".join(place for place in places if place)
         environment = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+        if library := binary(setting.binaries, "liblading.so"):
+            environment["LADING_LIBRARY"] = str(library)
         self.missing = folder is not None and not folder.exists()
         self.errors = open(setting.scratch / f"{contender}.stderr", "w+")
         self.process = subprocess.Popen(

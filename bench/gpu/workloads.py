@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import checkpoints
 import tensor_parallel
 
 LADING = ("lading", "lading-no-digests")
+# The PyTorch front (bench/e2e/gpu_front.py): how the model came to be on meta, and without digests.
+FRONT = ("lading-front-skeleton", "lading-front-meta", "lading-front-no-digests")
+FROM_PRETRAINED = "from_pretrained"
 DIRECT_READ = "raw O_DIRECT read"
 
 
@@ -29,6 +33,10 @@ WORKLOADS = [
         (*LADING, "safetensors", "safetensors-0.9-load-file", "safetensors-0.9-prefetch",
          "safetensors-0.9-prefetch-all", "instanttensor", "instanttensor-uring-buffered", "fastsafetensors",
          "transformers"),
+    ),
+    Workload(
+        "front", "transformers' LlamaForCausalLM of that shape, on meta → on the GPU, cached file", "llama",
+        (*FRONT, FROM_PRETRAINED),
     ),
     Workload(
         "tmpfs", "the same on tmpfs → GPU", "llama-tmpfs",
@@ -156,6 +164,8 @@ def verdicts(work: dict, ceilings: dict) -> list[Verdict]:
     def ratio(over: float | None, under: float | None) -> float | None:
         return over / under if over is not None and under else None
 
+    if name == "front":
+        return front_verdicts(name, speed, median)
     lines = []
     if name == "cached":
         pinned = ceilings.get("pinned_gb_per_second")
@@ -183,4 +193,20 @@ def verdicts(work: dict, ceilings: dict) -> list[Verdict]:
     lines.append(at_most(name, "verification on, against off", (digests, limit), "×"))
     if lading.get("wrong"):
         lines.append(Verdict(name, "every tensor right", "all", lading["wrong"], False))
+    return lines
+
+
+def front_verdicts(name: str, speed: Callable, median: Callable) -> list[Verdict]:
+    """From a model on meta to a model that is ready."""
+    lines = []
+    for contender in FRONT[:2]:
+        how = contender.rpartition("-")[2]
+        lines.append(at_least(name, f"all in, of source bytes ({how})", (speed(contender), 45), "GB/s"))
+        front = median(contender, "front_seconds")
+        lines.append(at_most(name, f"beside the engine ({how})", (front and front * 1e3, 15), "ms"))
+    ours, theirs = median(FRONT[0], "seconds"), median(FROM_PRETRAINED, "seconds")
+    times = f"{theirs / ours:.1f} ×" if ours and theirs else "not measured"
+    lines.append(Verdict(name, "faster than from_pretrained", "none", times, None))
+    on, off = median(FRONT[1], "seconds"), median(FRONT[2], "seconds")
+    lines.append(at_most(name, "verification on, against off", (on / off if on and off else None, 1.03), "×"))
     return lines

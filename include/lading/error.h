@@ -43,6 +43,9 @@ namespace lading {
   X(kDeviceFailed, "device_failed", 5)                  \
   X(kDeviceMemory, "device_memory", 5)                  \
   X(kValuesDiffer, "values_differ", 5)                  \
+  /* ranks */                                           \
+  X(kNoAnswer, "no_answer", 7)                          \
+  X(kRanksDiffer, "ranks_differ", 7)                    \
   /* JSON */                                            \
   X(kJsonSyntax, "json_syntax", 3)                      \
   X(kJsonUtf8, "json_utf8", 3)                          \

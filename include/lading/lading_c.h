@@ -52,6 +52,10 @@ LADING_API lading_handle* lading_inspect(const char* request);
 /* Reads headers and documents, plans, and proves the plan. */
 LADING_API lading_handle* lading_plan(const char* request);
 
+/* What the dtype contract decides for a model, with a checkpoint or without one: the dtypes of every tensor, which
+ * subtrees are frozen, and where FSDP2 units have to be. Nothing is planned; only headers are read. */
+LADING_API lading_handle* lading_dtypes(const char* request);
+
 /* One memory that a load of the plan fills: a tensor's part on a rank. Texts and arrays live as long as the plan's
  * handle. A name that has a NUL in it ends there; the JSON has all of it. */
 typedef struct lading_destination {
@@ -120,6 +124,56 @@ LADING_API lading_handle* lading_verify(const char* request);
 
 /* The GPUs of this machine. */
 LADING_API lading_handle* lading_gpus(void);
+
+/* ---- The ranks of one load: they agree before bytes move, notice a rank that fails or falls silent, and end together
+ * (docs/reliability.md).
+ *
+ *   lading_ranks* ranks = NULL;
+ *   lading_handle* made = lading_ranks_new(request, &store, &ranks);
+ *   lading_ranks_begin(ranks, "{}"); lading_ranks_agree(ranks, request); … lading_ranks_poll(ranks, done); …
+ *   lading_ranks_commit(ranks);
+ *   lading_ranks_free(ranks);
+ *
+ * Requests and answers: docs/schema/ranks.md. Once a call has failed, all later ones answer the same failure. Steps are
+ * made by one thread; lading_ranks_poll() may be called from any. */
+
+typedef struct lading_ranks lading_ranks;
+
+/* Where a function of a store leaves the notes that it found. */
+typedef struct lading_notes lading_notes;
+
+/* In lading_store.decide and .wait: one note, in the order of the keys. The bytes are copied. */
+LADING_API void lading_add_note(lading_notes* notes, const void* value, uint64_t size_bytes);
+
+/* A store of small notes that all ranks reach, such as torch.distributed's. Functions answer 0: done; 1: not there
+ * (wait only); 2: the store cannot be reached, and lading_set_error() said why. They are called on a thread of the
+ * library's, one at a time. One that does not return in time is left behind: `user` and what it uses have to outlive
+ * it. */
+typedef struct lading_store {
+  void* user;
+  int (*put)(void* user, const char* key, const void* value, uint64_t size_bytes);
+  /* Writes the note unless there is one; adds the one that stands there then. */
+  int (*decide)(void* user, const char* key, const void* value, uint64_t size_bytes, lading_notes* notes);
+  /* Until all notes are there: adds them. A timeout of 0 looks once. */
+  int (*wait)(void* user, const char* const* keys, uint64_t key_count, double timeout_s, lading_notes* notes);
+} lading_store;
+
+/* *ranks is NULL if this failed. Nobody is asked yet. */
+LADING_API lading_handle* lading_ranks_new(const char* request, const lading_store* store, lading_ranks** ranks);
+/* Joins the others. */
+LADING_API lading_handle* lading_ranks_begin(lading_ranks* ranks, const char* request);
+/* Fails on all ranks if one has a failure in its request, or a field or a record that differs. */
+LADING_API lading_handle* lading_ranks_agree(lading_ranks* ranks, const char* request);
+/* A sign of life, and a look for the others', several times per deadline; cheap if called more often. `done` is any
+ * number that grows with the load, or negative for a sign of life only. Not 0: the load has failed, and any call says
+ * how. */
+LADING_API int lading_ranks_poll(lading_ranks* ranks, int64_t done);
+/* Tells all ranks at once. The answer is the failure that all are told, which is another rank's if that came first. */
+LADING_API lading_handle* lading_ranks_fail(lading_ranks* ranks, const char* request);
+/* This rank is complete. Done: all ranks are. */
+LADING_API lading_handle* lading_ranks_commit(lading_ranks* ranks);
+/* The rank that holds the notes waits until the others have read how it ended, for a deadline at most. */
+LADING_API void lading_ranks_free(lading_ranks* ranks);
 
 #ifdef __cplusplus
 }

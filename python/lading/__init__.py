@@ -1,15 +1,23 @@
 """lading: checkpoints into models, every tensor right or an error.
 
-Importing this does not import torch; the first use of a name that needs it does.
+    with lading.skeleton():                                  # on meta, and what constructors do is recorded
+        model = Model()
+    lading.materialize(model, checkpoint, device="cpu")      # every parameter and buffer, in place
+
+Importing this does not import torch; the first use of a name that needs it does. Where torch is there already, all
+that a load needs is imported with it, so that the first load does not wait for imports.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 _HOMES = {
     "AuditReport": "audit_model",
+    "Computed": "computed",
     "LadingError": "errors",
     "Report": "report",
     "audit": "audit_model",
@@ -19,23 +27,65 @@ _HOMES = {
     "Recipe": "recipes",
     "Recording": "recording",
     "SkeletonError": "recording",
+    "empty_parameters": "fsdp1",
+    "zero3_init": "zero3_partition",
     "derive": "skeleton_recorder",
     "skeleton": "skeleton_recorder",
     "take_inventory": "inventory",
     "recipe_of": "skeleton_recorder",
     "recording_of": "recording",
+    "DTypes": "resolving",
+    "Sharding": "sharding",
+    "cast_frozen": "frozen",
+    "resolve_dtypes": "resolving",
+    "shard_by_dtype": "sharding",
     "skeleton_json": "inventory_json",
     "skeleton_of": "huggingface",
 }
 
 __all__ = sorted(_HOMES)
 
+# The same for type checkers and editors, which do not run __getattr__. A test compares the two.
+if TYPE_CHECKING:
+    from .audit_model import AuditReport as AuditReport
+    from .audit_model import audit as audit
+    from .computed import Computed as Computed
+    from .errors import LadingError as LadingError
+    from .frozen import cast_frozen as cast_frozen
+    from .fsdp1 import empty_parameters as empty_parameters
+    from .huggingface import skeleton_of as skeleton_of
+    from .inventory import take_inventory as take_inventory
+    from .inventory_json import skeleton_json as skeleton_json
+    from .loading import is_incomplete as is_incomplete
+    from .loading import materialize as materialize
+    from .pretrained import from_pretrained as from_pretrained
+    from .recipes import Recipe as Recipe
+    from .recording import Recording as Recording
+    from .recording import SkeletonError as SkeletonError
+    from .recording import recording_of as recording_of
+    from .report import Report as Report
+    from .resolving import DTypes as DTypes
+    from .resolving import resolve_dtypes as resolve_dtypes
+    from .sharding import Sharding as Sharding
+    from .sharding import shard_by_dtype as shard_by_dtype
+    from .skeleton_recorder import derive as derive
+    from .skeleton_recorder import recipe_of as recipe_of
+    from .skeleton_recorder import skeleton as skeleton
+    from .zero3_partition import zero3_init as zero3_init
+else:
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if "torch" in sys.modules:
+    with contextlib.suppress(ImportError):  # what is missing is told to who uses it
+        importlib.import_module(".loading", __name__)
+        importlib.import_module(".huggingface", __name__)
+        importlib.import_module(".huggingface_mapping", __name__).prepare()

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import LadingError, Problem
 
@@ -91,6 +91,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
         ("lading_free", None, [handle]),
         ("lading_inspect", handle, [text]),
         ("lading_plan", handle, [text]),
+        ("lading_dtypes", handle, [text]),
         ("lading_plan_document", handle, [handle]),
         ("lading_load", handle, [handle, pointer, ctypes.c_uint64, ctypes.POINTER(_Callbacks)]),
         ("lading_ledger", handle, [handle]),
@@ -98,10 +99,20 @@ def _open_library(path: Path) -> ctypes.CDLL:
         ("lading_gpus", handle, []),
         ("lading_set_error", None, [text]),
     ):
-        function = getattr(library, name)
+        function = getattr(library, name, None)
+        if function is None:  # new functions do not change the ABI version: only who calls it needs it
+            setattr(library, name, _missing(path, name))
+            continue
         function.restype = result
         function.argtypes = arguments
     return library
+
+
+def _missing(path: Path, name: str) -> Callable[..., Any]:
+    def refuse(*arguments: Any) -> Any:
+        raise ImportError(f"{path} is older than this Python package: it has no {name}. Install lading again")
+
+    return refuse
 
 
 LIBRARY_PATH = _find_library()
@@ -142,8 +153,7 @@ def _request(fields: Mapping[str, Any]) -> bytes:
     return json.dumps({"schema": REQUEST_SCHEMA, **given}, default=os.fspath, allow_nan=False).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(NamedTuple):
     """One memory that a load fills: a tensor's part on a rank (DestinationInfo of the C++ API)."""
 
     rank: int
@@ -363,6 +373,11 @@ def version() -> str:
 def plan(request: Mapping[str, Any]) -> Plan:
     """Plans a load and proves the plan: `request` as docs/schema/request.md has it; "schema" may be left out."""
     return Plan(_Answer(_library.lading_plan(_request(request))))
+
+
+def dtypes(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What the dtype contract decides for a model: `request` as docs/schema/request.md has it; no checkpoint is fine."""
+    return json.loads(_Answer(_library.lading_dtypes(_request(request))).checked())
 
 
 def inspect(checkpoint: str | os.PathLike[str], **options: Any) -> dict[str, Any]:

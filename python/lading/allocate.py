@@ -13,6 +13,7 @@ minds neither.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -21,11 +22,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import zero3
 from .dtypes import torch_dtype
 from .errors import Problem
 from .inventory import ATTRIBUTE, EXTRA_STATE, NON_PERSISTENT, PARAMETER, Entry
 from .placements import Unit, is_dtensor, is_elsewhere, layout_problem, local_of
 from .recording import is_dense
+
+# Of torch's allocator for GPUs: up to here tensors share blocks anyway; and what sizes are rounded up to.
+_SMALL_BYTES, _GRAIN_BYTES = 1 << 20, 512
 
 IN_PLACE, COPY_BACK, ATTACH, KEEP = "in place", "copy back", "attach", "keep"
 
@@ -55,6 +60,7 @@ def make_slots(
     slots: list[Slot] = []
     problems: list[Problem] = []
     written: dict[int, str] = {}
+    _reserve(destination for destination in destinations if _is_new(destination, by_name))
     for destination in destinations:
         members = [by_name[name] for name in (destination.name, *destination.aliases) if name in by_name]
         problem = _misfit(destination, members)
@@ -64,22 +70,42 @@ def make_slots(
         slot = _slot(destination, members, unit_of)
         slots.append(slot)
         if slot.how == IN_PLACE and slot.memory.numel():
-            other = written.setdefault(slot.memory.data_ptr(), destination.name)
-            if other != destination.name:
+            other = written.setdefault(slot.memory.data_ptr(), destination.unit or destination.name)
+            if other != (destination.unit or destination.name):
                 text = f"it and {other} are one memory, which cannot be filled twice"
                 problems.append(layout_problem(destination.name, text, "R11"))
     return slots, problems
+
+
+def _is_new(destination: Any, by_name: dict[str, Entry]) -> bool:
+    entry = by_name.get(destination.name)
+    return entry is not None and entry.is_meta and destination.provenance != "kept"
+
+
+def _reserve(destinations: Iterable[Any]) -> None:
+    """Asks the driver once for what torch would ask for tensor by tensor, at a tenth of a millisecond and more each.
+
+    torch's allocator keeps what is given back, and cuts the tensors from it. If it cannot be had in one piece, they
+    are asked for one by one.
+    """
+    wanted: dict[str, list[int]] = {}
+    for destination in destinations:
+        if destination.device.startswith("cuda") and destination.size_bytes > _SMALL_BYTES:
+            wanted.setdefault(destination.device, []).append(-(-destination.size_bytes // _GRAIN_BYTES) * _GRAIN_BYTES)
+    for device, sizes in wanted.items():
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        if len(sizes) > 1 and sum(sizes) > unused:
+            with contextlib.suppress(torch.OutOfMemoryError):
+                torch.empty(sum(sizes), dtype=torch.uint8, device=device)
 
 
 def _misfit(destination: Any, members: list[Entry]) -> Problem | None:
     """The engine and the framework must mean the same part (R54). Empty parts are equal, whatever their shape."""
     if not members:
         return layout_problem(destination.name, "the plan fills it, but the model has no such tensor")
-    if destination.slot or destination.unit:
-        return layout_problem(
-            destination.name, "the plan has a second memory or a common buffer for it, which this front does not fill"
-        )
-    wanted, there = tuple(destination.local_shape), tuple(local_of(members[0].value).shape)
+    if destination.slot and not zero3.is_partitioned(members[0].value):
+        return layout_problem(destination.name, "the plan has a second memory for it, which this front does not fill")
+    wanted, there = tuple(destination.local_shape), tuple(_memory_of(members[0], destination).shape)
     if wanted != there and not (_count(wanted) == 0 and _count(there) == 0):
         text = (
             f"its part on this rank should have the shape {list(wanted)}, but the one that is there has {list(there)}"
@@ -88,14 +114,21 @@ def _misfit(destination: Any, members: list[Entry]) -> Problem | None:
     return None
 
 
+def _memory_of(entry: Entry, destination: Any) -> torch.Tensor:
+    """What there is of it on this rank. ZeRO-3 has several memories of one tensor."""
+    if zero3.is_partitioned(entry.value):
+        return zero3.memory_of(entry.value, destination.slot)
+    return local_of(entry.value)
+
+
 def _slot(destination: Any, members: list[Entry], unit_of: dict[int, Unit]) -> Slot:
     device, dtype = torch.device(destination.device), torch_dtype(destination.dtype)
     if destination.provenance == "kept":
         member = next((one for one in members if not local_of(one.value).is_meta), members[0])
-        kept = local_of(member.value).detach()
+        kept = _memory_of(member, destination).detach()
         return Slot(destination, members, KEEP, kept if _same_device(kept.device, device) else kept.to(device))
     for member in members:
-        local = local_of(member.value)
+        local = _memory_of(member, destination)
         if _fits(local, dtype, device):
             if local.is_contiguous():
                 return Slot(destination, members, IN_PLACE, local.detach())
@@ -125,10 +158,11 @@ def attach(slots: Sequence[Slot], entries: Iterable[Entry], units: Iterable[Unit
     """Puts what was loaded into the model. To be called once everything is there."""
     entries = list(entries)
     views = _views(entries)
-    seen: set[int] = set()
+    nothing = torch.empty(0)
+    seen: set[tuple[int, str]] = set()
     for slot in slots:
         _attach_slot(slot, seen)
-        slot.memory = slot.memory.new_empty(0)  # the model has it now; where FSDP2 makes a padded copy, this one goes
+        slot.memory = nothing  # the model has it now; where FSDP2 makes a padded copy, this one goes
     for view, base, offset in views:
         if view.value.is_meta or view.value.untyped_storage()._cdata != base.value.untyped_storage()._cdata:
             begin = base.value.storage_offset() + offset
@@ -142,16 +176,17 @@ def attach(slots: Sequence[Slot], entries: Iterable[Entry], units: Iterable[Unit
             if entry.kind == EXTRA_STATE and slot.how != KEEP:
                 entry.module.set_extra_state(entry.value)
     tell_fsdp2(units)
+    zero3.tell_optimizers(entries)
 
 
-def _attach_slot(slot: Slot, seen: set[int]) -> None:
+def _attach_slot(slot: Slot, seen: set[tuple[int, str]]) -> None:
     """Every object of the slot gets the memory: it has it already, or takes the values, or exchanges its insides."""
     memory = slot.memory
-    distinct: dict[int, Entry] = {}
+    distinct: dict[tuple[int, str], Entry] = {}
     for entry in slot.entries:
-        distinct.setdefault(id(entry.value), entry)
+        distinct.setdefault((id(entry.value), slot.destination.slot), entry)
     for key, entry in distinct.items():
-        local = local_of(entry.value)
+        local = _memory_of(entry, slot.destination)
         if key in seen:  # a tie that was taken apart: the object belongs to the first part
             fresh = _renewed(entry.value, memory)
             for member in slot.entries:

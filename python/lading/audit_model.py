@@ -12,33 +12,38 @@ parts, and parts that are replicas of each other are compared.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from .agreement import Agreement
+from .audit_parts import Difference, difference, digest, flat_parts, is_flat, part_like, place_of, why_not_judged
 from .audit_twin import Made, constructed
-from .audit_values import Expected
+from .audit_values import Expected, Wanted
 from .conversion import Conversion, conversion_of
 from .devices import rank_device
 from .errors import LadingError, Problem
 from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry, take_inventory
 from .options import Options
-from .placements import Placements, is_dtensor, is_elsewhere, is_foreign, local_of, read_placements
+from .placements import Placements, is_elsewhere, is_foreign, local_of, read_placements
 from .recording import SkeletonError
 
 TIMEOUT_S = 600.0
 _SHOWN = 40
+_Result = TypeVar("_Result")
 
 
 @dataclasses.dataclass
 class AuditReport:
     """What an audit found on this rank.
+
+        report = lading.audit(model, "path/to/checkpoint")
+        print(report)                                       # one line for each thing that is wrong
+        assert report.ok, report.tensors
 
     `problems` are wrong: the model does not hold what it should. `warnings` may be meant so. `notes` say what was
     taken for granted, or could not be looked at.
@@ -92,6 +97,8 @@ def audit(
     dtype: Any = "auto",
     cast: str = "promote",
     compute_dtype: Any = None,
+    pins: Iterable[str | tuple[str, str]] = (),
+    subtree_dtypes: Mapping[str, Any] | None = None,
     strict: bool = True,
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
@@ -104,6 +111,10 @@ def audit(
     says, different from the checkpoint or from what the constructor makes, untied, un-frozen, or different between
     ranks that should hold the same.
 
+        report = lading.audit(model, "path/to/checkpoint")
+        print(report)                                       # one line for each thing that is wrong
+        lading.audit(model, "path/to/checkpoint", raise_on="error")
+
     Args:
         model: as it is in memory, sharded or not. A list of modules is a model in parts.
         checkpoint: to compare with. Without one, values of parameters and persistent buffers are not judged.
@@ -111,8 +122,8 @@ def audit(
             for buffers that no file holds and for frozen parameters. A model of transformers, and one that was built
             under `lading.skeleton()`, need none.
         device: where everything should be. None: where the parameters are.
-        dtype, cast, compute_dtype, strict, allow_missing, allow_unexpected, allow_mismatch: what the model was to be
-            loaded with, as in `lading.materialize`.
+        dtype, cast, compute_dtype, pins, subtree_dtypes, strict, allow_missing, allow_unexpected, allow_mismatch: what
+            the model was to be loaded with, as in `lading.materialize`.
         raise_on: "error" or "warning" raises LadingError, on every rank, if any rank found one; its `report` is the
             report.
         group, timeout: as in `lading.materialize`.
@@ -126,14 +137,16 @@ def audit(
         dtype=dtype,
         cast=cast,
         compute_dtype=compute_dtype,
+        pins=pins,
+        subtree_dtypes=subtree_dtypes,
         strict=strict,
         allow_missing=allow_missing,
         allow_unexpected=allow_unexpected,
         allow_mismatch=allow_mismatch,
     )
     ranks = Agreement.of(group, timeout)
-    audited = _Audit(parts, options, ranks, twins)
-    audited.look(os.fspath(checkpoint) if checkpoint is not None else None)
+    audited = _Audit(parts, options, ranks)
+    audited.look(os.fspath(checkpoint) if checkpoint is not None else None, twins)
     report = audited.report()
     _raise(report, raise_on, ranks)
     return report
@@ -142,34 +155,66 @@ def audit(
 class _Audit:
     """One audit on one rank: every check adds to what was found."""
 
-    def __init__(self, parts: list[nn.Module], options: Options, ranks: Agreement, twins: list[nn.Module]) -> None:
+    def __init__(self, parts: list[nn.Module], options: Options, ranks: Agreement) -> None:
         self.parts, self.options, self.ranks = parts, options, ranks
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self.notes: list[str] = []
         self.checked = dict.fromkeys(("with the checkpoint", "with their derivation", "between ranks"), 0)
-        entries = [entry for entry in take_inventory(parts) if entry.is_tensor]
-        self.entries = [entry for entry in entries if not is_elsewhere(entry.value) and not is_foreign(entry)]
-        self.whole = [entry for entry in self.entries if not hasattr(entry.value, "ds_shape")]
-        self.by_name = {entry.name: entry for entry in self.entries}
-        known = constructed(parts, self.entries, twins)
-        self.made, self.made_ties = known.made, known.ties
-        self.notes += known.notes
+        self.entries: list[Entry] = []
+        self.whole: list[Entry] = []  # without what is shared out flattened
+        self.by_name: dict[str, Entry] = {}
+        self.made: dict[str, Made] = {}
+        self.made_ties: list[list[str]] = []
 
-    def look(self, location: str | None) -> None:
+    def look(self, location: str | None, twins: list[nn.Module]) -> None:
+        """Ranks agree after each step, so that one that fails does not leave the others waiting."""
+        wanted, answers = self._together("the model", lambda: self._without_files(location, twins))
+        if location is not None and all(answer["has_layout"] for answer in answers):
+            assert wanted is not None
+            self.problems += wanted.join(self.ranks)
+            self._together("the values", lambda: self._values(wanted, location))
+        self._replicas()
+
+    def _together(self, step: str, work: Callable[[], tuple[_Result, dict[str, Any]]]) -> tuple[_Result, list[Any]]:
+        """What `work` gives, and the messages of all ranks. A rank that fails tells the others."""
+        try:
+            result, message = work()
+        except Exception as error:
+            told = Problem("internal", f"{type(error).__name__}: {error}")
+            failure = error if isinstance(error, LadingError) else LadingError(told, stage="audit")
+            if self.ranks.size > 1:
+                self.ranks.exchange(step, {}, failure=failure)
+            raise
+        return result, self.ranks.exchange(step, message)
+
+    def _without_files(self, location: str | None, twins: list[nn.Module]) -> tuple[Wanted | None, dict[str, Any]]:
+        """All checks that need no value of the checkpoint, and what is to be asked of it."""
+        self._take(twins)
         self._meta()
         modules = [module for part in self.parts for module in part.modules()]
         placements = read_placements(self.whole, self.ranks.ranks, modules)
         self.problems += placements.problems
         self._devices(placements)
         conversion = conversion_of(self.parts, location) if location is not None else self._declared()
+        self.problems += conversion.problems
         conversion.ties += [tie for tie in self.made_ties if tie not in conversion.ties]
         self._frozen()
         self._ties(conversion)
         self._derived()
-        if location is not None and not placements.problems:
-            self._values(placements, conversion, location)
-        self._replicas()
+        if location is None or placements.problems:
+            return None, {"has_layout": not placements.problems}
+        dtypes = {name: made.dtype for name, made in self.made.items()}
+        return Wanted.of(self.entries, placements.layout, conversion, dtypes), {"has_layout": True}
+
+    def _take(self, twins: list[nn.Module]) -> None:
+        found = [entry for entry in take_inventory(self.parts) if entry.is_tensor]
+        self.entries = [entry for entry in found if not is_elsewhere(entry.value) and not is_foreign(entry)]
+        self.whole = [entry for entry in self.entries if not is_flat(entry.value)]
+        self.by_name = {entry.name: entry for entry in self.entries}
+        known = constructed(self.parts, self.entries, twins)
+        self.made, self.made_ties = known.made, known.ties
+        self.notes += known.notes
 
     def report(self) -> AuditReport:
         return AuditReport(
@@ -248,73 +293,79 @@ class _Audit:
                 continue
             if entry.kind == ATTRIBUTE and entry.tie_class is not None:
                 continue
-            if made is None or not made.values or is_dtensor(entry.value):
+            if made is None or not made.values:
                 if entry.kind == NON_PERSISTENT:
                     self.notes.append(f"{entry.name} was not judged: nothing says what its constructor makes")
                 continue
             self._compare_derived(entry, made)
 
     def _compare_derived(self, entry: Entry, made: Made) -> None:
-        differences = []
+        found: Difference | None = None
         for value in made.values:
             try:
-                wanted = value()
+                wanted = part_like(value().cpu(), entry.value)
             except SkeletonError as error:
                 self.notes.append(f"{entry.name} was not judged: {error.reason}")
                 return
-            difference = _difference(wanted.cpu(), local_of(entry.value))
-            if difference is None:
-                self.checked["with their derivation"] += 1
+            if wanted is None:
+                self.notes.append(f"{entry.name} was not judged: it is shared out in a way that is not known")
                 return
-            differences.append(difference)
+            found = difference(wanted, local_of(entry.value), _where(entry))
+            if found is None:
+                break
         self.checked["with their derivation"] += 1
-        code, message, expected, found = differences[-1]
-        rule = "R29" if code == "dtype" else "R6"
-        text = f"a {_kind(entry)} is not what its constructor makes: {message}"
-        self._found(code, entry, text, rule, expected, found)
+        if found is not None:
+            rule = "R29" if found.code == "dtype" else "R6"
+            text = f"a {_kind(entry)} is not what its constructor makes: {found.message}"
+            self._found(found.code, entry, text, rule, found.expected, found.found)
 
-    def _values(self, placements: Placements, conversion: Conversion, location: str) -> None:
-        dtypes = {name: made.dtype for name, made in self.made.items()}
-        expected = Expected(self.entries, placements.layout, conversion, self.options, location, self.ranks, dtypes)
+    def _values(self, wanted: Wanted, location: str) -> tuple[None, dict[str, Any]]:
+        expected = Expected(wanted, self.options, location, self.ranks)
         self.problems += expected.problems
-        for names, expected_value in expected.values():
+        for names, value in expected.values():
             for name in names:
-                wanted = expected_value
                 entry = self.by_name.get(name)
-                if entry is None or entry.is_meta:
+                if entry is None or entry.is_meta or name in wanted.misplaced:
                     continue
-                self.checked["with the checkpoint"] += 1
-                there = local_of(entry.value)
-                if hasattr(there, "ds_tensor") and entry.presence == "empty":
-                    there, wanted = _zero3_part(there, wanted)
-                if there.numel() == 0 and wanted.numel() == 0:
-                    continue
-                if tuple(there.shape) != tuple(wanted.shape):
-                    self._found(
-                        "shape", entry, "it has another shape than its part of the checkpoint", "R54",
-                        str(list(wanted.shape)), str(list(there.shape)),
-                    )  # fmt: skip
-                    continue
-                difference = _difference(wanted, there)
-                if difference is not None:
-                    code, message, want, found = difference
-                    rule = "R23" if code == "dtype" else "R24" if code == "rounded" else "R1"
-                    text = f"a {_kind(entry)} differs from the checkpoint: {message}"
-                    self._found(code, entry, text, rule, want, found)
+                for there, part, where in self._pairs(entry, value):
+                    self._compare(entry, part, there, where)
+        return None, {}
+
+    def _pairs(self, entry: Entry, value: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
+        """What this rank holds of a tensor, what it should hold, and what their indices count in."""
+        if not is_flat(entry.value):
+            yield local_of(entry.value), value, _where(entry)
+            return
+        reason = why_not_judged(entry.value)
+        if reason:
+            self.notes.append(f"{entry.name} was not judged: {reason}")
+            return
+        for part in flat_parts(entry.value, self.ranks.ranks[self.ranks.rank]):
+            yield (part.memory, part.of(value), f" of this rank's part, which begins at {part.begin} of the flattened")
+
+    def _compare(self, entry: Entry, wanted: torch.Tensor, there: torch.Tensor, where: str) -> None:
+        self.checked["with the checkpoint"] += 1
+        if there.numel() == 0 and wanted.numel() == 0:
+            return
+        found = difference(wanted, there, where)
+        if found is not None:
+            rule = {"dtype": "R23", "rounded": "R24", "shape": "R54"}.get(found.code, "R1")
+            text = f"a {_kind(entry)} differs from the checkpoint: {found.message}"
+            self._found(found.code, entry, text, rule, found.expected, found.found)
 
     def _replicas(self) -> None:
         """Parts that are replicas must have the same bits (R17). A digest of each goes over the store."""
         if self.ranks.size == 1:
             return
         real = [entry for entry in self.whole if not entry.is_meta]
-        mine = {f"{entry.name}\0{_part(entry)}": _digest(local_of(entry.value)) for entry in real}
+        mine = {f"{entry.name}\0{place_of(entry.value)}": digest(local_of(entry.value)) for entry in real}
         answers = self.ranks.documents("replicas", json.dumps(mine, sort_keys=True))
         first: dict[str, tuple[int, str]] = {}
         for rank, text in zip(self.ranks.ranks, answers, strict=True):
-            for key, digest in json.loads(text).items():
-                other, known = first.setdefault(key, (rank, digest))
+            for key, bits in json.loads(text).items():
+                other, known = first.setdefault(key, (rank, bits))
                 self.checked["between ranks"] += key in mine and other != rank
-                if known != digest:
+                if known != bits:
                     name = key.partition("\0")[0]
                     message = f"ranks {other} and {rank} hold copies of it that differ"
                     self.problems.append(Problem("replicas", message, tensor=name, rule="R17"))
@@ -329,72 +380,8 @@ def _kind(entry: Entry) -> str:
     }.get(entry.kind, entry.kind)
 
 
-def _part(entry: Entry) -> str:
-    """Which part of the whole a rank holds: replicas have the same."""
-    if not is_dtensor(entry.value):
-        return ""
-    coordinate = entry.value.device_mesh.get_coordinate()
-    cuts = [place for place, one in enumerate(entry.value.placements) if not one.is_replicate()]
-    return ",".join(f"{place}:{coordinate[place]}" for place in cuts)
-
-
-def _zero3_part(parameter: Any, wanted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's partition without its padding, and what should be there. ZeRO-3 cuts the flat tensor."""
-    import torch.distributed as dist
-
-    group = getattr(parameter, "ds_process_group", None)
-    rank = dist.get_rank(group) if dist.is_initialized() else 0
-    partition = parameter.ds_tensor.detach().reshape(-1)
-    part = wanted.reshape(-1)[rank * partition.numel() :][: partition.numel()]
-    return partition[: part.numel()], part
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    flat = _bytes(tensor)
-    return hashlib.blake2b(flat.numpy().tobytes() + str(tensor.dtype).encode(), digest_size=12).hexdigest()
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8) if plain.numel() else torch.empty(0, dtype=torch.uint8)
-
-
-def _difference(wanted: torch.Tensor, there: torch.Tensor) -> tuple[str, str, str, str] | None:
-    """(code, message, expected, found), or None if both are the same to the last bit."""
-    there = there.detach().resolve_conj().resolve_neg().cpu()
-    if tuple(wanted.shape) != tuple(there.shape):
-        return "shape", "its shape", str(list(wanted.shape)), str(list(there.shape))
-    if wanted.dtype != there.dtype:
-        return "dtype", "its dtype", _short(wanted.dtype), _short(there.dtype)
-    if wanted.numel() == 0:
-        return None
-    width = wanted.element_size()
-    differs = (_bytes(wanted) != _bytes(there)).view(-1, width).any(dim=1)
-    count = int(differs.sum())
-    if count == 0:
-        return None
-    place = int(differs.nonzero()[0])
-    index = [int(i) for i in torch.unravel_index(torch.tensor(place), wanted.shape)] if wanted.dim() else []
-    want, found = wanted.reshape(-1)[place].item(), there.reshape(-1)[place].item()
-    where = f"at {index}" if index else "in its value"
-    rounded = wanted.dtype.is_floating_point and _is_rounded(wanted, there)
-    text = f"{count} of {wanted.numel()} elements, the first {where}"
-    if rounded:
-        text += f", and it holds what rounding to {rounded} leaves"
-    return "rounded" if rounded else "value", text, repr(want), repr(found)
-
-
-def _is_rounded(wanted: torch.Tensor, there: torch.Tensor) -> str:
-    for dtype in (torch.bfloat16, torch.float16):
-        if wanted.dtype.itemsize > dtype.itemsize:
-            rounded = wanted.to(dtype).to(wanted.dtype)
-            if torch.equal(_bytes(rounded), _bytes(there)):
-                return _short(dtype)
-    return ""
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _where(entry: Entry) -> str:
+    return " of this rank's part" if tuple(local_of(entry.value).shape) != entry.shape else ""
 
 
 def _raise(report: AuditReport, raise_on: str | None, ranks: Agreement) -> None:
@@ -407,5 +394,3 @@ def _raise(report: AuditReport, raise_on: str | None, ranks: Agreement) -> None:
             raise failure
         return
     ranks.exchange("the audit", {}, failure=failure)
-
-

@@ -19,7 +19,6 @@ from .huggingface_view import Library, View, original_class
 from .inventory import ATTRIBUTE, BUFFER, EXTRA_STATE, NON_PERSISTENT, PARAMETER, Entry, take_inventory
 from .recording import snapshot_of
 from .replay import Seeds, is_random, value_of
-from .skeleton_recorder import skeleton
 
 
 @dataclasses.dataclass
@@ -74,7 +73,7 @@ def _recorded(entry: Entry) -> tuple[Made, Any] | None:
     if operand.version is not None and not is_random(operand.version) and tuple(operand.size) == entry.shape:
         values.append(lambda: value_of(operand, Seeds(0, entry.name)))
     identity = ("record", operand.cell, operand.size, operand.stride, operand.offset, operand.dtype)
-    return Made(entry.requires_grad, operand.dtype, values), identity
+    return Made(snapshot.requires_grad, operand.dtype, values), identity
 
 
 def _by_name(twin: Sequence[nn.Module], parts: Sequence[nn.Module]) -> dict[str, Entry]:
@@ -95,16 +94,10 @@ def _twins(parts: Sequence[nn.Module], entries: Sequence[Entry]) -> tuple[list[l
     twins: list[list[nn.Module]] = []
     for dtype in dict.fromkeys((_main_dtype(entries), torch.float32)):
         try:
-            twins.append([_built(original_class(view.model), view.config, dtype)])
+            twins.append([huggingface.build(original_class(view.model), view.config, dtype, cast="exact")])
         except Exception as error:  # a constructor that wants more than its config
             return [], [f"{original_class(view.model).__name__} could not be built from its config: {error}"]
     return twins, []
-
-
-def _built(cls: type[nn.Module], config: Any, dtype: torch.dtype) -> nn.Module:
-    """Under this default dtype, as transformers itself builds for `from_pretrained(dtype=…)`."""
-    with huggingface.construction(config, dtype, cast="exact") as built, skeleton():
-        return cls(built)
 
 
 def _main_dtype(entries: Sequence[Entry]) -> torch.dtype:
@@ -114,4 +107,3 @@ def _main_dtype(entries: Sequence[Entry]) -> torch.dtype:
         if entry.kind == PARAMETER and entry.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
             counts[entry.dtype] = counts.get(entry.dtype, 0) + max(1, torch.Size(entry.shape).numel())
     return max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
-

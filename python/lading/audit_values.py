@@ -3,6 +3,7 @@ memory of its own, a part at a time; the model is only looked at."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,29 +18,72 @@ from .errors import LadingError, Problem
 from .inventory import BUFFER, PARAMETER, Entry
 from .inventory_json import dtype_name, skeleton_json
 from .options import Options
-from .placements import Layout
+from .placements import Layout, Spot
 from .stages import joined
 
 BATCH_BYTES = 512 << 20
 
 
+@dataclasses.dataclass
+class Wanted:
+    """What to ask the engine for: a skeleton in which nothing has a value, and how ranks share it out.
+
+    FSDP2's units are left out: whether a unit can run is not the question here, and each tensor is judged by itself.
+    `misplaced` are names that should be one tensor with others and lie elsewhere than these; `left_out` those that
+    ranks hold differently.
+    """
+
+    skeleton: dict[str, Any]
+    layout: Layout
+    conversion: Conversion
+    misplaced: set[str]
+    left_out: set[str] = dataclasses.field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls, entries: Sequence[Entry], layout: Layout, conversion: Conversion, dtypes: dict[str, torch.dtype]
+    ) -> Wanted:
+        kept = [entry for entry in entries if entry.kind in (PARAMETER, BUFFER)]
+        skeleton = _skeleton(kept, conversion, dtypes)
+        is_meta = {entry.name: entry.is_meta for entry in kept}
+        # What is shared out flattened has no place in the layout: it is read whole, and compared by pieces.
+        spots = {
+            entry.name: dataclasses.replace(layout.spots.get(entry.name, Spot()), unit="", is_offloaded=False)
+            for entry in kept
+        }
+        misplaced: set[str] = set()
+        for tie in skeleton["ties"]:
+            first = min(tie, key=lambda name: is_meta[name])
+            misplaced |= {name for name in tie if spots[name] != spots[first]}
+            spots |= dict.fromkeys(tie, spots[first])
+        return cls(skeleton, Layout(layout.size, spots, layout.names), conversion, misplaced)
+
+    def join(self, ranks: Agreement) -> list[Problem]:
+        """With what other ranks hold. Tensors that ranks hold differently are problems, the same on all ranks, and
+        are left out."""
+        problems: list[Problem] = []
+        while True:
+            try:
+                self.skeleton, self.layout = joined(ranks, self.skeleton, self.layout)
+                return problems
+            except LadingError as error:
+                if error.code != "ranks_differ" or not error.tensors:
+                    raise
+                problems += error.problems
+                self.left_out |= set(error.tensors)
+                self.skeleton = _without(self.skeleton, set(error.tensors))
+                spots = {name: spot for name, spot in self.layout.spots.items() if name not in error.tensors}
+                self.layout = Layout(self.layout.size, spots, self.layout.names)
+
+
 class Expected:
     """The plan of a model's parameters and persistent buffers. `problems` is what the checkpoint itself lacks."""
 
-    def __init__(
-        self,
-        entries: Sequence[Entry],
-        layout: Layout,
-        conversion: Conversion,
-        options: Options,
-        location: str,
-        ranks: Agreement,
-        dtypes: dict[str, torch.dtype],
-    ) -> None:
-        self._conversion, self._options, self._location, self._ranks = conversion, options, location, ranks
-        self._skeleton, self._layout = joined(
-            ranks, _skeleton([e for e in entries if e.kind in (PARAMETER, BUFFER)], conversion, dtypes), layout
-        )
+    def __init__(self, wanted: Wanted, options: Options, location: str, ranks: Agreement) -> None:
+        self._conversion, self._options, self._location, self._ranks = (wanted.conversion, options, location, ranks)
+        self._skeleton = wanted.skeleton
+        self._is_strict = options.strict and not wanted.left_out  # whose keys would be unexpected
+        self._layout = wanted.layout.document(["cpu"] * ranks.size)
         self.problems: list[Problem] = []
         self._plan = self._planned()
 
@@ -61,11 +105,12 @@ class Expected:
 
     def _planned(self) -> _engine.Plan | None:
         """All problems at once; then again without the tensors that have them, for the values of the rest."""
-        request = self._request(self._skeleton, strict=self._options.strict)
+        request = self._request(self._skeleton, strict=self._is_strict)
         try:
             return _engine.plan(request)
         except LadingError as error:
-            self.problems = list(error.problems)
+            told = {problem.tensor for problem in self._conversion.problems}
+            self.problems = [problem for problem in error.problems if problem.tensor not in told]
             if error.stage == "checkpoint":
                 return None
             bad = set(error.tensors)
@@ -85,15 +130,19 @@ class Expected:
     def _request(self, skeleton: dict[str, Any], *, strict: bool, is_part: bool = False) -> dict[str, Any]:
         policy = self._options.policy(self._conversion)
         policy["unexpected"] = "strict" if strict else "report"
+        names = {tensor["name"] for tensor in skeleton["tensors"]}
+        rules = [rule for rule in self._layout["rules"] if rule["pattern"] in names]
+        if is_part and "subtree_dtypes" in policy:
+            subtrees = policy["subtree_dtypes"].items()
+            policy["subtree_dtypes"] = {prefix: dtype for prefix, dtype in subtrees if _has(names, prefix)}
         mapping = self._conversion.mapping_document()
         if mapping is not None and is_part:
-            names = {tensor["name"] for tensor in skeleton["tensors"]}
-            rules = [rule | {"optional": True} for rule in mapping["rules"] if _concerns(rule, names)]
-            mapping = {**mapping, "rules": rules}
+            concerned = [rule | {"optional": True} for rule in mapping["rules"] if _concerns(rule, names)]
+            mapping = {**mapping, "rules": concerned}
         return {
             "checkpoint": self._location,
             "skeleton": skeleton,
-            "layout": self._layout.document(["cpu"] * self._ranks.size),
+            "layout": self._layout | {"rules": rules},
             "policy": policy,
             "mapping": mapping,
             "ranks": [self._ranks.rank],
@@ -140,6 +189,10 @@ def _without(skeleton: dict[str, Any], names: set[str]) -> dict[str, Any]:
         "tensors": [tensor for tensor in skeleton["tensors"] if tensor["name"] not in names],
         "ties": [tie for tie in ties if len(tie) > 1],
     }
+
+
+def _has(names: set[str], prefix: str) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for name in names)
 
 
 def _concerns(rule: dict[str, Any], names: set[str]) -> bool:

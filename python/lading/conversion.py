@@ -13,6 +13,9 @@ from typing import Any
 
 from torch import nn
 
+from .errors import Problem
+from .inventory import Entry, take_inventory
+
 
 @dataclasses.dataclass
 class Conversion:
@@ -28,6 +31,8 @@ class Conversion:
             what was made in another dtype than the requested one, in a model that was built under that one, stays so.
         allow_missing: names that the library itself does not expect in a file.
         adapters: patterns of names that no base checkpoint has, such as LoRA matrices (R65).
+        with_key: names that some key is read for: unless a mismatch is allowed, no other value of them is needed.
+        problems: what the library could not convert, told with all that the plan refuses.
         notes: for the report.
     """
 
@@ -39,6 +44,8 @@ class Conversion:
     constructed_dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
     allow_missing: list[str] = dataclasses.field(default_factory=list)
     adapters: list[str] = dataclasses.field(default_factory=list)
+    with_key: set[str] = dataclasses.field(default_factory=set)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def mapping_document(self) -> dict[str, Any] | None:
@@ -49,12 +56,21 @@ class Conversion:
         return document
 
 
-def conversion_of(parts: Sequence[nn.Module], checkpoint: str) -> Conversion:
-    """What is known about these parts of a model and this checkpoint."""
+def conversion_of(parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry] | None = None) -> Conversion:
+    """What is known about these parts of a model, whose inventory this is, and this checkpoint."""
     try:
         huggingface = importlib.import_module(".huggingface", __package__)
     except ModuleNotFoundError as error:
         if error.name != f"{__package__}.huggingface":
             raise
         return Conversion()
-    return huggingface.describe(parts[0] if len(parts) == 1 else list(parts), checkpoint) or Conversion()
+    peft = importlib.import_module(".peft", __package__)
+    described: Conversion | None = huggingface.describe(
+        parts[0] if len(parts) == 1 else list(parts), checkpoint, entries
+    )
+    entries = take_inventory(list(parts)) if entries is None else entries
+    wrapped = peft.unwrapped(parts, entries)
+    if wrapped is None:
+        return described or Conversion()
+    with_names: Conversion = peft.with_copies(described or peft.conversion(wrapped, checkpoint), wrapped, entries)
+    return with_names

@@ -65,6 +65,12 @@ class Problem:
 class LadingError(Exception):
     """A load, plan or audit that was refused or failed. Its text lists every problem.
 
+        try:
+            lading.materialize(model, "path/to/checkpoint")
+        except lading.LadingError as error:
+            print(error)                                    # every problem, with rule, tensor, rank and remedy
+            print(error.tensors, error.begun)               # begun: memory was written, and is not to be used
+
     Attributes:
         problems: all of them, in the order in which they were found; at least one.
         code, rule: of the first problem. `rule` is the contract's ("R45"), or "".

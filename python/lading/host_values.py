@@ -20,11 +20,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from .computed import Computed
+from .errors import LadingError, Problem
+from .fsdp1 import FlatMember, flat_members
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, canonical_modules, take_inventory
+from .inventory_json import dtype_name
 from .patterns import matches
 from .placements import is_dtensor
 
 _PATTERNS = (0xA5, 0x3C)
+
+Recipe = Callable[[nn.Module, str], torch.Tensor] | Computed
 
 
 class HostValues:
@@ -36,7 +42,7 @@ class HostValues:
         entries: Sequence[Entry],
         *,
         external: Mapping[str, Any] | None = None,
-        recipes: Mapping[str, Callable[[nn.Module, str], torch.Tensor]] | None = None,
+        recipes: Mapping[str, Recipe] | None = None,
         seed: int = 0,
     ) -> None:
         self._entries = {entry.name: entry for entry in entries if entry.is_tensor}
@@ -45,6 +51,7 @@ class HostValues:
         self._seed = seed
         self._others: dict[int, dict[str, Entry]] = {}
         self._gathered: dict[str, torch.Tensor] = {}
+        self._loaded: Mapping[str, torch.Tensor] = {}
         wanted = [entry for entry in entries if self._needs_initialiser(entry)]
         self._initialised = initialised_values(parts, wanted) if wanted else {}
 
@@ -52,11 +59,16 @@ class HostValues:
         """Says in the skeleton's tensors that a value will be handed in: what is derived, and the user's recipes."""
         for tensor in tensors:
             name, kind = tensor["name"], tensor["kind"]
-            own = self._recipe(name) is not None
-            if not own and name not in self._initialised:
+            own = self._recipe(name)
+            if own is None and name not in self._initialised:
                 continue
             tensor.pop("derivation", None)
-            tensor["derivation" if kind in (NON_PERSISTENT, ATTRIBUTE) else "init"] = {"kind": "host"}
+            recipe: dict[str, Any] = {"kind": "host"}
+            if isinstance(own, Computed):
+                recipe = {"kind": "call", "inputs": list(own.inputs)}
+            elif name in self._initialised and tensor.get("presence", "meta") != "meta":
+                tensor["declared_dtype"] = dtype_name(self._initialised[name].dtype)
+            tensor["derivation" if kind in (NON_PERSISTENT, ATTRIBUTE) else "init"] = recipe
 
     def value(self, names: Sequence[str]) -> torch.Tensor:
         """The whole value of a tensor that has these names, on the CPU and contiguous."""
@@ -66,6 +78,33 @@ class HostValues:
                 if found is not None:
                     return self._checked(name, found)
         raise ValueError(f"nothing has a value for {names[0]}")
+
+    def hand_in(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Further values, of tensors that have other ones."""
+        self._initialised = {**self._initialised, **values}
+
+    def has_recipe(self, name: str) -> bool:
+        """Whether the user said how to make it."""
+        return self._recipe(name) is not None
+
+    def recipe_value(self, name: str) -> torch.Tensor | None:
+        """What the user's recipe makes, if it needs no other tensors."""
+        return None if isinstance(self._recipe(name), Computed) else self._from_recipe(name)
+
+    def lend(self, loaded: Mapping[str, torch.Tensor]) -> None:
+        """The memory that is being filled, by name: what `Computed` values are computed from."""
+        self._loaded = loaded
+        problems = []
+        for name in sorted(loaded):
+            own = self._recipe(name)
+            for needed in own.inputs if isinstance(own, Computed) else ():
+                whole = tuple(self._entries[needed].shape)
+                if tuple(loaded[needed].shape) != whole:
+                    text = f"it is computed from {needed}, of which this rank has {list(loaded[needed].shape)} only"
+                    remedy = "Leave the input whole, or let the function close over a whole tensor of your own"
+                    problems.append(Problem("layout", text, tensor=name, rule="R66", remedy=remedy))
+        if problems:
+            raise LadingError(problems, stage="loading", exit_code=4)
 
     def gather(self) -> None:
         """Puts together external values that are sharded: a collective of their ranks, so all names in one order,
@@ -85,7 +124,7 @@ class HostValues:
             return False
         return entry.recipe() is None and self._recipe(entry.name) is None
 
-    def _recipe(self, name: str) -> Callable[[nn.Module, str], torch.Tensor] | None:
+    def _recipe(self, name: str) -> Recipe | None:
         return next((function for pattern, function in self._recipes.items() if matches(pattern, name)), None)
 
     def _from_external(self, name: str) -> torch.Tensor | None:
@@ -103,6 +142,8 @@ class HostValues:
         function = self._recipe(name)
         if function is None:
             return None
+        if isinstance(function, Computed):
+            return function.value(self._loaded)
         entry = self._entries[name]
         with _random_numbers_kept(), torch.no_grad(), torch.device("cpu"):
             return function(entry.module, entry.attribute)
@@ -133,30 +174,36 @@ def initialised_values(parts: Sequence[nn.Module], wanted: Sequence[Entry]) -> d
     """What the model's own initialisers write to these tensors, as far as they do: by name, on the CPU."""
     values: dict[str, torch.Tensor] = {}
     for part in parts:
-        chains = _chains(part)
+        chains = _chains(part, {id(entry.module) for entry in wanted})
+        flat = flat_members(canonical_modules(part))
         for entry in wanted:
             if entry.name not in values and id(entry.module) in chains:
-                values |= _from_chain(chains[id(entry.module)], entry, wanted)
+                values |= _from_chain(chains[id(entry.module)], entry, wanted, flat)
     return values
 
 
-def _chains(root: nn.Module) -> dict[int, list[nn.Module]]:
-    """Every module with those above it, nearest first, itself included."""
+def _chains(root: nn.Module, wanted: set[int]) -> dict[int, list[nn.Module]]:
+    """The wanted modules, by id, each with those above it, nearest first, itself included."""
     found: dict[int, list[nn.Module]] = {}
     names: dict[str, nn.Module] = {}
     for name, module in canonical_modules(root):
         names[name] = module
-        above = name.rpartition(".")[0]
-        chain = found.get(id(names.get(above, module)), []) if name else []
-        found.setdefault(id(module), [module, *[one for one in chain if one is not module]])
+        if id(module) in wanted and id(module) not in found:
+            chain = [module]
+            while name:
+                name = name.rpartition(".")[0]
+                chain += [one for one in (names.get(name),) if one is not None and one is not chain[-1]]
+            found[id(module)] = chain
     return found
 
 
-def _from_chain(chain: list[nn.Module], entry: Entry, wanted: Sequence[Entry]) -> dict[str, torch.Tensor]:
+def _from_chain(
+    chain: list[nn.Module], entry: Entry, wanted: Sequence[Entry], flat: dict[tuple[int, str], FlatMember]
+) -> dict[str, torch.Tensor]:
     """The tensor's own module first, then those above it: some initialise their children's buffers."""
     for module in chain:
         for run in _initialisers(module, chain):
-            found = _run_twice(module, run, wanted)
+            found = _run_twice(module, run, wanted, flat)
             if entry.name in found:
                 return found
     return {}
@@ -176,10 +223,15 @@ def _initialisers(module: nn.Module, chain: list[nn.Module]) -> Iterator[Callabl
         yield lambda clone: clone.init_weights()
 
 
-def _run_twice(module: nn.Module, run: Callable[[nn.Module], Any], wanted: Sequence[Entry]) -> dict[str, torch.Tensor]:
+def _run_twice(
+    module: nn.Module,
+    run: Callable[[nn.Module], Any],
+    wanted: Sequence[Entry],
+    flat: dict[tuple[int, str], FlatMember],
+) -> dict[str, torch.Tensor]:
     runs = []
     for pattern in _PATTERNS:
-        stand_in = _StandIn(wanted, pattern)
+        stand_in = _StandIn(wanted, pattern, flat)
         clone = stand_in.of(module)
         try:
             with _random_numbers_kept(), torch.no_grad(), torch.device("cpu"):
@@ -202,8 +254,11 @@ def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
 class _StandIn:
     """Modules like the given ones, that share nothing with them which an initialiser could write to."""
 
-    def __init__(self, wanted: Sequence[Entry], pattern: int) -> None:
+    def __init__(self, wanted: Sequence[Entry], pattern: int, flat: dict[tuple[int, str], FlatMember]) -> None:
         self._pattern = pattern
+        self._flat: dict[int, dict[str, FlatMember]] = {}  # parameters that FSDP1 has taken away
+        for (owner, name), member in flat.items():
+            self._flat.setdefault(owner, {})[name] = member
         self._wanted: dict[int, dict[str, Entry]] = {}
         for entry in wanted:
             self._wanted.setdefault(id(entry.module), {})[entry.attribute] = entry
@@ -214,8 +269,9 @@ class _StandIn:
         if id(module) in self._made:
             return self._made[id(module)]
         clone = self._made[id(module)] = object.__new__(type(module))
-        fields = dict(module.__dict__)
-        fields["_parameters"] = {name: self._parameter(value) for name, value in module._parameters.items()}
+        flat = self._flat.get(id(module), {})
+        fields = {name: value for name, value in module.__dict__.items() if name not in flat}
+        fields["_parameters"] = {name: self._parameter(value) for name, value in (module._parameters | flat).items()}
         fields["_buffers"] = {name: self._buffer(value) for name, value in module._buffers.items()}
         fields["_modules"] = {
             name: self.of(child) if child is not None else None for name, child in module._modules.items()

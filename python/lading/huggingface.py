@@ -28,8 +28,9 @@ from .dtypes import requested_dtype, torch_dtype
 from .errors import LadingError, Problem
 from .huggingface_trace import NotMoving, Trace
 from .huggingface_view import Library, View, original_class, original_classes
-from .inventory import NON_PERSISTENT
+from .inventory import NON_PERSISTENT, Entry
 from .inventory_json import dtype_name, skeleton_json
+from .zero3 import transformers_without_zero3
 
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 _SAFETENSORS = (".safetensors", ".safetensors.index.json")
@@ -41,13 +42,20 @@ _REQUESTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # ---- describe
 
 
-def describe(model: nn.Module | Sequence[nn.Module], checkpoint: str | os.PathLike[str]) -> Conversion | None:
-    """What transformers knows of this model and checkpoint. None if it is no model of transformers."""
+def describe(
+    model: nn.Module | Sequence[nn.Module],
+    checkpoint: str | os.PathLike[str],
+    entries: Sequence[Entry] | None = None,
+) -> Conversion | None:
+    """What transformers knows of this model and checkpoint. None if it is no model of transformers.
+
+    `entries` is the model's inventory, if it was taken before.
+    """
     library = Library.find()
     if library is None:
         return None
     parts = [model] if isinstance(model, nn.Module) else list(model)
-    view = View.of(parts, library)
+    view = View.of(parts, library, entries)
     if view is None:
         return None
     location = os.fspath(checkpoint)
@@ -69,11 +77,13 @@ def describe(model: nn.Module | Sequence[nn.Module], checkpoint: str | os.PathLi
     own = view.part or view
     return Conversion(
         mapping={"schema": "lading.mapping/1", "rules": rules.documents} if rules.documents else None,
-        ignore=ignored,
+        ignore=[*ignored, *rules.ignored],
         pins=_pins(own, library),
         ties=_ties(own),
         constructed_dtypes=_constructed_dtypes(own),
         allow_missing=_may_be_missing(own),
+        with_key=rules.made,
+        problems=rules.problems,
         notes=notes,
     )
 
@@ -124,6 +134,8 @@ class _Rules:
         self.made: set[str] = set()  # names of the model's tensors that have a key
         self.targets: set[str] = set()  # the same, by transformers' names
         self.renamed: dict[str, str] = {}
+        self.problems: list[Problem] = []
+        self.ignored: list[dict[str, Any]] = []  # keys of what could not be converted, which is told once
 
     def rename(self, key: str, names: Sequence[str]) -> None:
         if not names:
@@ -159,9 +171,9 @@ def _mapping_rules(view: View, catalog: dict[str, tuple[int, ...]], library: Lib
     by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
     rules = _Rules()
     jobs: dict[str, tuple[Any, list[tuple[str, str]]]] = {}
-    problems: list[Problem] = []
     for key in sorted(catalog, key=library.natural_order):
-        renamed, pattern = library.rename(key, renamings, converters, view.base_model_prefix, view.state)
+        touching = (renamings, converters) if any(_may_match(one, key) for one in transforms) else ([], [])
+        renamed, pattern = library.rename(key, *touching, view.base_model_prefix, view.state)
         if renamed not in view.state and key in view.state:
             renamed, pattern = library.rename(key, [], [], view.base_model_prefix, view.state)
         rules.renamed[key] = renamed
@@ -178,13 +190,20 @@ def _mapping_rules(view: View, catalog: dict[str, tuple[int, ...]], library: Lib
         except Exception as error:  # whatever transformers' code raises: it would log it and leave the tensor out
             text = f"{type(error).__name__}: {error}" if not isinstance(error, NotMoving) else str(error)
             operations = ", ".join(type(one).__name__ for one in converter.operations)
-            problems.append(
-                Problem("conversion", f"transformers' conversion of it ({operations}) failed: {text}", tensor=target)
-            )
-    if problems:
-        raise LadingError(problems, stage="documents", exit_code=4)
+            message = f"transformers' conversion of it ({operations}) failed: {text}"
+            rules.problems.append(Problem("conversion", message, tensor=next(iter(view.names[target]), target)))
+            rules.made |= set(view.names[target])
+            keys = [key for _, key in sources]
+            rules.used |= set(keys)
+            rules.ignored += [_ignored("transformers.unconverted", key) for key in keys]
     notes = [f"{len(jobs)} conversions of transformers {library.version}"] if jobs else []
     return rules, notes
+
+
+def _may_match(transform: Any, key: str) -> bool:
+    """False where transformers' own walk through its transforms, which takes far longer, would leave the key alone."""
+    pattern = getattr(transform, "compiled_sources", None)
+    return pattern is None or transform.scope_prefix is not None or pattern.search(key) is not None
 
 
 def _convert(
@@ -383,28 +402,61 @@ def construction(config: Any, dtype: Any = "auto", cast: str = "promote") -> Ite
     if asked != "auto":
         chosen = torch_dtype(asked) if cast == "exact" else torch.promote_types(chosen, torch_dtype(asked))
     if chosen not in _REQUESTABLE:
-        yield config
+        with transformers_without_zero3():
+            yield config
         return
-    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", None) or ())):
-        if part is not None:
-            part.dtype = chosen
+    for part in _every_config(config):
+        part.dtype = chosen
     before = torch.get_default_dtype()
     torch.set_default_dtype(chosen)
     try:
-        yield config
+        with transformers_without_zero3():
+            yield config
     finally:
         torch.set_default_dtype(before)
+
+
+def _every_config(config: Any) -> Iterator[Any]:
+    """It, the configs inside it, and theirs."""
+    yield config
+    for name in getattr(config, "sub_configs", None) or ():
+        part = getattr(config, name, None)
+        if part is not None:
+            yield from _every_config(part)
+
+
+def build(cls: type[nn.Module], config: Any, dtype: Any = "auto", cast: str = "promote", seed: int = 0) -> nn.Module:
+    """Under `lading.skeleton()`, as `from_pretrained` builds: the constructor runs under the load's default dtype,
+    `_init_weights` afterwards under the process's own, and rounds only what it writes."""
+    from .skeleton_recorder import skeleton
+
+    with skeleton(seed=seed):
+        with construction(config, dtype, cast) as own, _initialised_later():
+            model = cls(own)
+        initialise = getattr(model, "initialize_weights", None)
+        if callable(initialise):
+            initialise()
+    return model
+
+
+@contextlib.contextmanager
+def _initialised_later() -> Iterator[None]:
+    from transformers import PreTrainedModel
+
+    real = PreTrainedModel.initialize_weights
+    PreTrainedModel.initialize_weights = lambda self: None
+    try:
+        yield
+    finally:
+        PreTrainedModel.initialize_weights = real
 
 
 def build_skeleton(location: str, *, cls: type[nn.Module] | None = None, trust_remote_code: bool = False) -> Any:
     """The model of a checkpoint under `lading.skeleton()`: its config, its class, no weights."""
     from .pretrained import _class_of, _config
-    from .skeleton_recorder import skeleton
 
-    config = _config(location, trust_remote_code)
-    chosen = cls if cls is not None else _class_of(location, config)
-    with construction(config) as built, skeleton():
-        return chosen(built)
+    config = _config(location, trust_remote_code, cls)
+    return build(cls if cls is not None else _class_of(location, config), config)
 
 
 def skeleton_of(

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import peft
 from .errors import LadingError, Problem
+from .huggingface_mapping import model_conversions
 from .inventory import BUFFER, PARAMETER, Entry, canonical_modules, take_inventory
 
 KNOWN_VERSIONS = "5.17 to 5.22"
@@ -34,8 +36,8 @@ class Library:
     rename: Callable[..., tuple[str, str | None]]
     natural_order: Callable[[str], Any]
     alternation: Callable[[list[str]], tuple[re.Pattern[str], Any, Any]]
-    renaming: type
-    converter: type
+    renaming: type[Any]
+    converter: type[Any]
 
     @classmethod
     def find(cls) -> Library | None:
@@ -51,13 +53,15 @@ class Library:
             found = cls(
                 transformers.__version__,
                 utilities.PreTrainedModel,
-                conversion_mapping.get_model_conversion_mapping,
+                model_conversions,
                 core_model_loading.rename_source_key,
                 core_model_loading.dot_natural_key,
                 core_model_loading.build_glob_alternation,
                 core_model_loading.WeightRenaming,
                 core_model_loading.WeightConverter,
             )
+            if not hasattr(conversion_mapping, "get_model_conversion_mapping"):
+                raise ImportError("it has no get_model_conversion_mapping")
             wanted = ["source_key", "weight_renamings", "weight_converters", "base_model_prefix", "meta_state_dict"]
             if list(inspect.signature(found.rename).parameters)[: len(wanted)] != wanted:
                 raise ImportError("rename_source_key has other arguments")
@@ -98,7 +102,7 @@ def original_classes(model: nn.Module) -> Iterator[None]:
 class View:
     """A model of transformers as its own code would see it: without wrappers, before PEFT, in whole tensors."""
 
-    def __init__(self, model: Any, entries: Iterable[tuple[str, Entry]]) -> None:
+    def __init__(self, model: Any, entries: Iterable[tuple[str | None, Entry]]) -> None:
         self.model = model
         self.part: View | None = None  # of a checkpoint's whole model: the part of it that is loaded
         self.config = model.config
@@ -107,8 +111,8 @@ class View:
         self.entries: dict[str, Entry] = {}
         self.state: dict[str, tuple[int, ...]] = {}  # what a state dict has, as shapes
         self.adapters: list[str] = []
-        for name, entry in entries:
-            plain = _without_peft(name)
+        for name, entry in entries:  # None: an adapter's
+            plain = None if name is None else _without_adapters(name)
             if plain is None:
                 self.adapters.append(entry.name)
                 continue
@@ -118,19 +122,23 @@ class View:
                 self.state[plain] = entry.shape
 
     @classmethod
-    def of(cls, parts: Sequence[nn.Module], library: Library) -> View | None:
-        model, prefix = None, ""
-        for part in parts:
-            for name, module in canonical_modules(part):
-                if isinstance(module, library.model_class) and name in ("", "base_model.model"):
-                    model, prefix = module, f"{name}." if name else ""
-                    break
-            if model is not None:
-                break
+    def of(cls, parts: Sequence[nn.Module], library: Library, entries: Iterable[Entry] | None = None) -> View | None:
+        """The model among these parts, if there is one. `entries`: their inventory, if it was taken before."""
+        taken = [entry for entry in (take_inventory(list(parts)) if entries is None else entries) if entry.is_tensor]
+        wrapped = peft.unwrapped(parts, taken)
+        before = wrapped.plain_modules if wrapped is not None else {}
+        found = (
+            module
+            for part in parts
+            for name, module in canonical_modules(part)
+            if isinstance(module, library.model_class) and before.get(name, name) == ""
+        )
+        model = next(found, None)
         if model is None:
             return None
-        entries = [entry for entry in take_inventory(list(parts)) if entry.is_tensor]
-        return cls(model, [(entry.name.removeprefix(prefix), entry) for entry in entries])
+        if wrapped is None:
+            return cls(model, [(entry.name, entry) for entry in taken])
+        return cls(model, [(wrapped.plain.get(entry.name), entry) for entry in taken])
 
     def get_parameter(self, name: str) -> torch.Tensor:
         """For operations that look at the shapes of what they make."""
@@ -141,11 +149,6 @@ class View:
     get_parameter_or_buffer = get_parameter
 
 
-def _without_peft(name: str) -> str | None:
-    """The name before PEFT wrapped the module, or None of an adapter's own tensor."""
-    parts = name.split(".")
-    if any(part.startswith(("lora_", "ia3_", "prompt_encoder")) for part in parts):
-        return None
-    if "modules_to_save" in parts:
-        return None
-    return ".".join(part for part in parts if part not in ("base_layer", "original_module"))
+def _without_adapters(name: str) -> str | None:
+    """The name, or None of a LoRA matrix that somebody put into the model without PEFT."""
+    return None if any(part.startswith("lora_") for part in name.split(".")) else name

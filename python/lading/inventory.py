@@ -12,12 +12,14 @@ that tensors share."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from .fsdp1 import FlatMember, flat_members, is_flat_buffer
 from .recipes import Recipe, recipe_of_operand
 from .recording import Operand, SkeletonError, cell_of, operand_of, snapshot_of
 from .replay import Seeds, slice_of, value_of
@@ -36,6 +38,7 @@ _WRAPPED = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _MODULE_WRAPPERS = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "PipelineEngine"}
 _WRAPPERS = _MODULE_WRAPPERS | {"OptimizedModule", "CheckpointWrapper", "OffloadWrapper", "FullyShardedDataParallel"}
 _ATTRIBUTE_DEPTH = 3
+_EVERY_MODULE = frozenset(vars(nn.Module()))  # attributes of every module: they hold what is registered, and hooks
 
 
 @dataclasses.dataclass(eq=False)
@@ -53,7 +56,7 @@ class Entry:
     problem: str = ""  # why what was recorded does not count
     random_name: str = ""  # what random values are keyed by: the first name of the tie class
 
-    @property
+    @functools.cached_property
     def is_tensor(self) -> bool:
         return isinstance(self.value, torch.Tensor)
 
@@ -65,13 +68,19 @@ class Entry:
 
     @property
     def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.value.dtype
+        dtype: torch.dtype = self._held.dtype
         return dtype
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self.value.device
+        device: torch.device = self._held.device
         return device
+
+    @property
+    def _held(self) -> Any:
+        """What has the values: of ZeRO-3 the partition, which may be elsewhere than what is gathered."""
+        partition = getattr(self.value, "ds_tensor", None)
+        return self.value if partition is None else partition
 
     @property
     def requires_grad(self) -> bool:
@@ -83,10 +92,13 @@ class Entry:
 
     @property
     def presence(self) -> str:
-        """`meta`, `real`, or `empty`: memory of fixed dtype without a value yet (a ZeRO-3 partition)."""
+        """`meta`, `real`, or `empty`: memory of fixed dtype without a value yet (ZeRO-3, FSDP1)."""
         if self.is_meta:
             return "meta"
-        return "empty" if hasattr(self.value, "ds_shape") and tuple(self.value.shape) != self.shape else "real"
+        if isinstance(self.value, FlatMember):
+            was_meta = self.recorded is not None or self.value.is_empty  # when FSDP1 made its buffers
+            return "empty" if was_meta and not self.value.unit.is_filled else "real"
+        return "empty" if hasattr(self.value, "ds_shape") else "real"
 
     @property
     def is_real(self) -> bool:
@@ -116,7 +128,11 @@ class Entry:
 
 
 def take_inventory(model: nn.Module | Sequence[nn.Module]) -> list[Entry]:
-    """Every tensor of a model, or of its parts, sorted by name."""
+    """Every tensor of a model, or of its parts, sorted by name.
+
+        for entry in lading.take_inventory(model):
+            print(entry.name, entry.kind, entry.shape)
+    """
     entries: dict[str, Entry] = {}
     for part in [model] if isinstance(model, nn.Module) else model:
         for entry in _entries(part):
@@ -130,6 +146,7 @@ def take_inventory(model: nn.Module | Sequence[nn.Module]) -> list[Entry]:
         if entry.is_tensor and nn.parameter.is_lazy(entry.value):
             raise SkeletonError("lazy", "its shape is not known before the first forward pass", tensor=entry.name)
         _find_record(entry)
+    _share_records(found)
     _tie(found)
     _share_random_ops(found)
     return found
@@ -144,25 +161,36 @@ def canonical_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield prefix, module
         for name, child in module._modules.items():
             if child is not None:
-                inner = prefix if _is_wrapped(module, name) else f"{prefix}.{name}" if prefix else name
+                inner = prefix if is_wrapped(module, name) else f"{prefix}.{name}" if prefix else name
                 yield from walk(inner, child, (*above, id(module)))
 
     yield from walk("", root, ())
 
 
-def _is_wrapped(parent: nn.Module, name: str) -> bool:
+def is_wrapped(parent: nn.Module, name: str) -> bool:
+    """Whether the child of this name is what the parent is only a wrapper of."""
     return name in _WRAPPED or (name == "module" and _class_names(parent) & _MODULE_WRAPPERS != set())
 
 
-def _class_names(module: nn.Module) -> set[str]:
-    return {base.__name__ for base in type(module).__mro__}
+def _class_names(module: nn.Module) -> frozenset[str]:
+    return _names_of(type(module))
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_of(cls: type) -> frozenset[str]:
+    return frozenset(base.__name__ for base in cls.__mro__)
 
 
 def _entries(root: nn.Module) -> Iterator[Entry]:
-    for prefix, module in canonical_modules(root):
+    modules = list(canonical_modules(root))
+    flat = flat_members(modules)
+    for prefix, module in modules:
         dot = f"{prefix}." if prefix else ""
+        own = {name: member for (owner, name), member in flat.items() if owner == id(module)} if flat else {}
+        for name, member in own.items():
+            yield Entry(dot + name, PARAMETER, module, name, member)
         for name, parameter in module._parameters.items():
-            if parameter is not None:
+            if parameter is not None and name not in own and not is_flat_buffer(parameter):
                 yield Entry(dot + name, PARAMETER, module, name, parameter)
         for name, buffer in module._buffers.items():
             if buffer is not None:
@@ -170,15 +198,23 @@ def _entries(root: nn.Module) -> Iterator[Entry]:
                 yield Entry(dot + name, kind, module, name, buffer)
         if not _class_names(module) & _WRAPPERS:
             for name, tensor in _attributes(module):
-                yield Entry(dot + name, ATTRIBUTE, module, name, tensor)
+                # FSDP1 leaves views of what it gathered; DeepSpeed's modules know parameters of other modules
+                if name not in own and not hasattr(tensor, "ds_id"):
+                    yield Entry(dot + name, ATTRIBUTE, module, name, tensor)
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield Entry(dot + "_extra_state", EXTRA_STATE, module, "_extra_state", module.get_extra_state())
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, value in vars(module).items():
-        if name not in ("_parameters", "_buffers", "_modules") and not name.endswith("_hooks"):
+        if name not in _EVERY_MODULE and not _holds_nothing(type(value)) and not name.endswith("_hooks"):
             yield from _tensors_in(name, value, _ATTRIBUTE_DEPTH)
+
+
+@functools.lru_cache(maxsize=4096)
+def _holds_nothing(kind: type) -> bool:
+    """Whether objects of this class are neither tensors nor what tensors may be in."""
+    return not issubclass(kind, (torch.Tensor, list, tuple, dict))
 
 
 def _tensors_in(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -207,8 +243,16 @@ def _find_record(entry: Entry) -> None:
         entry.recorded = snapshot.operand
 
 
+def _share_records(entries: Sequence[Entry]) -> None:
+    """One object has one record, whichever of its names it was found by: an LSTM lists its parameters once more."""
+    known = {id(entry.value): entry for entry in entries if entry.recorded is not None}
+    for entry in entries:
+        if entry.is_tensor and entry.recorded is None and id(entry.value) in known:
+            entry.recorded, entry.problem = known[id(entry.value)].recorded, known[id(entry.value)].problem
+
+
 def _is_sharded(tensor: torch.Tensor) -> bool:
-    return hasattr(tensor, "device_mesh") or hasattr(tensor, "ds_shape")
+    return isinstance(tensor, FlatMember) or hasattr(tensor, "device_mesh") or hasattr(tensor, "ds_shape")
 
 
 def _tie(entries: Iterable[Entry]) -> None:
@@ -240,6 +284,8 @@ def _storage(entry: Entry) -> int | None:
     """None of what has no storage of its own: sparse tensors, ZeRO-3 placeholders, subclasses made of other tensors."""
     tensor = getattr(entry.value, "_local_tensor", entry.value)
     if tensor.layout is not torch.strided or hasattr(tensor, "ds_shape") or hasattr(tensor, "__tensor_flatten__"):
+        return None
+    if isinstance(tensor, FlatMember):
         return None
     return int(tensor.untyped_storage()._cdata)
 

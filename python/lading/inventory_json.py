@@ -9,14 +9,15 @@ it by name if no file has it."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, take_inventory
+from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry, take_inventory
 from .recording import SkeletonError
 
 SCHEMA = "lading.skeleton/1"
@@ -29,6 +30,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
+@functools.cache
 def dtype_name(dtype: torch.dtype) -> str:
     """As safetensors calls it."""
     name = str(dtype).removeprefix("torch.")
@@ -45,14 +47,33 @@ def skeleton_json(
 ) -> str:
     """The document as text. `pins` are (pattern, strength) pairs; `is_adapter` says which names no base checkpoint has.
 
+        with lading.skeleton():
+            model = Model()
+        Path("skeleton.json").write_text(lading.skeleton_json(model))    # for lading plan --skeleton
+
     `model` may also be an inventory that was taken before.
     """
-    entries = _inventory(model)
-    tensors = [_tensor(entry, is_adapter) for entry in entries if entry.is_tensor]
-    lines = ",\n".join("    " + json.dumps(tensor, allow_nan=False) for tensor in tensors)
-    ties = json.dumps(tie_classes(entries))
-    pin_list = json.dumps([{"pattern": pattern, "strength": strength} for pattern, strength in pins])
+    document = skeleton_document(_inventory(model), pins=pins, is_adapter=is_adapter)
+    lines = ",\n".join("    " + json.dumps(tensor, allow_nan=False) for tensor in document["tensors"])
+    ties, pin_list = json.dumps(document["ties"]), json.dumps(document["pins"])
     return f'{{\n  "schema": "{SCHEMA}",\n  "tensors": [\n{lines}\n  ],\n  "ties": {ties},\n  "pins": {pin_list}\n}}\n'
+
+
+def skeleton_document(
+    entries: Sequence[Entry],
+    *,
+    pins: Iterable[tuple[str, str]] = (),
+    is_adapter: Callable[[str], bool] = lambda name: False,
+    without_init: Collection[str] = (),
+) -> dict[str, Any]:
+    """The same document of an inventory, for those who go on with it. `without_init`: parameters and persistent buffers
+    whose initial value nobody will ask for."""
+    return {
+        "schema": SCHEMA,
+        "tensors": [_tensor(entry, is_adapter, without_init) for entry in entries if entry.is_tensor],
+        "ties": tie_classes(entries),
+        "pins": [{"pattern": pattern, "strength": strength} for pattern, strength in pins],
+    }
 
 
 def _inventory(model: nn.Module | Sequence[nn.Module] | Sequence[Entry]) -> list[Entry]:
@@ -71,7 +92,7 @@ def tie_classes(entries: Iterable[Entry]) -> list[list[str]]:
     return sorted(sorted(names) for names in classes.values())
 
 
-def _tensor(entry: Entry, is_adapter: Callable[[str], bool]) -> dict[str, Any]:
+def _tensor(entry: Entry, is_adapter: Callable[[str], bool], without_init: Collection[str]) -> dict[str, Any]:
     tensor: dict[str, Any] = {
         "name": entry.name,
         "kind": entry.kind,
@@ -85,7 +106,8 @@ def _tensor(entry: Entry, is_adapter: Callable[[str], bool]) -> dict[str, Any]:
     if entry.presence != "meta":
         tensor["presence"] = entry.presence
         tensor["device"] = str(entry.device)
-    tensor.update(_recipe_fields(entry))
+    if entry.kind not in (PARAMETER, BUFFER) or entry.name not in without_init:
+        tensor.update(_recipe_fields(entry))
     return tensor
 
 

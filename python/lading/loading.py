@@ -19,29 +19,31 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import _engine, skeleton_recorder
+from . import _engine, fsdp1, peft, skeleton_recorder, zero3
 from .agreement import Agreement
 from .allocate import IN_PLACE, Slot, attach, is_made_with, make_slots
 from .conversion import Conversion, conversion_of
 from .devices import rank_device
+from .emptied import emptied, mark_loaded
 from .errors import LadingError, Problem
-from .host_values import HostValues
+from .host_values import HostValues, Recipe
 from .inventory import Entry, take_inventory
-from .inventory_json import dtype_name, skeleton_json
+from .inventory_json import dtype_name, skeleton_document
 from .options import Options
 from .patterns import matches
 from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
 from .recording import SkeletonError
 from .report import LoadedTensor, Report
-from .stages import joined
+from .stages import Origin, joined
 
 TIMEOUT_S = 600.0
+_BAR_DELAY_S = 0.5
 
 _INCOMPLETE = "_lading_incomplete"
 
@@ -51,6 +53,7 @@ class _Prepared:
     """What this rank knows before anybody agrees on anything."""
 
     entries: list[Entry]
+    origin: Origin
     placements: Placements
     layout: Layout  # of all ranks, once they have agreed
     device: torch.device
@@ -68,13 +71,18 @@ def materialize(
     dtype: Any = "auto",
     cast: str = "promote",
     compute_dtype: Any = None,
+    compute_record: str = "checkpoint",
+    pins: Iterable[str | tuple[str, str]] = (),
+    subtree_dtypes: Mapping[str, Any] | None = None,
     strict: bool = True,
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
     allow_mismatch: Sequence[str] = (),
     keep: Sequence[str] = (),
     external: Mapping[str, Any] | None = None,
-    recipes: Mapping[str, Callable[[nn.Module, str], torch.Tensor]] | None = None,
+    recipes: Mapping[str, Recipe] | None = None,
+    adapter: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
+    whole: nn.Module | None = None,
     ties: str = "keep",
     seed: int = 0,
     verify: Any = "auto",
@@ -84,6 +92,11 @@ def materialize(
     timeout: float = TIMEOUT_S,
 ) -> Report:
     """Fills every parameter and buffer of `model` in place, on this rank, from `checkpoint`.
+
+        with lading.skeleton():
+            model = Model()
+        report = lading.materialize(model, "path/to/checkpoint", device="cuda:0")
+        print(report)                                       # 291 tensors, 16.1 GB, 0.4 s …
 
     Tensors keep their identity, `requires_grad`, hooks, attributes and ties; the process's random numbers are not
     touched. All ranks of the group must call it; all of them get the same error, or none.
@@ -96,10 +109,16 @@ def materialize(
         dtype: "auto" (as in the checkpoint), or a floating dtype to ask for; docs/dtypes.md says what comes out.
         cast: "promote" (a request never narrows), "exact" (as transformers means it), "destination" (memory decides).
         compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
+        compute_record, pins, subtree_dtypes: as in `lading.resolve_dtypes`.
         strict: refuse keys that nothing reads, rather than report them.
         allow_missing, allow_unexpected, allow_mismatch, keep: patterns of names; `*` stands for any characters.
         external: a tensor, or another model with a tensor of that name, by pattern. It wins over the checkpoint.
-        recipes: a function of module and attribute name, by pattern, that gives the value of what no file has.
+        recipes: a function of module and attribute name, by pattern, that gives the value of what no file has; or
+            `lading.Computed`, from other tensors of this load.
+        adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name. Adapters
+            without one are initialised as PEFT does it.
+        whole: of a part, such as a pipeline stage: the model that it was cut from, on meta. Kinds, ties and
+            conversions are then those of the whole.
         ties: "keep", or "untie": take ties apart whose members have keys of their own.
         seed: of initial values.
         verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
@@ -118,6 +137,9 @@ def materialize(
         dtype=dtype,
         cast=cast,
         compute_dtype=compute_dtype,
+        compute_record=compute_record,
+        pins=pins,
+        subtree_dtypes=subtree_dtypes,
         strict=strict,
         allow_missing=allow_missing,
         allow_unexpected=allow_unexpected,
@@ -125,6 +147,8 @@ def materialize(
         keep=keep,
         external=external,
         recipes=recipes,
+        adapter=adapter,
+        whole=whole,
         ties=ties,
         seed=seed,
         verify=verify,
@@ -149,11 +173,12 @@ def materialize(
     devices = [message["device"] for message in step.answers]
 
     prepared.skeleton, prepared.layout = joined(ranks, prepared.skeleton, prepared.layout)
+    prepared.origin.complete(prepared)
 
     plan: _engine.Plan | None = None
     slots: list[Slot] = []
     with _failing(ranks, "the plan") as step:
-        plan = _engine.plan(_request(prepared, options, location, devices, ranks.rank))
+        plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared.conversion.problems)
         slots = _checked_slots(plan, prepared)
         step.message = {"plan digest": plan.answer["plan_digest"]}
         step.must_match = ["plan digest"]
@@ -180,12 +205,17 @@ def materialize(
         _mark(parts, str(error))
         raise
     _mark(parts, None)
+    mark_loaded(parts)
     mark_initialised(parts)
     return _report(plan, loaded, prepared, ranks, verification, time.perf_counter() - began)
 
 
 def is_incomplete(model: nn.Module) -> str:
-    """Why a model may not be used: a load into memory that was already there began and failed. "" if it may."""
+    """Why a model may not be used: a load into memory that was already there began and failed. "" if it may.
+
+        if why := lading.is_incomplete(model):
+            raise SystemExit(why)
+    """
     return getattr(model, _INCOMPLETE, "")
 
 
@@ -197,32 +227,57 @@ def _prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agr
     for module, groups in fsdp_states(modules):
         if groups:
             module.reshard()  # type: ignore[operator]  # after a forward pass its parameters may still be gathered
+    fsdp1.reshard(modules)
     try:
         entries = take_inventory(parts)
         held = [entry for entry in entries if not is_elsewhere(entry.value) and not is_foreign(entry)]
+        if lost := emptied(parts, held, options.spoken_for()):
+            raise LadingError(lost, stage="documents", exit_code=4)
+        origin = Origin.of(parts, held, options.whole)
+        adapters = peft.prepare(parts, held, options.adapter, options.spoken_for())
+        options.external |= adapters.values
         placements = read_placements(held, ranks.ranks, modules)
         if placements.problems:
             raise LadingError(placements.problems, stage="documents", exit_code=4)
         device, note = rank_device(options.device, placements, entries)
-        conversion = conversion_of(parts, location)
-        values = HostValues(parts, held, external=options.external, recipes=options.recipes, seed=options.seed)
-        skeleton = _skeleton(held, conversion, values)
+        conversion = conversion_of(origin.parts, location, origin.entries)
+        values = HostValues(origin.parts, origin.held, external=options.external, recipes=options.recipes, seed=options.seed)
+        restored = zero3.restored(parts, held, values)
+        values.hand_in(restored.values)
+        conversion.constructed_dtypes |= restored.dtypes
+        skeleton = _skeleton(held, conversion, values, with_all_inits=bool(options.allow_mismatch))
+        zero3.say_what_has_values(skeleton["tensors"], held, [*options.keep, *conversion.adapters])
     except SkeletonError as error:
         problem = Problem("skeleton", error.reason, tensor=error.tensor or None)
         raise LadingError(problem, stage="documents", exit_code=4) from error
     return _Prepared(
-        entries, placements, placements.layout, device, values, skeleton, conversion, [note, *conversion.notes]
+        entries,
+        origin,
+        placements,
+        placements.layout,
+        device,
+        values,
+        skeleton,
+        conversion,
+        [note, *conversion.notes, *adapters.notes, *restored.notes],
     )
 
 
-def _skeleton(entries: list[Entry], conversion: Conversion, values: HostValues) -> dict[str, Any]:
+def _skeleton(
+    entries: list[Entry], conversion: Conversion, values: HostValues, *, with_all_inits: bool
+) -> dict[str, Any]:
     """docs/schema/skeleton.md, less the views of other tensors, which come with these."""
     own = [entry for entry in entries if not is_made_with(entry)]
 
     def is_adapter(name: str) -> bool:
         return any(matches(pattern, name) for pattern in conversion.adapters)
 
-    document = json.loads(skeleton_json(own, pins=conversion.pins, is_adapter=is_adapter))
+    document = skeleton_document(
+        own,
+        pins=conversion.pins,
+        is_adapter=is_adapter,
+        without_init=() if with_all_inits else conversion.with_key,
+    )
     values.documents(document["tensors"])
     names = {tensor["name"] for tensor in document["tensors"]}
     document["ties"] += [known for tie in conversion.ties if len(known := [name for name in tie if name in names]) > 1]
@@ -258,6 +313,22 @@ def _request(prepared: _Prepared, options: Options, location: str, devices: list
     }
 
 
+def _planned(request: dict[str, Any], unconverted: Sequence[Problem]) -> _engine.Plan:
+    """What a library could not convert is told together with all that the plan refuses (R39)."""
+    try:
+        plan = _engine.plan(request)
+    except LadingError as error:
+        if not unconverted:
+            raise
+        told = {problem.tensor for problem in unconverted}
+        more = [problem for problem in error.problems if problem.tensor not in told]
+        kept = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "not_listed")}
+        raise LadingError([*unconverted, *more], **kept) from error
+    if unconverted:
+        raise LadingError(unconverted, stage="documents", exit_code=4)
+    return plan
+
+
 def _checked_slots(plan: _engine.Plan, prepared: _Prepared) -> list[Slot]:
     try:
         slots, problems = make_slots(plan.destinations, prepared.entries, prepared.placements.units)
@@ -283,9 +354,11 @@ def _load(plan: _engine.Plan, slots: list[Slot], prepared: _Prepared, *, shows_p
             tensor.data_ptr(), tensor.numel() * tensor.element_size(), dtype_name(tensor.dtype), tensor
         )
 
+    prepared.values.lend({name: slot.memory for slot in slots for name in names[slot.destination.name]})
     prepared.values.gather()
     try:
-        with _bar(shows_progress) as show:
+        with contextlib.closing(_Bar()) as bar:
+            show = bar.show if shows_progress else None
             return plan.load([slot.for_engine() for slot in slots], value=value, progress=show)
     except LadingError as error:
         if not error.begun or any(slot.how == IN_PLACE for slot in slots):
@@ -311,23 +384,30 @@ def _wait(device: torch.device) -> None:
         torch.get_device_module(device.type).synchronize(device)
 
 
-@contextlib.contextmanager
-def _bar(is_shown: bool) -> Iterator[Callable[[_engine.Progress], None] | None]:
-    if not is_shown:
-        yield None
-        return
+class _Bar:
+    """A bar of tqdm, if it is there. It comes late, and so does the import: most loads are done before."""
+
+    def __init__(self) -> None:
+        self._begun, self._bar, self._is_known = time.monotonic(), None, False
+
+    def show(self, progress: _engine.Progress) -> None:
+        if not self._is_known and time.monotonic() - self._begun > _BAR_DELAY_S:
+            self._bar, self._is_known = _new_bar(), True
+        if self._bar is not None:
+            self._bar.total = progress.total_bytes
+            self._bar.update(progress.done_bytes - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _new_bar() -> Any:
     try:
         from tqdm.auto import tqdm
     except ModuleNotFoundError:
-        yield None
-        return
-    with tqdm(unit="B", unit_scale=True, desc="lading", leave=False, delay=0.5) as bar:
-
-        def show(progress: _engine.Progress) -> None:
-            bar.total = progress.total_bytes
-            bar.update(progress.done_bytes - bar.n)
-
-        yield show
+        return None
+    return tqdm(unit="B", unit_scale=True, desc="lading", leave=False)
 
 
 # ---- agreement
@@ -379,9 +459,10 @@ def _mark(parts: list[nn.Module], reason: str | None) -> None:
 def mark_initialised(parts: list[nn.Module]) -> None:
     """transformers' own marks: its `initialize_weights()` then changes no bit."""
     for part in parts:
-        if not any(hasattr(module, "_init_weights") for module in part.modules()):
+        modules = list(part.modules())
+        if not any(hasattr(module, "_init_weights") for module in modules):
             continue
-        for module in part.modules():
+        for module in modules:
             module.__dict__["_is_hf_initialized"] = True
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 if tensor is not None:
@@ -399,6 +480,7 @@ def _report(
     tensors = {
         name: LoadedTensor.of(name, destination, digest)
         for destination, digest in zip(loaded.destinations, loaded.digests, strict=True)
+        if not destination.slot
         for name in (destination.name, *destination.aliases)
     }
     answer = loaded.answer

@@ -42,6 +42,14 @@ class Grid:
             self.problem = f"{error} (mesh {_mesh_text(mesh)})"
 
 
+def line_of(ranks: Sequence[int], place_of: dict[int, int]) -> tuple[tuple[Span, ...], str]:
+    """The ranks of a process group as spans, outermost first; or why they are none."""
+    try:
+        return _regular(torch.tensor(ranks, dtype=torch.int64), place_of)[0], ""
+    except _IrregularError as error:
+        return (), str(error).replace("mesh", "process group")
+
+
 class _IrregularError(ValueError):
     pass
 

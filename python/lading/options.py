@@ -8,9 +8,15 @@ from typing import Any
 from .conversion import Conversion
 from .dtypes import requested_dtype
 
-# What a call that writes nothing does not ask about.
-_UNASKED = {"keep": (), "external": None, "recipes": None, "ties": "keep", "seed": 0, "verify": False, "budget": None}
+# What not every call asks about.
+_UNASKED = {
+    "keep": (), "external": None, "recipes": None, "ties": "keep", "seed": 0, "verify": False, "budget": None,
+    "compute_record": "checkpoint", "pins": (), "subtree_dtypes": None,
+}  # fmt: skip
+_UNASKED |= {"adapter": None, "whole": None}
 _CASTS = ("promote", "exact", "destination")
+_RECORDS = ("checkpoint", "ignore")
+_STRONG = "float16_and_bfloat16"
 _TIES = ("keep", "untie")
 _VERIFY = ("auto", True, False, "full")
 
@@ -23,6 +29,9 @@ class Options:
     dtype: str
     cast: str
     compute_dtype: str | None
+    compute_record: str
+    pins: list[tuple[str, str]]
+    subtree_dtypes: dict[str, str]
     strict: bool
     allow_missing: list[str]
     allow_unexpected: list[str]
@@ -30,6 +39,8 @@ class Options:
     keep: list[str]
     external: dict[str, Any]
     recipes: dict[str, Any]
+    adapter: Any
+    whole: Any
     ties: str
     seed: int
     verify: Any
@@ -39,7 +50,8 @@ class Options:
     def of(cls, **given: Any) -> Options:
         """As the user wrote them: patterns may be one string, dtypes have several names. Or ValueError."""
         given = _UNASKED | given
-        for name, words in (("cast", _CASTS), ("ties", _TIES), ("verify", _VERIFY)):
+        checked = (("cast", _CASTS), ("compute_record", _RECORDS), ("ties", _TIES), ("verify", _VERIFY))
+        for name, words in checked:
             if given[name] not in words:
                 raise ValueError(f"{name} is {given[name]!r}; it should be one of {', '.join(map(repr, words))}")
         for name in ("allow_missing", "allow_unexpected", "allow_mismatch", "keep"):
@@ -47,8 +59,16 @@ class Options:
             given[name] = [value] if isinstance(value, str) else list(value)
         given["dtype"] = requested_dtype(given["dtype"])
         given["compute_dtype"] = None if given["compute_dtype"] is None else requested_dtype(given["compute_dtype"])
+        pins = [given["pins"]] if isinstance(given["pins"], str) else given["pins"]
+        given["pins"] = [(pin, _STRONG) if isinstance(pin, str) else (pin[0], pin[1]) for pin in pins]
+        subtrees = given["subtree_dtypes"] or {}
+        given["subtree_dtypes"] = {module: requested_dtype(dtype) for module, dtype in subtrees.items()}
         given["external"], given["recipes"] = dict(given["external"] or {}), dict(given["recipes"] or {})
         return cls(**given)
+
+    def spoken_for(self) -> list[str]:
+        """Patterns of tensors whose value the user gives."""
+        return [*self.keep, *self.external, *self.recipes]
 
     def policy(self, conversion: Conversion) -> dict[str, Any]:
         """docs/schema/policy.md"""
@@ -62,13 +82,15 @@ class Options:
         document["unexpected"] = "strict" if self.strict else "report"
         optional = {
             "compute_dtype": self.compute_dtype,
+            "compute_record": self.compute_record if self.compute_record != "checkpoint" else None,
+            "pins": [{"pattern": pattern, "strength": strength} for pattern, strength in self.pins],
             "budget_bytes": self.budget,
             "allow_missing": self.allow_missing + conversion.allow_missing,
             "allow_unexpected": self.allow_unexpected,
             "allow_mismatch": self.allow_mismatch,
             "keep": self.keep,
             "external": list(self.external),
-            "subtree_dtypes": conversion.subtree_dtypes | self._kept_dtypes(conversion),
+            "subtree_dtypes": conversion.subtree_dtypes | self._kept_dtypes(conversion) | self.subtree_dtypes,
         }
         return document | {name: value for name, value in optional.items() if value}
 

@@ -4,8 +4,8 @@
     placements.layout.document(devices=["cpu"] * 4)
 
 A DTensor says on which mesh and by which placements it lies; FSDP2's state says which parameters are gathered
-together. Several meshes may be in one model: meshes.py finds what they have in common. Nothing here computes which
-elements a rank has: that is the engine's.
+together; a partition of ZeRO-3 says which ranks have the others. Several meshes may be in one model: meshes.py finds
+what they have in common. Nothing here computes which elements a rank has: that is the engine's.
 
 Facts only. What cannot be expressed is a problem by name; all of them are collected.
 """
@@ -19,9 +19,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import zero3
 from .errors import Problem
+from .fsdp1 import FlatMember
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry
-from .meshes import Axes, Grid, Span
+from .meshes import Axes, Grid, Span, line_of
 
 SCHEMA = "lading.layout/1"
 
@@ -30,9 +32,20 @@ SCHEMA = "lading.layout/1"
 class Cut:
     """One step of sharing out, over a dim of a mesh, which may be several spans (a flattened mesh), outermost first."""
 
-    dim: int
+    dim: int | None  # None: the tensor is flattened, and padded to a multiple
     spans: tuple[Span, ...]
     split_factor: int | None = None
+    pad_multiple: int | None = None  # None: of the number of ranks
+    flat_group: tuple[str, int, int] | None = None  # FSDP1: a buffer's name, where the tensor begins, its elements
+
+    def to_json(self) -> list[Any]:
+        spans = [[span.size, span.stride] for span in self.spans]
+        return [self.dim, spans, self.split_factor, self.pad_multiple, self.flat_group]
+
+    @classmethod
+    def from_json(cls, fields: list[Any]) -> Cut:
+        dim, spans, factor, multiple, group = fields
+        return cls(dim, tuple(Span(*span) for span in spans), factor, multiple, tuple(group) if group else None)
 
 
 @dataclasses.dataclass
@@ -54,15 +67,22 @@ class Spot:
     cuts: tuple[Cut, ...] = ()
     unit: str = ""
     is_offloaded: bool = False
+    slots: tuple[tuple[str, tuple[Cut, ...]], ...] = ()  # further memories of it, by name
+
+    def all_cuts(self) -> Iterator[Cut]:
+        yield from self.cuts
+        for _, cuts in self.slots:
+            yield from cuts
 
     def to_json(self) -> list[Any]:
-        cuts = [[cut.dim, [[span.size, span.stride] for span in cut.spans], cut.split_factor] for cut in self.cuts]
-        return [cuts, self.unit, self.is_offloaded]
+        slots = [[name, [cut.to_json() for cut in cuts]] for name, cuts in self.slots]
+        return [[cut.to_json() for cut in self.cuts], self.unit, self.is_offloaded, slots]
 
     @classmethod
     def from_json(cls, fields: list[Any]) -> Spot:
-        cuts = tuple(Cut(dim, tuple(Span(*span) for span in spans), factor) for dim, spans, factor in fields[0])
-        return cls(cuts, fields[1], fields[2])
+        cuts, unit, is_offloaded, slots = fields
+        further = tuple((name, tuple(map(Cut.from_json, of_slot))) for name, of_slot in slots)
+        return cls(tuple(map(Cut.from_json, cuts)), unit, is_offloaded, further)
 
 
 def layout_problem(tensor: str, message: str, rule: str = "", remedy: str = "") -> Problem:
@@ -82,7 +102,9 @@ class Layout:
     ) -> None:
         self.size, self.spots, self.names = size, spots, names
         self.holders = holders or {}
-        self.axes = Axes(size, [span for spot in spots.values() for cut in spot.cuts for span in cut.spans], names)
+        self.axes = Axes(
+            size, [span for spot in spots.values() for cut in spot.all_cuts() for span in cut.spans], names
+        )
 
     def document(self, devices: Sequence[str]) -> dict[str, Any]:
         """The layout document; `devices` has one device per rank."""
@@ -95,25 +117,38 @@ class Layout:
         }
 
     def _rule(self, name: str, spot: Spot) -> dict[str, Any] | None:
-        cuts: list[dict[str, Any]] = self.axes.owner_cut(set(self.holders.get(name, range(self.size))))
-        for cut in spot.cuts:
-            axes = self.axes.names_of(cut.spans)
-            if spot.unit and cut is spot.cuts[-1] and not axes:
-                axes = [self.axes.lonely()]
-            if not axes:
-                continue
-            if cut.split_factor is None:
-                cuts.append({"shard": cut.dim, "axes": axes})
-            else:
-                cuts.append({"strided_shard": cut.dim, "split_factor": cut.split_factor, "axes": axes})
+        owners = self.axes.owner_cut(set(self.holders.get(name, range(self.size))))
+        cuts = owners + self._cuts(spot.cuts, is_unit=bool(spot.unit))
         rule: dict[str, Any] = {"pattern": name}
         if cuts:
             rule["cuts"] = cuts
+        if spot.slots:
+            rule["slots"] = {slot: owners + self._cuts(of_slot) for slot, of_slot in spot.slots}
         if spot.unit:
             rule["fsdp_group"] = spot.unit
         if spot.is_offloaded:
             rule["device"] = "cpu"
         return rule if len(rule) > 1 else None
+
+    def _cuts(self, cuts: Sequence[Cut], *, is_unit: bool = False) -> list[dict[str, Any]]:
+        documents: list[dict[str, Any]] = []
+        for cut in cuts:
+            axes = self.axes.names_of(cut.spans)
+            if not axes and (cut.dim is None or (is_unit and cut is cuts[-1])):
+                axes = [self.axes.lonely()]
+            if not axes:
+                continue
+            if cut.flat_group is not None:
+                unit, offset, elems = cut.flat_group
+                documents.append({"flat_group": {"unit": unit, "offset": offset, "elems": elems}, "axes": axes})
+            elif cut.dim is None:
+                flat = {} if cut.pad_multiple is None else {"pad_multiple": cut.pad_multiple}
+                documents.append({"flat": flat, "axes": axes})
+            elif cut.split_factor is None:
+                documents.append({"shard": cut.dim, "axes": axes})
+            else:
+                documents.append({"strided_shard": cut.dim, "split_factor": cut.split_factor, "axes": axes})
+        return documents
 
 
 @dataclasses.dataclass
@@ -142,6 +177,12 @@ def read_placements(
         refusal = _unsupported(entry)
         if refusal:
             problems.append(layout_problem(entry.name, refusal))
+        if zero3.is_partitioned(entry.value):
+            spots[entry.name] = _zero3_spot(entry, place_of, problems)
+            continue
+        if isinstance(entry.value, FlatMember):
+            spots[entry.name] = _fsdp1_spot(entry.name, entry.value, place_of, problems)
+            continue
         cuts: list[Cut] = []
         if is_dtensor(entry.value):
             mesh = entry.value.device_mesh
@@ -156,6 +197,9 @@ def read_placements(
             tuple(cuts), unit.name if unit is not None else "", unit is not None and unit.is_offloaded
         )
     problems += _lost_views(entries)
+    if any(unit.is_offloaded and unit.pins_memory for unit in units) and not torch.accelerator.is_available():
+        message = "CPUOffloadPolicy is to pin memory, which torch cannot without an accelerator"
+        problems.append(layout_problem("", message, "R36", "Write CPUOffloadPolicy(pin_memory=False)"))
     layout = Layout(len(place_of), spots, names)
     if layout.axes.problem:
         problems.append(
@@ -174,7 +218,9 @@ def is_elsewhere(value: Any) -> bool:
 
 
 def local_of(value: torch.Tensor) -> torch.Tensor:
-    """This rank's part: of a plain tensor the tensor itself."""
+    """This rank's part: of a plain tensor the tensor itself, of one in an FSDP1 unit the unit's."""
+    if isinstance(value, FlatMember):
+        return value.unit.memory
     return value._local_tensor if is_dtensor(value) else value
 
 
@@ -194,10 +240,8 @@ def _is_memory(value: torch.Tensor) -> bool:
 
 
 def _unsupported(entry: Entry) -> str:
-    if hasattr(entry.value, "ds_shape"):
-        return "it is a ZeRO-3 partition, which this version does not fill"
-    if type(entry.value).__name__ == "FlatParameter" or hasattr(entry.value, "_is_flat_param"):
-        return "it is in an FSDP1 flat parameter, which this version does not fill; use fully_shard (FSDP2)"
+    if isinstance(entry.value, FlatMember):
+        return entry.value.problem
     if not _is_memory(entry.value):
         local = local_of(entry.value)
         return f"it is a {type(local).__name__} of layout {local.layout}, and no plain memory that could be filled"
@@ -283,6 +327,40 @@ def _unit_last(entry: Entry, unit: Unit | None, cuts: list[Cut]) -> list[Cut]:
     return [cut for cut in cuts if cut is not ours[-1]] + [ours[-1]]
 
 
+# ---- ZeRO-3
+
+
+def _zero3_spot(entry: Entry, place_of: dict[int, int], problems: list[Problem]) -> Spot:
+    """Flat cuts: the partition, and the further memories of the same parameter as slots."""
+    message, remedy = zero3.refusal(entry.value)
+    if message:
+        problems.append(layout_problem(entry.name, message, "R13", remedy))
+        return Spot()
+    cuts: dict[str, tuple[Cut, ...]] = {}
+    for memory in zero3.memories(entry.value):
+        if memory.ranks is None:
+            cuts[memory.slot] = ()
+            continue
+        spans, problem = line_of(memory.ranks, place_of)
+        if problem:
+            problems.append(layout_problem(entry.name, problem, "R43"))
+            return Spot()
+        cuts[memory.slot] = (Cut(None, spans, pad_multiple=memory.pad_multiple),)
+    partition = cuts.pop(zero3.PARTITION)
+    return Spot(partition, "", zero3.is_offloaded(entry.value), tuple(cuts.items()))
+
+
+# ---- FSDP1
+
+
+def _fsdp1_spot(name: str, member: FlatMember, place_of: dict[int, int], problems: list[Problem]) -> Spot:
+    spans, problem = line_of(member.unit.ranks(place_of), place_of)
+    if problem:
+        problems.append(layout_problem(name, problem, "R43"))
+    group = (member.unit.name, member.offset, member.unit.elems)
+    return Spot((Cut(None, spans, flat_group=group),), "", member.unit.is_offloaded)
+
+
 # ---- FSDP2
 
 
@@ -290,10 +368,9 @@ def fsdp_states(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, list[
     """Modules that `fully_shard` was called on, each with its parameter groups."""
     seen = set()
     for module in modules:
-        get = getattr(module, "_get_fsdp_state", None)
-        if get is None:
+        if not hasattr(type(module), "_get_fsdp_state"):  # asking the module itself takes ten times as long
             continue
-        state = get()
+        state = module._get_fsdp_state()  # type: ignore[operator]
         if id(state) in seen:
             continue
         seen.add(id(state))

@@ -17,9 +17,8 @@ from typing import Any
 from torch import nn
 
 from .errors import LadingError, Problem
-from .huggingface import construction, load_generation_config
+from .huggingface import build, load_generation_config
 from .loading import materialize
-from .skeleton_recorder import skeleton
 
 
 def from_pretrained(
@@ -34,6 +33,9 @@ def from_pretrained(
 ) -> nn.Module:
     """A model of transformers with its weights, in evaluation mode.
 
+        model = lading.from_pretrained("org/name", device="cuda:0")
+        model = lading.from_pretrained("org/name", parallelize=shard)    # shard(model) calls fully_shard, or anything
+
     Args:
         path_or_id: a directory with `config.json` and safetensors files, or a repository in the Hugging Face cache.
         cls: the class to build. None takes the one that the config names.
@@ -44,11 +46,10 @@ def from_pretrained(
         options: everything that `lading.materialize` takes.
     """
     location = os.fspath(path_or_id)
-    config = config if config is not None else _config(location, trust_remote_code)
+    config = config if config is not None else _config(location, trust_remote_code, cls)
     chosen = cls if cls is not None else _class_of(location, config)
     asked = {name: options[name] for name in ("dtype", "cast") if name in options}
-    with construction(config, **asked) as built, skeleton(seed=seed):
-        model = chosen(built)
+    model = build(chosen, config, seed=seed, **asked)
     model.eval()
     if parallelize is not None:
         changed = parallelize(model)
@@ -58,9 +59,13 @@ def from_pretrained(
     return model
 
 
-def _config(location: str, trust_remote_code: bool) -> Any:
+def _config(location: str, trust_remote_code: bool, cls: type[nn.Module] | None = None) -> Any:
+    """A class that transformers does not list knows its own config."""
     from transformers import AutoConfig
 
+    own = getattr(cls, "config_class", None)
+    if own is not None:
+        return own.from_pretrained(location)
     return AutoConfig.from_pretrained(location, trust_remote_code=trust_remote_code)
 
 

@@ -8,6 +8,7 @@ else that can be replayed is `host`. A distribution is followed symbolically; no
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from typing import Any
@@ -31,7 +32,12 @@ _FILLS: dict[str, float | int] = {
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """As in docs/schema/skeleton.md. The fields that belong to `kind` are set, the others None."""
+    """As in docs/schema/skeleton.md. The fields that belong to `kind` are set, the others None.
+
+        with lading.skeleton():
+            norm = nn.LayerNorm(8)
+        lading.recipe_of(norm.weight)                       # Recipe(kind="fill", value=1.0)
+    """
 
     kind: str  # fill, uniform, normal, truncated_normal, host
     value: float | None = None
@@ -42,7 +48,7 @@ class Recipe:
     zero_row: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        fields = {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+        fields = {key: value for key, value in vars(self).items() if value is not None}
         return {key: _json_number(value) if isinstance(value, float) else value for key, value in fields.items()}
 
 
@@ -303,12 +309,18 @@ def _fill(value: Any, dtype: torch.dtype) -> _Law | None:
         return None
     if isinstance(value, int) and abs(value) > 1 << 53:
         return None
+    stored = _stored(value, repr(value), dtype)
+    return None if stored is None else _Law(Recipe("fill", value=stored))
+
+
+@functools.lru_cache(maxsize=256)
+def _stored(value: float, text: str, dtype: torch.dtype) -> float | None:
+    """`text` tells apart what Python takes for equal: 0.0 and -0.0, 1 and True."""
     try:
         with unrecorded():
-            stored = torch.full((), value, dtype=dtype, device="cpu").to(torch.float64).item()
+            return float(torch.full((), value, dtype=dtype, device="cpu").to(torch.float64).item())
     except RuntimeError:
         return None
-    return _Law(Recipe("fill", value=float(stored)))
 
 
 def _at(args: tuple[Any, ...], place: int, default: Any, otherwise: Any = None) -> Any:

@@ -40,7 +40,13 @@ _snapshots: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Snapshot]] = we
 
 
 class SkeletonError(LadingError):
-    """A value that cannot be derived. `code` is a stable word; `op` and `tensor` say where, as far as it is known."""
+    """A value that cannot be derived. `code` is a stable word; `op` and `tensor` say where, as far as it is known.
+
+        try:
+            lading.derive(model.mask)
+        except lading.SkeletonError as error:
+            print(error.code, error)
+    """
 
     def __init__(self, code: str, message: str, *, op: str = "", tensor: str = "") -> None:
         super().__init__(Problem(code, message, tensor=tensor or None), exit_code=4)
@@ -192,10 +198,11 @@ class Cell:
 class Snapshot:
     """A parameter or buffer at the end of its recording."""
 
-    __slots__ = ("_tensor", "_writes", "operand")
+    __slots__ = ("_tensor", "_writes", "operand", "requires_grad")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.operand, self._tensor, self._writes = operand_of(tensor), weakref.ref(tensor), _write_count(tensor)
+        self.requires_grad = tensor.requires_grad
 
     def was_written_since(self, tensor: torch.Tensor) -> bool:
         """Whether this very tensor was written in place, on meta, where no skeleton() saw it."""
@@ -210,7 +217,12 @@ def _write_count(tensor: torch.Tensor) -> int:
 
 
 class Recording:
-    """What one `lading.skeleton()` recorded. `seed` is for random values that the constructor itself looked at."""
+    """What one `lading.skeleton()` recorded. `seed` is for random values that the constructor itself looked at.
+
+        with lading.skeleton() as recording:
+            model = Model()
+        assert lading.recording_of(model.weight) is recording
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -337,7 +349,11 @@ def constant(tensor: torch.Tensor, recording: Recording, *, owned: bool) -> torc
 
 
 def recording_of(tensor: torch.Tensor) -> Recording | None:
-    """The recording that a tensor's storage was made in, or None."""
+    """The recording that a tensor's storage was made in, or None.
+
+        if lading.recording_of(model.mask) is not None:     # built under lading.skeleton()
+            value = lading.derive(model.mask)
+    """
     cell = cell_of(tensor)
     return cell.recording if cell is not None else None
 

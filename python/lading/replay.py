@@ -61,8 +61,10 @@ def seed_number(seed: int, name: str, ordinal: int) -> int:
 
 def slice_of(version: Version) -> list[Op]:
     """Every op that a version depends on, in the order in which they ran."""
-    found: dict[int, Op] = {}
-    waiting = [version.op]
+    waiting = [read.version.op for read in version.op.reads() if read.version is not None]
+    if not waiting:
+        return [version.op]
+    found: dict[int, Op] = {version.op.serial: version.op}
     while waiting:
         op = waiting.pop()
         if op.serial in found:

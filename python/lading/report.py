@@ -6,13 +6,12 @@ import collections
 import dataclasses
 import functools
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import Problem
 
 
-@dataclasses.dataclass(frozen=True)
-class LoadedTensor:
+class LoadedTensor(NamedTuple):
     """One memory of this rank."""
 
     name: str
@@ -34,7 +33,9 @@ class LoadedTensor:
             destination.shape,
             destination.local_shape,
             destination.device,
-            tuple(other for other in (destination.name, *destination.aliases) if other != name),
+            tuple(other for other in (destination.name, *destination.aliases) if other != name)
+            if destination.aliases
+            else (),
             digest,
         )
 
@@ -79,7 +80,7 @@ class Report:
 
     def to_json(self) -> str:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name[0] != "_"}
-        fields["tensors"] = {name: dataclasses.asdict(tensor) for name, tensor in self.tensors.items()}
+        fields["tensors"] = {name: tensor._asdict() for name, tensor in self.tensors.items()}
         fields["warnings"] = [dataclasses.asdict(warning) for warning in self.warnings]
         return json.dumps(fields, indent=2)
 

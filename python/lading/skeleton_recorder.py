@@ -41,7 +41,12 @@ _active = threading.local()
 
 @contextlib.contextmanager
 def skeleton(*, seed: int = 0) -> Iterator[Recording]:
-    """Builds on meta and records. `seed` only matters to constructors that look at their own random values."""
+    """Builds on meta and records. `seed` only matters to constructors that look at their own random values.
+
+        with lading.skeleton():
+            model = Model()
+        lading.materialize(model, "path/to/checkpoint", device="cuda:0")
+    """
     if getattr(_active, "recording", None) is not None:
         yield _active.recording
         return
@@ -63,6 +68,10 @@ def skeleton(*, seed: int = 0) -> Iterator[Recording]:
 def derive(tensor: torch.Tensor | Operand, *, name: str = "", seed: int = 0) -> torch.Tensor:
     """The value that the constructor gave a recorded tensor, on the CPU, with memory of its own.
 
+        with lading.skeleton():
+            model = Model()
+        lading.derive(model.rotary.inv_freq)                # what the constructor computed, on the CPU
+
     Random values depend on seed and name, never on the process's generator. `SkeletonError` if the tensor was not
     recorded, if it depends on one that was not, or if the constructor never wrote it.
     """
@@ -73,7 +82,12 @@ def derive(tensor: torch.Tensor | Operand, *, name: str = "", seed: int = 0) -> 
 
 
 def recipe_of(tensor: torch.Tensor | Operand) -> Recipe | None:
-    """How the engine can make the value; kind `host` if only `derive` can; None if nothing gives it one."""
+    """How the engine can make the value; kind `host` if only `derive` can; None if nothing gives it one.
+
+        with lading.skeleton():
+            norm = nn.LayerNorm(8)
+        lading.recipe_of(norm.weight)                       # Recipe(kind="fill", value=1.0)
+    """
     if isinstance(tensor, torch.Tensor) and rec.cell_of(tensor) is None:
         return None
     return recipe_of_operand(_operand(tensor))

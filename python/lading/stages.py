@@ -3,16 +3,30 @@
 The verdict on a checkpoint is over the union of what all ranks hold: a key that only another stage reads is not
 unexpected. Documents travel over the store only where ranks differ, each different one once. A name that several
 ranks have must be the same tensor on each of them.
+
+    pipe = pipeline(model, mb_args=(ids,), split_spec=split)
+    lading.materialize(pipe.get_stage_module(rank), "checkpoint", whole=model)
+
+What a stage was cut from (`whole`) knows more than the stage: which names are one tensor although no stage has both
+(R51), which buffers are in no file, how the checkpoint's keys are converted, and what was cut away because no stage
+computes with it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from torch import nn
+
 from .agreement import Agreement
+from .conversion import Conversion
 from .errors import LadingError, Problem
+from .inventory import Entry, take_inventory
+from .inventory_json import tie_classes
 from .placements import Layout, Span, Spot
 
 
@@ -82,3 +96,116 @@ def _join(
 def _elsewhere(tensor: dict[str, Any]) -> dict[str, Any]:
     """A tensor that this rank does not have. If it is real there, its device is there too, and no matter here."""
     return tensor if tensor.get("presence", "meta") == "meta" else tensor | {"device": "cpu"}
+
+
+# ---- what parts were cut from
+
+
+@dataclasses.dataclass
+class Origin:
+    """Where the facts about parts of a model come from: the parts themselves, or the model that they were cut from.
+
+    Attributes:
+        parts: the modules that libraries are asked about.
+        entries: all tensors of these.
+        held: those of them that this rank has.
+    """
+
+    parts: list[nn.Module]
+    entries: list[Entry]
+    held: list[Entry]
+    is_whole: bool = False
+
+    @classmethod
+    def of(cls, parts: list[nn.Module], held: list[Entry], whole: nn.Module | None) -> Origin:
+        """With a `whole`, what cutting lost is put back into the parts' own entries."""
+        if whole is None:
+            return cls(parts, held, held)
+        known = {entry.name: entry for entry in take_inventory(whole)}
+        unknown = [entry.name for entry in held if entry.name not in known]
+        if unknown:
+            problems = [Problem("layout", "the model of `whole` has no such tensor", tensor=name) for name in unknown]
+            raise LadingError(problems, stage="documents", exit_code=4)
+        for entry in held:
+            origin = known[entry.name]
+            entry.kind, entry.random_name, entry.problem = (origin.kind, origin.random_name, origin.problem)
+            entry.recorded = origin.recorded
+        return cls([whole], list(known.values()), [known[entry.name] for entry in held], is_whole=True)
+
+    def complete(self, prepared: Any) -> None:
+        """Adds to a load's documents what the whole knows. `prepared` has those of all ranks."""
+        if not self.is_whole:
+            return
+        skeleton, layout, conversion = (prepared.skeleton, prepared.layout, prepared.conversion)
+        held = {tensor["name"]: tensor for tensor in skeleton["tensors"]}
+        ties = _joined_classes([*tie_classes(self.entries), *conversion.ties])
+        spots, holders = dict(layout.spots), dict(layout.holders)
+        aliases = []
+        for tie in ties:
+            present = [name for name in tie if name in held]
+            for name in tie if present else ():
+                if name not in held:  # another name of what is there: its key may be the one in the file
+                    plain = {key: value for key, value in held[present[0]].items() if key not in ("init", "derivation")}
+                    aliases.append(plain | {"name": name})
+                    spots[name], holders[name] = (spots[present[0]], holders.get(present[0], tuple(range(layout.size))))
+        skeleton["tensors"] = sorted([*skeleton["tensors"], *aliases], key=lambda tensor: tensor["name"])
+        names = {tensor["name"] for tensor in skeleton["tensors"]}
+        skeleton["ties"] = [known for tie in ties if len(known := [name for name in tie if name in names]) > 1]
+        prepared.layout = Layout(layout.size, spots, layout.names, holders)
+        gone = {entry.name for entry in self.entries if entry.is_tensor} - names
+        prepared.conversion = _without(conversion, gone)
+
+
+def _joined_classes(classes: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Classes that have a name in common are one."""
+    found: list[set[str]] = []
+    for names in classes:
+        apart = [one for one in found if not one & set(names)]
+        found = [*apart, set(names).union(*(one for one in found if one & set(names)))]
+    return sorted(sorted(names) for names in found)
+
+
+def _without(conversion: Conversion, gone: set[str]) -> Conversion:
+    """No rank has these tensors: what would be read for them is ignored, by a rule with their name."""
+    rules = conversion.mapping["rules"] if conversion.mapping is not None else []
+    kept = [rule for rule in rules if _plain(rule.get("to", "")) not in gone]
+    dropped = [rule for rule in rules if _plain(rule.get("to", "")) in gone]
+    read = {key for rule in kept for key in _keys(rule)}
+    unread = {key: rule["to"] for rule in dropped for key in _keys(rule) if key not in read}
+    named = {key for rule in rules for key in _keys(rule)}
+    unread |= {name: name for name in gone if name not in named}
+    ignore = [
+        {
+            "id": f"stages.cut_away:{key}",
+            "kind": "ignore",
+            "from": re.sub(r"([^A-Za-z0-9_])", r"\\\1", key),  # as RE2 and Python both read it
+            "optional": True,
+        }
+        for key in sorted(unread)
+        if key not in read
+    ]
+    mapping = conversion.mapping | {"rules": kept} if conversion.mapping is not None and kept else None
+    return dataclasses.replace(conversion, mapping=mapping, ignore=[*conversion.ignore, *ignore])
+
+
+def _keys(rule: dict[str, Any]) -> Iterator[str]:
+    """The keys that a rule reads."""
+    if rule["kind"] == "rename":
+        yield rule["from"]
+
+    def strings(expression: Any) -> Iterator[str]:
+        if isinstance(expression, str):
+            yield _plain(expression)
+        elif isinstance(expression, dict):
+            for name, value in expression.items():
+                if name != "over":
+                    yield from strings(value)
+        elif isinstance(expression, list):
+            for item in expression:
+                yield from strings(item)
+
+    yield from strings(rule.get("expression"))
+
+
+def _plain(name: str) -> str:
+    return name.replace("{{", "{").replace("}}", "}")

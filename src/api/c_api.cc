@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "api/c_api_answer.h"
+#include "api/c_api_handle.h"
 #include "api/c_api_request.h"
 #include "lading/lading_c.h"
 #include "lading/load.h"
@@ -222,6 +223,14 @@ Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callba
 
 }  // namespace
 
+lading_handle* lading::c_api::make_handle(int exit_code, std::string text) {
+  Handle handle = answered(std::move(text));
+  handle->exit_code = exit_code;
+  return handle.release();
+}
+
+std::string lading::c_api::take_callback_error() { return std::exchange(callback_error, {}); }
+
 int lading_abi_version() { return LADING_ABI_VERSION; }
 
 const char* lading_version() { return lading::version(); }
@@ -254,6 +263,14 @@ lading_handle* lading_inspect(const char* request) {
 
 lading_handle* lading_plan(const char* request) {
   return with_request("plan", request, lading::c_api::parse_load_request, make_plan);
+}
+
+lading_handle* lading_dtypes(const char* request) {
+  const auto use = [](const lading::DTypesRequest& parsed) {
+    const auto report = lading::resolve_dtypes(parsed);
+    return report ? answered(answer_of(*report)) : refused("dtypes", report.error());
+  };
+  return with_request("dtypes", request, lading::c_api::parse_dtypes_request, use);
 }
 
 const lading_destination* lading_destinations(const lading_handle* plan, uint64_t* count) {

@@ -187,6 +187,40 @@ std::string answer_of(const Verification& verification, int exit_code) {
   return end(json, {}, verification.differences);
 }
 
+std::string answer_of(const DTypesReport& report) {
+  JsonWriter json;
+  begin(json, "dtypes", 0);
+  json.key("tensors").begin_array();
+  for (const TensorDTypes& tensor : report.tensors) {
+    json.begin_object(Lines::kOne);
+    json.key("name").string(tensor.name);
+    json.key("kind").string(tensor.kind);
+    if (tensor.checkpoint) json.key("checkpoint_dtype").string(name(*tensor.checkpoint));
+    json.key("storage_dtype").string(name(tensor.storage));
+    json.key("compute_dtype").string(name(tensor.compute));
+    json.key("storage_rule").string(tensor.storage_rule);
+    json.key("compute_rule").string(tensor.compute_rule);
+    json.key("reason").string(tensor.reason);
+    if (tensor.cast) json.key("cast").string(name(*tensor.cast));
+    json.end_object();
+  }
+  json.end_array();
+  write_strings(json, "frozen_subtrees", report.frozen_subtrees, Lines::kMany);
+  json.key("units").begin_array();
+  for (const policy::UnitProposal& unit : report.units) {
+    json.begin_object(Lines::kOne);
+    write_strings(json, "modules", unit.modules, Lines::kOne);
+    json.key("storage_dtype").string(name(unit.storage));
+    json.key("compute_dtype").string(name(unit.compute));
+    if (unit.output) json.key("output_dtype").string(name(*unit.output));
+    json.key("wished").boolean(unit.wished);
+    write_strings(json, "parameters", unit.parameters, Lines::kOne);
+    json.end_object();
+  }
+  json.end_array();
+  return end(json, report.warnings, {});
+}
+
 std::string answer_of(const device::GpuSurvey& survey) {
   JsonWriter json;
   begin(json, "gpus", 0);

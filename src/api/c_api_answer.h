@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/dtypes.h"
 #include "device/gpus.h"
 #include "lading/inspect.h"
 #include "lading/load.h"
@@ -32,6 +33,7 @@ struct Planned {
 [[nodiscard]] std::string answer_of(const Planned& planned);
 [[nodiscard]] std::string answer_of(const Report& report);
 [[nodiscard]] std::string answer_of(const Verification& verification, int exit_code);
+[[nodiscard]] std::string answer_of(const DTypesReport& report);
 [[nodiscard]] std::string answer_of(const device::GpuSurvey& survey);
 
 }  // namespace lading::c_api

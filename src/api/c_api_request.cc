@@ -53,6 +53,11 @@ class Reader {
   template <class Place>  // the members that the requests of the C++ API share by name
   void place(std::string& checkpoint, Place& place) {
     fields_.string("checkpoint", checkpoint);
+    beside_checkpoint(place);
+  }
+
+  template <class Place>
+  void beside_checkpoint(Place& place) {
     text("root", place.root);
     text("revision", place.revision);
     fields_.optional_word("trailing_bytes", kTrailingBytes, place.trailing_bytes);
@@ -118,6 +123,18 @@ class Reader {
       rule.string("style", style);
       rule.finish();
     });
+  }
+
+  void units(DTypesRequest& out) {
+    const auto value = fields_.find("units");
+    if (!value) return;
+    policy::UnitWish& wish = out.units.emplace();
+    JsonFields units(*value, fields_.path_of("units"), errors_);
+    units.optional_strings("modules", wish.modules);
+    units.optional_strings("containers", wish.containers);
+    units.optional_strings("duplicates", wish.duplicates);
+    units.optional_strings("ignored", out.ignored);
+    units.finish();
   }
 
   template <class Parsed>
@@ -189,6 +206,20 @@ Result<Request, Errors> parse_load_request(std::string_view json) {
   bool poison = false;
   fields.optional_boolean("poison", poison);
   request.poison = poison ? PoisonFirst::kYes : PoisonFirst::kNo;
+  return reader.finish(std::move(request));
+}
+
+Result<DTypesRequest, Errors> parse_dtypes_request(std::string_view json) {
+  LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
+  Reader reader(json, document);
+  DTypesRequest request;
+  PlanRequest& plan = request.plan;
+  reader.fields().optional_string("checkpoint", plan.checkpoint);
+  reader.beside_checkpoint(plan);
+  reader.document("skeleton", plan.skeleton);
+  reader.document("mapping", plan.mapping);
+  reader.document("policy", plan.policy);
+  reader.units(request);
   return reader.finish(std::move(request));
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "api/dtypes.h"
 #include "lading/inspect.h"
 #include "lading/load.h"
 #include "lading/result.h"
@@ -21,6 +22,7 @@ struct InspectRequest {
 [[nodiscard]] Result<InspectRequest, Errors> parse_inspect_request(std::string_view json);
 /// Of a plan, and of how it shall be loaded.
 [[nodiscard]] Result<Request, Errors> parse_load_request(std::string_view json);
+[[nodiscard]] Result<DTypesRequest, Errors> parse_dtypes_request(std::string_view json);
 [[nodiscard]] Result<VerifyRequest, Errors> parse_verify_request(std::string_view json);
 
 }  // namespace lading::c_api

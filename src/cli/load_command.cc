@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "api/group_load.h"
 #include "base/text.h"
 #include "cli/load_output.h"
 #include "cli/plan_command.h"
@@ -77,6 +78,57 @@ int tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Out
   return failure.exit_code();
 }
 
+// Of a rank that loads among others: "ledger.json" becomes "ledger.rank3.json".
+std::string ledger_of_rank(const std::string& path, std::uint64_t rank) {
+  std::filesystem::path place(path);
+  const std::string extension = place.extension().string();
+  place.replace_extension(fmt::format(".rank{}{}", rank, extension));
+  return place.string();
+}
+
+int refuse_usage(const Error& error, const LoadArguments& arguments, Output& output) {
+  if (arguments.json) output.out += load_failure_json({{}, false, error, ""});
+  tell(error, Style(output.err_colour).red("refused:"), output);
+  return exit_code(error.code);
+}
+
+int tell_success(const Report& report, const LoadArguments& arguments, Output& output) {
+  const Style style(output.err_colour);
+  tell(report.plan.warnings, style.yellow("note:"), output);
+  for (const std::string& note : report.notes) output.err += fmt::format("{} {}\n", style.yellow("note:"), note);
+  if (arguments.ledger) {
+    if (auto written = write_ledger(*arguments.ledger, ledger_json(report)); !written) {
+      if (arguments.json) output.out += load_failure_json({{}, false, written.error(), ""});
+      tell(written.error(), style.red("failed:"), output);
+      return exit_code(written.error().code);
+    }
+  }
+  output.out += arguments.json ? load_json(report) : load_text(report, output.out_colour);
+  return 0;
+}
+
+// Each process of an `mpirun` loads its own rank. The first one speaks for all, unless something went wrong.
+int run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
+  if (arguments.ledger) arguments.ledger = ledger_of_rank(*arguments.ledger, group.rank());
+  if (group.rank() != 0) arguments.request.progress = nullptr;
+  const auto report = group.load(arguments.request);
+  int code = 0;
+  if (report) {
+    code = tell_success(*report, arguments, output);
+    if (group.rank() != 0 && code == 0) output.err.clear();
+    if (group.rank() != 0) output.out.clear();
+  } else {
+    tell_failure(report.error().failure, arguments, output);
+    if (group.rank() != 0) output.out.clear();
+    output.err += fmt::format("error id {}\n", report.error().error_id);
+    code = report.error().exit_code;
+  }
+  // Before MPI ends: once one process has ended badly, mpirun does not wait for what the others have to say.
+  if (output.live) output.live(std::exchange(output.err, {}));
+  group.leave();
+  return code;
+}
+
 }  // namespace
 
 CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
@@ -88,6 +140,7 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
       ->add_option_function<std::uint64_t>(
           "--rank", [&request](std::uint64_t rank) { request.plan.ranks = {{rank}}; }, "Load this rank only")
       ->check(CLI::NonNegativeNumber);
+  command->add_flag("--alone", arguments.alone, "Under mpirun: load without the other processes");
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
   command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
   command
@@ -108,29 +161,21 @@ int run_load(const LoadArguments& arguments, Output& output) {
   Request request = arguments.request;
   if (arguments.ledger) {
     if (auto place = check_place(*arguments.ledger); !place) {
-      if (arguments.json) output.out += load_failure_json({{}, false, place.error(), ""});
-      tell(place.error(), Style(output.err_colour).red("refused:"), output);
-      return exit_code(place.error().code);
+      return refuse_usage(place.error(), arguments, output);
     }
   }
   ProgressLine line(output);
   request.progress = [&](const LoadProgress& progress) { line.show(progress, ProgressLine::Clock::now()); };
   if (output.catch_signals) request.cancelled = output.catch_signals();
+  // `--rank` says which rank this process is: it then loads alone.
+  if (!request.plan.ranks && !arguments.alone) {
+    auto group = MpiGroup::join();
+    if (!group) return refuse_usage(group.error(), arguments, output);
+    if (*group) return run_in_group(**group, {std::move(request), arguments.ledger, arguments.json, false}, output);
+  }
   const auto report = materialize(request);
   line.clear();
-  if (!report) return tell_failure(report.error(), arguments, output);
-  const Style style(output.err_colour);
-  tell(report->plan.warnings, style.yellow("note:"), output);
-  for (const std::string& note : report->notes) output.err += fmt::format("{} {}\n", style.yellow("note:"), note);
-  if (arguments.ledger) {
-    if (auto written = write_ledger(*arguments.ledger, ledger_json(*report)); !written) {
-      if (arguments.json) output.out += load_failure_json({{}, false, written.error(), ""});
-      tell(written.error(), style.red("failed:"), output);
-      return exit_code(written.error().code);
-    }
-  }
-  output.out += arguments.json ? load_json(*report) : load_text(*report, output.out_colour);
-  return 0;
+  return report ? tell_success(*report, arguments, output) : tell_failure(report.error(), arguments, output);
 }
 
 }  // namespace lading::cli

@@ -14,6 +14,7 @@ struct LoadArguments {
   Request request;
   std::optional<std::string> ledger;
   bool json = false;
+  bool alone = false;
 };
 
 CLI::App* add_load(CLI::App& app, LoadArguments& arguments);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -65,7 +66,10 @@ class MemoryGate {
    public:
     Room(MemoryGate& gate, std::uint64_t bytes) : gate_(gate), bytes_(std::min(bytes, gate.limit_bytes_)) {
       std::unique_lock lock(gate_.mutex_);
-      gate_.changed_.wait(lock, [&] { return gate_.used_bytes_ + bytes_ <= gate_.limit_bytes_; });
+      // Not wait(): its symbol is of GCC 12's libstdc++, and with it the wheel would not run where GCC 11's is.
+      const auto fits = [&] { return gate_.used_bytes_ + bytes_ <= gate_.limit_bytes_; };
+      while (!gate_.changed_.wait_for(lock, std::chrono::hours(1), fits)) {
+      }
       gate_.used_bytes_ += bytes_;
     }
     Room(const Room&) = delete;

@@ -19,6 +19,15 @@ bool is_beneath(std::string_view name, std::string_view module) {
          (name.size() > module.size() && name[module.size()] == '.' && name.substr(0, module.size()) == module);
 }
 
+bool ModuleSet::is_above(std::string_view tensor) const {
+  if (modules_.empty()) return false;
+  if (modules_.contains("")) return true;
+  for (std::size_t dot = tensor.find('.'); dot != std::string_view::npos; dot = tensor.find('.', dot + 1)) {
+    if (modules_.contains(tensor.substr(0, dot))) return true;
+  }
+  return false;
+}
+
 std::vector<std::string> Skeleton::frozen_subtrees() const {
   // One storage is updated whichever of its names the optimizer sees.
   std::vector<bool> class_trains(tie_classes.size(), false);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -107,6 +108,20 @@ struct Skeleton {
 
 /// Whether `name` is the module `module` or lies beneath it. Everything lies beneath "".
 [[nodiscard]] bool is_beneath(std::string_view name, std::string_view module);
+
+/// Module names, to be asked whether a tensor lies beneath one of them.
+class ModuleSet {
+ public:
+  ModuleSet() = default;
+  explicit ModuleSet(const std::vector<std::string>& modules) : modules_(modules.begin(), modules.end()) {}
+  [[nodiscard]] bool empty() const { return modules_.empty(); }
+  [[nodiscard]] bool contains(std::string_view module) const { return modules_.contains(module); }
+  /// Costs as many look-ups as the name has components.
+  [[nodiscard]] bool is_above(std::string_view tensor) const;
+
+ private:
+  std::set<std::string, std::less<>> modules_;
+};
 
 /// Sorts, joins tie classes that overlap, and refuses what cannot be: names twice, recipes without sense,
 /// ties of unknown names, of unlike shapes or dtypes, or of one name. Every problem is in the error.

@@ -12,17 +12,6 @@
 namespace lading::plan {
 namespace {
 
-using Modules = std::set<std::string, std::less<>>;
-
-bool is_beneath_any(std::string_view name, const Modules& modules) {
-  if (modules.empty()) return false;
-  if (modules.contains("")) return true;
-  for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
-    if (modules.contains(name.substr(0, dot))) return true;
-  }
-  return false;
-}
-
 std::string_view owner_of(std::string_view name) {
   const auto dot = name.rfind('.');
   return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
@@ -46,11 +35,8 @@ class DTypeDecider {
 
   Errors run() {
     // They matter only where a tower is computed in a dtype of the policy's (R28).
-    Modules frozen_modules;
-    if (inputs_.policy.compute_dtype) {
-      for (std::string& module : inputs_.skeleton.frozen_subtrees()) frozen_modules.insert(std::move(module));
-    }
-    find_frozen(frozen_modules);
+    find_frozen(inputs_.policy.compute_dtype ? model::ModuleSet(inputs_.skeleton.frozen_subtrees())
+                                             : model::ModuleSet());
     for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
       if (!out_.is_refused[i]) decide(i);
     }
@@ -61,11 +47,11 @@ class DTypeDecider {
 
  private:
   // A storage is a tower's if all its names are: the others would be computed with something that trains.
-  void find_frozen(const Modules& modules) {
+  void find_frozen(const model::ModuleSet& modules) {
     is_frozen_.assign(out_.plan.statements.size(), !modules.empty());
     if (modules.empty()) return;
     for (std::size_t i = 0; i < is_frozen_.size(); ++i) {
-      if (!is_beneath_any(out_.plan.statements[i].name, modules)) is_frozen_[out_.class_of[i]] = false;
+      if (!modules.is_above(out_.plan.statements[i].name)) is_frozen_[out_.class_of[i]] = false;
     }
   }
 
@@ -110,6 +96,8 @@ class DTypeDecider {
     if (is_held_by_its_record(question, *decision)) held_by_record_.insert(head);
     s.storage = decision->storage;
     s.compute = decision->compute;
+    s.storage_rule = decision->storage_rule;
+    s.compute_rule = decision->compute_rule;
     s.dtype_reason = std::move(decision->reason);
     s.dtype_reason.reserve(s.dtype_reason.size() + decision->storage_rule.size() + decision->compute_rule.size() + 16);
     s.dtype_reason.append(" (").append(decision->storage_rule).append("; compute ");

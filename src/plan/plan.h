@@ -60,8 +60,10 @@ struct Statement {
   DType storage = DType::kF32;
   DType compute = DType::kF32;
   layout::Placement placement;
-  std::string rule;    ///< of the contract, that decided the source
-  std::string reason;  ///< one sentence, for --explain
+  std::string rule;               ///< of the contract, that decided the source
+  std::string reason;             ///< one sentence, for --explain
+  std::string_view storage_rule;  ///< of the contract, that decided the dtype; of a plan's statement only
+  std::string_view compute_rule;
   std::string dtype_reason;
   std::string mapping_rule;  ///< the id of the mapping rule, if one decided
   std::string kept_device;   ///< kKept: where the value is now

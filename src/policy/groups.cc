@@ -1,4 +1,4 @@
-// FSDP2 units: one storage and one compute dtype each (R27). Modules are dotted prefixes of names.
+// FSDP2 units that there are: one storage and one compute dtype each (R27).
 //
 // torch 2.13 asks trainable parameters only for one storage dtype (FSDPParamGroup._init_mp_dtypes), but gathers
 // every floating member in the unit's param_dtype (FSDPParam.init_dtype_attrs), float8 payloads included. It
@@ -7,37 +7,13 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
-#include <tuple>
 
 #include "base/text.h"
+#include "policy/group_key.h"
 #include "policy/policy.h"
 
 namespace lading::policy {
 namespace {
-
-struct Key {
-  DType storage = DType::kF32;
-  DType compute = DType::kF32;
-
-  friend bool operator==(const Key&, const Key&) = default;
-  friend bool operator<(const Key& a, const Key& b) {
-    return std::tie(a.storage, a.compute) < std::tie(b.storage, b.compute);
-  }
-  [[nodiscard]] std::string text() const {
-    return storage == compute ? std::string(name(storage))
-                              : fmt::format("{} computed in {}", name(storage), name(compute));
-  }
-};
-
-Key key_of(const GroupMember& member) { return {member.storage, member.compute}; }
-
-std::string_view owner_of(std::string_view name) {
-  const auto dot = name.rfind('.');
-  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
-}
-
-using Members = std::vector<const GroupMember*>;
 
 enum class Among : std::uint8_t { kAll, kTrainable };
 
@@ -52,42 +28,13 @@ std::map<std::string_view, Members> by_group(const std::vector<GroupMember>& mem
   return groups;
 }
 
-std::map<Key, std::vector<std::string_view>> names_by_key(const Members& members) {
-  std::map<Key, std::vector<std::string_view>> names;
-  for (const GroupMember* member : members) names[key_of(*member)].push_back(member->name);
-  return names;
-}
-
-enum class Listing : std::uint8_t { kAll, kSome };
-
-std::string list_by_key(const Members& members, Listing listing) {
-  constexpr std::size_t kSome = 5;
-  std::string text;
-  for (const auto& [key, names] : names_by_key(members)) {
-    text += fmt::format("{}{}: ", text.empty() ? "" : "; ", key.text());
-    const std::size_t shown = listing == Listing::kAll ? names.size() : std::min(kSome, names.size());
-    for (std::size_t i = 0; i < shown; ++i) text += (i > 0 ? ", " : "") + quote(names[i]);
-    if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
-  }
-  return text;
-}
-
 // Modules that own parameters of several keys themselves: no unit can be drawn between those.
 Errors inseparable(const Members& members) {
   std::map<std::string_view, Members> by_owner;
-  for (const GroupMember* member : members) by_owner[owner_of(member->name)].push_back(member);
+  for (const GroupMember* member : members) by_owner[parent_of(member->name)].push_back(member);
   Errors errors;
   for (const auto& [owner, siblings] : by_owner) {
-    if (names_by_key(siblings).size() < 2) continue;
-    errors.add(
-        Error(Code::kDType, fmt::format("trainable parameters of the module {} differ in dtype, and FSDP2 cannot "
-                                        "separate parameters of one module",
-                                        quote(owner)))
-            .of_tensor(siblings.front()->name)
-            .by_rule("R27")
-            .wanted("one storage and one compute dtype")
-            .got(list_by_key(siblings, Listing::kAll))
-            .try_this("request one dtype for them, pin all or none of them, or move some into a module of their own"));
+    if (names_by_key(siblings).size() > 1) errors.add(inseparable_siblings(owner, siblings));
   }
   return errors;
 }
@@ -125,53 +72,41 @@ Errors misgathered(const Policy& policy, std::string_view group, Members members
       .try_this(std::move(remedy));
 }
 
-std::string_view common_module(const Members& members) {
-  std::string_view module = owner_of(members.front()->name);
-  // Sorted names: what the first and the last have in common, all have.
-  while (!model::is_beneath(owner_of(members.back()->name), module)) module = owner_of(module);
-  return module;
-}
-
-struct Module {
-  std::set<Key> keys;      // of everything beneath
-  std::optional<Key> own;  // of the parameters that it owns itself
-  std::set<std::string_view> children;
-};
-
-using Tree = std::map<std::string_view, Module>;
-
-Tree tree_of(const Members& members, std::string_view root) {
-  Tree tree;
-  for (const GroupMember* member : members) {
-    std::string_view module = owner_of(member->name);
-    tree[module].own = key_of(*member);
-    for (;;) {
-      tree[module].keys.insert(key_of(*member));
-      if (module == root) break;
-      tree[owner_of(module)].children.insert(module);
-      module = owner_of(module);
-    }
-  }
-  return tree;
-}
-
-// Inner units first: fully_shard must be called in that order, and the outer call takes what is left.
-void draw_units(const Tree& tree, std::string_view module, std::map<Key, GroupProposal>& proposals) {
-  const Module& node = tree.at(module);
-  if (node.keys.size() > 1) {
-    for (const std::string_view child : node.children) {
-      const std::set<Key>& below = tree.at(child).keys;
-      // A uniform child of the module's own dtype needs no unit of its own.
-      if (below.size() == 1 && node.own && *below.begin() == *node.own) continue;
-      draw_units(tree, child, proposals);
-    }
-    if (!node.own) return;
-  }
-  const Key key = node.own.value_or(*node.keys.begin());
-  proposals[key].modules.emplace_back(module);
-}
-
 }  // namespace
+
+std::string GroupKey::text() const {
+  return storage == compute ? std::string(name(storage))
+                            : fmt::format("{} computed in {}", name(storage), name(compute));
+}
+
+std::map<GroupKey, std::vector<std::string_view>> names_by_key(const Members& members) {
+  std::map<GroupKey, std::vector<std::string_view>> names;
+  for (const GroupMember* member : members) names[key_of(*member)].push_back(member->name);
+  return names;
+}
+
+std::string list_by_key(const Members& members, Listing listing) {
+  constexpr std::size_t kSome = 5;
+  std::string text;
+  for (const auto& [key, names] : names_by_key(members)) {
+    text += fmt::format("{}{}: ", text.empty() ? "" : "; ", key.text());
+    const std::size_t shown = listing == Listing::kAll ? names.size() : std::min(kSome, names.size());
+    for (std::size_t i = 0; i < shown; ++i) text += (i > 0 ? ", " : "") + quote(names[i]);
+    if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  }
+  return text;
+}
+
+Error inseparable_siblings(std::string_view owner, const Members& siblings) {
+  return Error(Code::kDType, fmt::format("parameters of the module {} differ in dtype, and FSDP2 cannot separate "
+                                         "parameters of one module",
+                                         quote(owner)))
+      .of_tensor(siblings.front()->name)
+      .by_rule("R27")
+      .wanted("one storage and one compute dtype")
+      .got(list_by_key(siblings, Listing::kAll))
+      .try_this("request one dtype for them, pin all or none of them, or move some into a module of their own");
+}
 
 Errors check_groups(const Policy& policy, const std::vector<GroupMember>& members) {
   Errors errors;
@@ -208,29 +143,6 @@ Errors check_groups(const Policy& policy, const std::vector<GroupMember>& member
     errors.add(std::move(siblings));
   }
   return errors;
-}
-
-Result<std::vector<GroupProposal>, Errors> propose_groups(const std::vector<GroupMember>& members) {
-  Errors errors;
-  std::map<Key, GroupProposal> proposals;
-  for (const auto& [group, list] : by_group(members, Among::kTrainable)) {
-    if (Errors siblings = inseparable(list); !siblings.empty()) {
-      errors.add(std::move(siblings));
-      continue;
-    }
-    const std::string_view root = common_module(list);
-    draw_units(tree_of(list, root), root, proposals);
-    for (const GroupMember* member : list) proposals[key_of(*member)].parameters.emplace_back(member->name);
-  }
-  if (!errors.empty()) return fail(std::move(errors));
-  std::vector<GroupProposal> list;
-  for (auto& [key, proposal] : proposals) {
-    proposal.storage = key.storage;
-    proposal.compute = key.compute;
-    std::sort(proposal.parameters.begin(), proposal.parameters.end());
-    list.push_back(std::move(proposal));
-  }
-  return list;
 }
 
 }  // namespace lading::policy

@@ -6,9 +6,7 @@
 namespace lading::policy {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
 
 constexpr DType kF32 = DType::kF32;
@@ -25,13 +23,6 @@ Errors check(const std::vector<GroupMember>& members) {
   Policy policy;
   policy.compute_dtype = kBF16;
   return check_groups(policy, members);
-}
-
-std::vector<std::string> modules_of(const std::vector<GroupProposal>& proposals, DType storage, DType compute) {
-  for (const GroupProposal& proposal : proposals) {
-    if (proposal.storage == storage && proposal.compute == compute) return proposal.modules;
-  }
-  return {"no such proposal"};
 }
 
 TEST(CheckGroups, R27_AUniformUnitIsFine) {
@@ -117,101 +108,6 @@ TEST(CheckGroups, R27_LongListsAreCut) {
   const Errors errors = check(members);
   ASSERT_EQ(errors.size(), 1U);
   EXPECT_THAT(errors.front().found, HasSubstr("and 95 more"));
-}
-
-TEST(ProposeGroups, R27_AUniformUnitStaysWhole) {
-  const auto proposals =
-      propose_groups({trainable("l.0.a.w", "u", kBF16, kBF16), trainable("l.0.b.w", "u", kBF16, kBF16)});
-  ASSERT_TRUE(proposals);
-  ASSERT_EQ(proposals->size(), 1U);
-  EXPECT_THAT(proposals->front().modules, ElementsAre("l.0"));
-  EXPECT_THAT(proposals->front().parameters, ElementsAre("l.0.a.w", "l.0.b.w"));
-}
-
-TEST(ProposeGroups, R27_EachDtypeGetsItsMaximalModules) {
-  const auto proposals =
-      propose_groups({trainable("l.attn.q.w", "l", kBF16, kBF16), trainable("l.attn.k.w", "l", kBF16, kBF16),
-                      trainable("l.mixer.fp32.A_log", "l", kF32, kF32), trainable("l.mixer.fp32.dt", "l", kF32, kF32),
-                      trainable("l.mixer.in.w", "l", kBF16, kBF16)});
-  ASSERT_TRUE(proposals);
-  EXPECT_THAT(modules_of(*proposals, kF32, kF32), ElementsAre("l.mixer.fp32"));
-  EXPECT_THAT(modules_of(*proposals, kBF16, kBF16), ElementsAre("l.attn", "l.mixer.in"));
-}
-
-TEST(ProposeGroups, R27_AModulesOwnParametersTakeUniformChildrenAlong) {
-  const auto proposals = propose_groups({trainable("l.w", "l", kBF16, kBF16), trainable("l.same.w", "l", kBF16, kBF16),
-                                         trainable("l.other.w", "l", kF32, kF32)});
-  ASSERT_TRUE(proposals);
-  EXPECT_THAT(modules_of(*proposals, kBF16, kBF16), ElementsAre("l"));
-  EXPECT_THAT(modules_of(*proposals, kF32, kF32), ElementsAre("l.other"));
-}
-
-TEST(ProposeGroups, R27_StorageAndComputeAreSeparateAxes) {
-  const auto proposals = propose_groups({trainable("l.p.w", "l", kF32, kBF16), trainable("l.q.w", "l", kF32, kF32)});
-  ASSERT_TRUE(proposals);
-  EXPECT_THAT(modules_of(*proposals, kF32, kBF16), ElementsAre("l.p"));
-  EXPECT_THAT(modules_of(*proposals, kF32, kF32), ElementsAre("l.q"));
-}
-
-TEST(ProposeGroups, R27_InseparableSiblingsAreAnErrorThatNamesThemAll) {
-  const auto proposals = propose_groups({trainable("a.x", "", kF32, kF32), trainable("a.y", "", kBF16, kBF16),
-                                         trainable("b.x", "", kBF16, kBF16), trainable("b.y", "", kBF16, kF32),
-                                         trainable("c.x", "", kBF16, kBF16)});
-  ASSERT_FALSE(proposals);
-  ASSERT_EQ(proposals.error().size(), 2U) << "one per module";
-  EXPECT_THAT(proposals.error().list()[0].found, HasSubstr("\"a.x\""));
-  EXPECT_THAT(proposals.error().list()[0].found, HasSubstr("\"a.y\""));
-  EXPECT_THAT(proposals.error().list()[1].found, HasSubstr("\"b.y\""));
-  EXPECT_THAT(proposals.error().list()[1].found, Not(HasSubstr("\"c.x\"")));
-}
-
-TEST(ProposeGroups, R27_FrozenSiblingsDoNotMatter) {
-  const auto proposals = propose_groups({trainable("a.x", "", kF32, kF32), frozen("a.y", "", kBF16)});
-  ASSERT_TRUE(proposals);
-  ASSERT_EQ(proposals->size(), 1U);
-  EXPECT_THAT(proposals->front().parameters, ElementsAre("a.x"));
-}
-
-TEST(ProposeGroups, R27_UnitsStayApart) {
-  const auto proposals =
-      propose_groups({trainable("l.0.w", "l.0", kBF16, kBF16), trainable("l.1.w", "l.1", kBF16, kBF16),
-                      trainable("embed.w", "", kBF16, kBF16), trainable("norm.w", "", kBF16, kBF16)});
-  ASSERT_TRUE(proposals);
-  EXPECT_THAT(modules_of(*proposals, kBF16, kBF16), ElementsAre("", "l.0", "l.1"));
-}
-
-TEST(ProposeGroups, NothingTrainableNeedsNothing) {
-  const auto proposals = propose_groups({frozen("a.x", "a", kF32)});
-  ASSERT_TRUE(proposals);
-  EXPECT_THAT(*proposals, IsEmpty());
-}
-
-// Whatever is proposed passes the check: every parameter in the innermost proposed module above it.
-TEST(ProposeGroups, R27_WhatIsProposedPassesTheCheck) {
-  const std::vector<GroupMember> members = {trainable("w", "", kBF16, kBF16),    trainable("a.w", "", kF32, kBF16),
-                                            trainable("a.b.w", "", kF32, kF32),  trainable("a.b.c.w", "", kBF16, kBF16),
-                                            trainable("a.d.w", "", kF32, kBF16), trainable("e.f.w", "", kBF16, kBF16),
-                                            trainable("e.g.w", "", kF32, kF32),  trainable("e.g.h.i.w", "", kF32, kF32),
-                                            trainable("e.h.w", "", kF32, kBF16)};
-  const auto proposals = propose_groups(members);
-  ASSERT_TRUE(proposals);
-  std::vector<GroupMember> grouped = members;
-  std::size_t listed = 0;
-  for (GroupMember& member : grouped) {
-    const std::string* innermost = nullptr;
-    for (const GroupProposal& proposal : *proposals) {
-      for (const std::string& module : proposal.modules) {
-        if (model::is_beneath(member.name, module) && (innermost == nullptr || module.size() > innermost->size())) {
-          innermost = &module;
-        }
-      }
-    }
-    ASSERT_NE(innermost, nullptr) << member.name;
-    member.group = innermost->empty() ? "(root)" : std::string_view(*innermost);
-  }
-  for (const GroupProposal& proposal : *proposals) listed += proposal.parameters.size();
-  EXPECT_EQ(listed, members.size());
-  EXPECT_TRUE(check(grouped).empty());
 }
 
 TEST(CheckGroups, R27_WhereOnlyTheRecordSetsThemApartTheRemedySaysSo) {

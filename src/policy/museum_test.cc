@@ -88,9 +88,9 @@ TEST(Museum, Bug3_R22_R23_R28_MixedLoadAndFrozenBuffers) {
     members.push_back({name, "text", masters[name].storage, masters[name].compute, true});
   }
   EXPECT_FALSE(check_groups(policy, members).empty());
-  const auto proposals = propose_groups(members);
-  ASSERT_TRUE(proposals);
-  EXPECT_EQ(proposals->size(), 2U);
+  const auto units = propose_units(policy, {}, members);
+  ASSERT_TRUE(units);
+  EXPECT_EQ(units->size(), 2U);
 }
 
 // DeepSpeed#4932, #8066: zero.Init rounds what a constructor makes, RoPE tables too.

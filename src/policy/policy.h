@@ -173,24 +173,43 @@ struct GroupMember {
   DType storage = DType::kF32;
   DType compute = DType::kF32;
   bool requires_grad = false;
+  std::uint64_t elems = 1;        ///< of the whole parameter
+  std::string_view tied_to = {};  ///< the first name of its storage, if it has several
 };
 /// Problems of FSDP2 units. Trainable parameters must be of one storage and one compute dtype. Under a compute
 /// dtype a unit has one param_dtype, and FSDP2 gathers every floating member in it, frozen ones too: one that is
 /// to be computed in another dtype is refused by name. Parameters that are in no unit are nobody's problem.
 Errors check_groups(const Policy& policy, const std::vector<GroupMember>& members);
 
-struct GroupProposal {
-  DType storage = DType::kF32;
-  DType compute = DType::kF32;
-  std::vector<std::string> modules;     ///< to be sharded as units of this dtype
-  std::vector<std::string> parameters;  ///< trainable, that come to lie in these units
-
-  friend bool operator==(const GroupProposal&, const GroupProposal&) = default;
+/// Where units shall be. Modules are dotted names, "" is the root, which always is one.
+struct UnitWish {
+  std::vector<std::string> modules;
+  std::vector<std::string> containers;  ///< modules without a forward of their own: no unit can be one
+  std::vector<std::string> duplicates;  ///< further names of modules that are reachable under several
 };
-/// How to cut the units that there are, so that each is uniform in (storage, compute). Parameters that one
-/// module owns and that differ are inseparable: an error that names them all. Frozen ones are not looked at:
-/// check_groups says whether they can go with the unit that they come to lie in.
-/// Over all proposals, shard deeper modules first: an outer unit takes what is left.
-Result<std::vector<GroupProposal>, Errors> propose_groups(const std::vector<GroupMember>& members);
+
+/// One call of fully_shard.
+struct UnitProposal {
+  std::vector<std::string> modules;  ///< one, or several that are gathered together
+  DType storage = DType::kF32;       ///< of what trains in it
+  DType compute = DType::kF32;       ///< its param_dtype
+  std::optional<DType> output;       ///< what is around it computes in another dtype, so its outputs become that
+  bool wished = false;               ///< not only drawn for a dtype's sake
+  std::vector<std::string> parameters;
+
+  friend bool operator==(const UnitProposal&, const UnitProposal&) = default;
+};
+/// Units as wished, and within them as few further ones as make each uniform (R27), in the order in which
+/// fully_shard must be called. Inside a wished unit, the parameters that the module itself owns say which dtype is
+/// its own; if it owns none, the dtype of most elements. Modules of one other dtype become one unit together. A
+/// frozen parameter goes with any unit of its compute dtype; without a policy's compute dtype, with any at all.
+/// Names of one storage come to lie in one unit. `group` of the members is not looked at.
+/// Parameters of one module that would have to be in different units are an error that names them; one per module.
+Result<std::vector<UnitProposal>, Errors> propose_units(const Policy& policy, const UnitWish& wish,
+                                                        const std::vector<GroupMember>& members);
+
+/// What is decided for every tensor of a model that no checkpoint is known of, in the skeleton's order: what is there
+/// stays as it is, and what is on meta is taken as constructed. Every problem is in the error.
+Result<std::vector<DTypeDecision>, Errors> decide_without_files(const Policy& policy, const model::Skeleton& skeleton);
 
 }  // namespace lading::policy

@@ -21,30 +21,31 @@ TESTS = Path(__file__).resolve().parents[1]
 VERSIONS = {"torch": "2.13.0", "deepspeed": "0.19.8"}
 
 
-def require(*packages):
-    """Skips, with the reason, where a framework is missing or of another version."""
+def require(*packages, exactly=True):
+    """Skips, with the reason, where a framework is missing or, if its insides are looked at, of another version."""
     from importlib.metadata import version
 
     for package in packages:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed; these tests want {package}=={VERSIONS[package]}", allow_module_level=True)
-        if version(package).split("+")[0] != VERSIONS[package]:
+        if exactly and version(package).split("+")[0] != VERSIONS[package]:
             pytest.skip(f"{package} is {version(package)}; these tests want {VERSIONS[package]}", allow_module_level=True)
 
 
-def run_worker(module, deadline_s, **arguments):
-    """What `main(**arguments)` of geometry.<module> returns, as JSON."""
+def run_worker(module, deadline_s, *, package="geometry", **arguments):
+    """What `main(**arguments)` of <package>.<module> returns, as JSON."""
     with tempfile.TemporaryDirectory(prefix="lading_geometry_") as scratch:
         result = Path(scratch) / "result.json"
+        own = filter(None, [os.environ.get("PYTHONPATH")])
         environment = os.environ | {
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS / "zoo", TESTS.parent / "python", *own))),
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
             "DS_ACCELERATOR": "cpu",
             "LADING_SCRATCH": scratch,
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "geometry.launch", module, json.dumps(arguments), str(result), str(deadline_s)],
+            [sys.executable, "-m", "geometry.launch", f"{package}.{module}", json.dumps(arguments), str(result), str(deadline_s)],
             env=environment,
             cwd=scratch,
             stdout=subprocess.PIPE,
@@ -114,7 +115,7 @@ def worker_main():
     import torch
 
     torch.set_num_threads(1)
-    value = importlib.import_module(f"geometry.{module}").main(**json.loads(arguments))
+    value = importlib.import_module(module).main(**json.loads(arguments))
     Path(result).write_text(json.dumps(value))
 
 

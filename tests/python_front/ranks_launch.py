@@ -23,6 +23,11 @@ LAYOUT_DEADLINE_S = 60
 
 def run_layouts(layouts, deadline_s):
     """{layout: {case: [problem of a rank, …]}}"""
+    return run_script(HERE / "ranks_launch.py", deadline_s, *layouts)
+
+
+def run_script(script, deadline_s, *arguments):
+    """What `script RESULT.json DEADLINE_S ARGUMENT…` wrote to the result."""
     with tempfile.TemporaryDirectory(prefix="lading_ranks_") as scratch:
         result = Path(scratch) / "result.json"
         environment = os.environ | {
@@ -35,7 +40,7 @@ def run_layouts(layouts, deadline_s):
             "LADING_SCRATCH": scratch,
         }
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "ranks_launch.py"), str(result), str(deadline_s), *layouts],
+            [sys.executable, str(script), str(result), str(deadline_s), *arguments],
             env=environment,
             cwd=scratch,
             stdout=subprocess.PIPE,

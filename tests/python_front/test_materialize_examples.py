@@ -1,40 +1,79 @@
-"""The examples run as their headers say."""
+"""Every example runs, as its first lines say, and says that the model is right."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from ranks_launch import HERE, PYTHON
+from geometry.launch import run_worker
 
-EXAMPLES = HERE.parents[1] / "examples" / "python"
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples" / "python"
+RIGHT = r"the output differs by \S+ from that of the model that was saved"
+ONE_PROCESS = {
+    "audit.py": r'"head.weight".*\[untied, R49\](.|\n)*"softcap".*\[value, R6\]',
+    "single.py": RIGHT,
+    "transformers_model.py": r"LlamaForCausalLM, logits \(1, 8, 97\)",
+}
+AS_A_SCRIPT = {"quickstart.py": r"2 tensors \(2 file\)(.|\n)*requires_grad=True"}
+SEVERAL_RANKS = {"tp.py": 2, "fsdp2_tp.py": 4, "hsdp.py": 4, "transformers_model.py": 2}
+TORCHRUN = {"fsdp2.py": 2}  # like AS_A_SCRIPT as its users start it, which takes longer
 
 
-def run(*command):
+def run(place, *command):
     environment = os.environ | {
-        "PYTHONPATH": str(PYTHON),
+        "PYTHONPATH": str(REPOSITORY / "python"),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
     }
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, *map(str, command)]
+    done = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
 
-def torchrun(ranks, *command):
-    return run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *command)
+@pytest.fixture(scope="module")
+def printed():
+    return run_worker("examples_worker", 240, package="python_front", alone=list(ONE_PROCESS), ranks=SEVERAL_RANKS)
 
 
-def test_single():
-    assert "the same output, bit for bit" in run(str(EXAMPLES / "single.py"))
+@pytest.mark.parametrize("name", ONE_PROCESS)
+def test_on_one_process(name, printed):
+    assert re.search(ONE_PROCESS[name], printed[0][name]), printed[0][name]
 
 
-def test_transformers_model():
-    assert "LlamaForCausalLM" in run(str(EXAMPLES / "transformers_model.py"))
+@pytest.mark.parametrize("name", AS_A_SCRIPT)
+def test_as_a_script(name, tmp_path):
+    assert re.search(AS_A_SCRIPT[name], run(tmp_path, EXAMPLES / name))
 
 
-@pytest.mark.parametrize(("ranks", "options"), [(2, ()), (4, ("--tp", "2"))])
-def test_fsdp2(ranks, options):
-    output = torchrun(ranks, str(EXAMPLES / "fsdp2.py"), *options)
-    assert "from that of one process" in output and f"rank {ranks - 1} of {ranks}" in output
+@pytest.mark.parametrize("name", SEVERAL_RANKS)
+def test_on_several_ranks(name, printed):
+    by_rank = printed[1][name]
+    assert len(by_rank) == SEVERAL_RANKS[name]
+    wanted = ONE_PROCESS.get(name, rf"rank \d of {SEVERAL_RANKS[name]}(.|\n)*{RIGHT}").replace("Llama", "FSDPLlama")
+    for text in by_rank:
+        assert re.search(wanted, text), text
+
+
+@pytest.mark.parametrize("name", TORCHRUN)
+def test_by_torchrun(name, tmp_path):
+    ranks = TORCHRUN[name]
+    command = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks, EXAMPLES / name)
+    text = run(tmp_path, *command)
+    assert len(re.findall(RIGHT, text)) == ranks and f"rank {ranks - 1} of {ranks}" in text
+
+
+def test_none_is_forgotten():
+    elsewhere = {"common.py", "deepspeed_zero3.py"}  # no example; run by test_zero3.py
+    tried = {*ONE_PROCESS, *AS_A_SCRIPT, *SEVERAL_RANKS, *TORCHRUN}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == elsewhere | tried
+
+
+@pytest.mark.parametrize("name", [*SEVERAL_RANKS, *TORCHRUN])
+def test_the_first_lines_say_how_many_ranks(name):
+    ranks = (SEVERAL_RANKS | TORCHRUN)[name]
+    assert f"torchrun --nproc-per-node {ranks} examples/python/{name}" in (EXAMPLES / name).read_text()

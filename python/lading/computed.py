@@ -1,0 +1,32 @@
+"""A value that is computed from other tensors of the same load: a draft model's head, cut out of its verifier's by a
+vocabulary map that is in the checkpoint.
+
+    head = lading.Computed(lambda kept: verifier_head[kept], "t2d")
+    lading.materialize(draft, "checkpoint", recipes={"lm_head.weight": head})
+
+The engine orders such values after their inputs (R66), and asks for them when those are complete. It is a recipe like
+any other: a key of the checkpoint comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+
+class Computed:
+    """`function` gets the loaded tensors named `inputs`, whole and in this order, and gives the value, whole.
+
+        head = lading.Computed(lambda kept: verifier_head[kept], "t2d")
+        lading.materialize(draft, "path/to/checkpoint", recipes={"lm_head.weight": head})
+    """
+
+    def __init__(self, function: Callable[..., torch.Tensor], *inputs: str) -> None:
+        if not callable(function) or not inputs or not all(isinstance(name, str) for name in inputs):
+            raise TypeError("Computed takes a function, and the names of the tensors that it is to be given")
+        self.function, self.inputs = function, inputs
+
+    def value(self, loaded: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        with torch.no_grad():
+            return self.function(*(loaded[name].detach() for name in self.inputs))

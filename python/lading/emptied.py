@@ -1,0 +1,70 @@
+"""Buffers that got memory without a value since the model was built.
+
+`to_empty` gives every tensor that is on meta memory, and whatever is in it looks like a value from then on. What a file
+has is overwritten; what no file has would be kept. Where the model was built under `lading.skeleton()`, it is known
+what should be there, so other bits are refused rather than kept: they are rubbish, or the user's, and then `keep` says
+so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from . import fsdp1
+from .errors import Problem
+from .inventory import ATTRIBUTE, NON_PERSISTENT, PARAMETER, Entry
+from .patterns import matches
+from .recording import SkeletonError, snapshot_of
+from .replay import Seeds, value_of
+
+_LOADED = "_lading_loaded"
+
+
+def emptied(parts: Sequence[nn.Module], entries: Iterable[Entry], spoken_for: Sequence[str]) -> list[Problem]:
+    """A problem for each such buffer, but for those that match a pattern. A model that was loaded before has none; nor
+    has one with parameters on meta, or whose parameters alone were given memory: there a real buffer is the user's."""
+    entries = list(entries)
+    parameters = [entry for entry in entries if entry.kind == PARAMETER]
+    if any(entry.is_meta or hasattr(entry.value, "ds_shape") for entry in parameters):
+        return []
+    if any(_LOADED in vars(module) or fsdp1.EMPTY in vars(module) for part in parts for module in part.modules()):
+        return []
+    problems = []
+    for entry in entries:
+        if _is_changed(entry) and not any(matches(pattern, entry.name) for pattern in spoken_for):
+            message = "no file has it, and it does not hold what its constructor computed"
+            remedy = (
+                "Leave it on meta: give parameters memory by lading.empty_parameters instead of to_empty. "
+                "If the value is yours, name it in keep"
+            )
+            problems.append(Problem("skeleton", message, tensor=entry.name, rule="R6", remedy=remedy))
+    return problems
+
+
+def mark_loaded(parts: Sequence[nn.Module]) -> None:
+    """From now on what a buffer holds is what somebody wanted."""
+    for part in parts:
+        part.__dict__[_LOADED] = True
+        fsdp1.mark_filled(part.modules())
+
+
+def _is_changed(entry: Entry) -> bool:
+    if entry.kind not in (NON_PERSISTENT, ATTRIBUTE) or not entry.is_tensor or not entry.is_real:
+        return False
+    snapshot = snapshot_of(entry.module, entry.attribute)
+    if snapshot is None or entry.recorded is not None or type(entry.value) is not torch.Tensor:
+        return False
+    if tuple(snapshot.operand.size) != entry.shape or snapshot.operand.dtype != entry.dtype:
+        return True
+    try:
+        wanted = value_of(snapshot.operand, Seeds())
+    except SkeletonError:  # the constructor gave it no value either
+        return False
+    return not torch.equal(_bits(wanted), _bits(entry.value.detach().cpu()))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0, dtype=torch.uint8)

@@ -1,0 +1,125 @@
+"""Files of PEFT's adapters, as tensors by the names of a model.
+
+    values, notes = adapter_values([model], "my_adapter", entries)
+
+Which keys a file has is asked of PEFT's own code for saving. Values are views of the mapped files: a rank reads what it
+holds of them. Every key has to have a place, and every tensor of the adapter a key.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _engine
+from .dtypes import torch_dtype
+from .errors import LadingError, Problem
+from .fsdp1 import clean_name
+from .inventory import Entry
+
+
+def adapter_values(
+    models: Sequence[nn.Module], adapter: Any, entries: Sequence[Entry]
+) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """The tensors of adapter files by the model's names, and notes for the report.
+
+    `models` are those of PEFT in the model; `adapter` is a path, or paths by the names of adapters.
+    """
+    if not models:
+        raise _refused(None, "adapter= was passed, but the model is not a PeftModel")
+    model: Any = models[0]
+    if not isinstance(adapter, Mapping):
+        names = list(model.peft_config)
+        if len(names) != 1:
+            raise _refused(None, f"the model has the adapters {', '.join(names)}: pass a path for each, by name")
+        adapter = {names[0]: adapter}
+    values: dict[str, torch.Tensor] = {}
+    problems: list[Problem] = []
+    notes = []
+    for name, path in adapter.items():
+        if name not in model.peft_config:
+            problems.append(_problem(None, f"the model has no adapter {name!r}"))
+            continue
+        found, more = _of_file(model, name, os.fspath(path), entries)
+        values |= found
+        problems += more
+        notes.append(f"adapter {name}: {len(found)} tensors from {os.fspath(path)}")
+    if problems:
+        raise LadingError(problems, stage="checkpoint", exit_code=3)
+    return values, notes
+
+
+def _of_file(
+    model: Any, adapter: str, path: str, entries: Sequence[Entry]
+) -> tuple[dict[str, torch.Tensor], list[Problem]]:
+    from .huggingface import refuse_pickles
+
+    refuse_pickles(path)
+    answer = _engine.inspect(path)
+    by_name = {entry.name: entry for entry in entries if entry.is_tensor}
+    targets = _file_keys(model, adapter, by_name)
+    files = {shard["name"]: _mapped(shard["path"]) for shard in answer["shards"]}
+    values: dict[str, torch.Tensor] = {}
+    problems = []
+    for tensor in answer["tensors"]:
+        key = tensor["name"]
+        name = targets.pop(key, key)
+        if name not in by_name:
+            problems.append(_problem(key, "the adapter's file has it, but the model has no place for it", path))
+        elif tuple(tensor["shape"]) != by_name[name].shape:
+            text = f"the adapter's file has it as {tensor['shape']}, the model as {list(by_name[name].shape)}"
+            problems.append(_problem(name, text, path, "R41"))
+        else:
+            values[name] = _tensor(files[tensor["shard"]], tensor)
+    problems += [_problem(name, "the adapter's file does not have it", path, "R39") for name in targets.values()]
+    return values, problems
+
+
+def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[str, str]:
+    """The keys that PEFT would save this adapter under, and whose names they are."""
+    from peft import get_peft_model_state_dict
+
+    own: dict[int, list[Entry]] = {}
+    for entry in entries.values():
+        own.setdefault(id(entry.module), []).append(entry)
+    state, names = {}, {}
+    for prefix, module in model.named_modules(remove_duplicate=False):  # with the names of wrappers, as PEFT looks
+        for entry in own.get(id(module), ()):
+            blank = torch.empty(entry.shape, device="meta")
+            state[f"{prefix}.{entry.attribute}" if prefix else entry.attribute] = blank
+            names[id(blank)] = entry.name
+    try:
+        saved = get_peft_model_state_dict(model, state, adapter, save_embedding_layers=False)
+    except Exception as error:  # prompt tuning saves what it computes
+        text = f"PEFT does not say which keys the adapter {adapter!r} has without its values: {error}"
+        raise _refused(None, text) from error
+    return {clean_name(key): names[id(tensor)] for key, tensor in saved.items() if id(tensor) in names}
+
+
+def _mapped(path: str) -> mmap.mmap:
+    with Path(path).open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def _tensor(file: mmap.mmap, described: Mapping[str, Any]) -> torch.Tensor:
+    begin, end = described["bytes"]
+    dtype = torch_dtype(described["dtype"])
+    if begin == end:
+        return torch.empty(described["shape"], dtype=dtype)
+    return (
+        torch.frombuffer(file, dtype=torch.uint8, count=end - begin, offset=begin).view(dtype).view(described["shape"])
+    )
+
+
+def _problem(tensor: str | None, message: str, file: str = "", rule: str = "") -> Problem:
+    return Problem("adapter", message, tensor=tensor, file=file, rule=rule)
+
+
+def _refused(tensor: str | None, message: str) -> LadingError:
+    return LadingError(_problem(tensor, message), stage="request", exit_code=2)

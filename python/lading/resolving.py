@@ -1,0 +1,238 @@
+"""`lading.resolve_dtypes`: which dtype every tensor of a model will be stored and computed in, and by which rule.
+
+    dtypes = lading.resolve_dtypes(model, "path/to/checkpoint", torch.bfloat16, compute_dtype=torch.bfloat16)
+    print(dtypes)                                        # a line per tensor
+    dtypes["layers.0.mixer.A_log"].storage               # torch.float32: a request never narrows (R23)
+
+The engine decides (docs/dtypes.md); only headers of files are read, and the model is not touched. Without a checkpoint
+it is about what is there: real tensors as they are, others as they were constructed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _engine
+from .allocate import is_made_with
+from .conversion import Conversion, conversion_of
+from .dtypes import torch_dtype
+from .errors import LadingError, Problem
+from .host_values import HostValues, Recipe
+from .inventory import Entry, take_inventory
+from .inventory_json import skeleton_document
+from .options import Options
+from .patterns import matches
+from .placements import is_elsewhere, is_foreign
+from .recording import SkeletonError
+
+_WIDTHS = (48, 22)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorDTypes:
+    """What was decided for one name."""
+
+    name: str
+    kind: str
+    checkpoint: torch.dtype | None  # None: no file has it, or none is known
+    storage: torch.dtype
+    compute: torch.dtype
+    storage_rule: str
+    compute_rule: str
+    reason: str
+    cast: torch.dtype | None  # what memory of a frozen subtree is to be cast to (R28)
+
+    @classmethod
+    def _of(cls, fields: Mapping[str, Any]) -> TensorDTypes:
+        def dtype(name: str) -> torch.dtype | None:
+            return torch_dtype(fields[name]) if name in fields else None
+
+        return cls(
+            fields["name"],
+            fields["kind"],
+            dtype("checkpoint_dtype"),
+            torch_dtype(fields["storage_dtype"]),
+            torch_dtype(fields["compute_dtype"]),
+            fields["storage_rule"],
+            fields["compute_rule"],
+            fields["reason"],
+            dtype("cast"),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """One call of `fully_shard`. Modules of one unit are gathered together."""
+
+    modules: tuple[str, ...]
+    storage: torch.dtype  # of what trains in it
+    compute: torch.dtype
+    output: torch.dtype | None  # what is around it computes in another dtype
+    is_wished: bool  # not only drawn for a dtype's sake
+    parameters: tuple[str, ...]
+
+    @classmethod
+    def _of(cls, fields: Mapping[str, Any]) -> Unit:
+        output = fields.get("output_dtype")
+        return cls(
+            tuple(fields["modules"]),
+            torch_dtype(fields["storage_dtype"]),
+            torch_dtype(fields["compute_dtype"]),
+            torch_dtype(output) if output else None,
+            fields["wished"],
+            tuple(fields["parameters"]),
+        )
+
+
+class DTypes(Mapping[str, TensorDTypes]):
+    """The dtypes of a model's tensors, by name; `frozen_subtrees`, the outermost; `warnings` of the engine.
+
+    dtypes = lading.resolve_dtypes(model, "path/to/checkpoint", compute_dtype=torch.bfloat16)
+    dtypes["lm_head.weight"].storage
+    """
+
+    def __init__(self, request: dict[str, Any], entries: Sequence[Entry]) -> None:
+        answer = _engine.dtypes(request)
+        self._request = request
+        self._entries = entries
+        self._tensors = {fields["name"]: TensorDTypes._of(fields) for fields in answer["tensors"]}
+        self.frozen_subtrees: tuple[str, ...] = tuple(answer["frozen_subtrees"])
+        self.units: tuple[Unit, ...] = tuple(Unit._of(fields) for fields in answer["units"])
+        self.warnings = tuple(Problem.from_json(warning) for warning in answer["warnings"])
+
+    def __getitem__(self, name: str) -> TensorDTypes:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def with_units(self, units: Mapping[str, Sequence[str]], compute_dtype: str | None) -> DTypes:
+        """The same question once more, with the units that FSDP2 shall have (docs/schema/request.md)."""
+        policy = {name: value for name, value in self._request["policy"].items() if name != "compute_dtype"}
+        if compute_dtype is not None:
+            policy["compute_dtype"] = compute_dtype
+        return DTypes(self._request | {"policy": policy, "units": units}, self._entries)
+
+    def __str__(self) -> str:
+        lines = []
+        for tensor in self.values():
+            found = [str(dtype).removeprefix("torch.") for dtype in (tensor.checkpoint, tensor.storage, tensor.compute)]
+            decided = f"{tensor.storage_rule}; compute {tensor.compute_rule}"
+            lines.append(f"{tensor.name:{_WIDTHS[0]}} {' → '.join(found):{_WIDTHS[1]}}  ({decided})")
+        lines += [f"frozen: {name or 'everything'}" for name in self.frozen_subtrees]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+
+def resolve_dtypes(
+    model: nn.Module | Sequence[nn.Module],
+    checkpoint: str | os.PathLike[str] | None = None,
+    dtype: Any = "auto",
+    *,
+    cast: str = "promote",
+    compute_dtype: Any = None,
+    compute_record: str = "checkpoint",
+    pins: Iterable[str | tuple[str, str]] = (),
+    subtree_dtypes: Mapping[str, Any] | None = None,
+    strict: bool = True,
+    allow_missing: Sequence[str] = (),
+    allow_unexpected: Sequence[str] = (),
+    allow_mismatch: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    external: Mapping[str, Any] | None = None,
+    recipes: Mapping[str, Recipe] | None = None,
+    ties: str = "keep",
+) -> DTypes:
+    """Checkpoint, storage and compute dtype of every tensor, with the rule that decided, as `materialize` will have it.
+
+        dtypes = lading.resolve_dtypes(model, "path/to/checkpoint", compute_dtype=torch.bfloat16)
+        dtypes["lm_head.weight"].storage
+
+    Args:
+        model: on meta, on a device, or partly; sharded or not.
+        checkpoint: as in `materialize`. None: it is about what the model holds now.
+        dtype: requested for every floating tensor of every part of the model (R32); "auto" is as in the checkpoint.
+        compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
+        compute_record: "checkpoint": what the file has a parameter in goes before `compute_dtype`; "ignore": it does
+            not, so that parameters stored in F32 compute in `compute_dtype`, pins excepted (R26).
+        pins: names that stay F32, beside the model's own: patterns, or (pattern, strength) (docs/schema/skeleton.md).
+        subtree_dtypes: requested dtypes by module name, which go before `dtype`.
+
+    The others are those of `lading.materialize`.
+
+    Raises:
+        LadingError: everything that is wrong, in one message.
+    """
+    options = Options.of(
+        device=None,
+        dtype=dtype,
+        cast=cast,
+        compute_dtype=compute_dtype,
+        compute_record=compute_record,
+        pins=pins,
+        subtree_dtypes=subtree_dtypes,
+        strict=strict,
+        allow_missing=allow_missing,
+        allow_unexpected=allow_unexpected,
+        allow_mismatch=allow_mismatch,
+        keep=keep,
+        external=external,
+        recipes=recipes,
+        ties=ties,
+    )
+    parts = [model] if isinstance(model, nn.Module) else list(model)
+    return resolve(parts, None if checkpoint is None else os.fspath(checkpoint), options)
+
+
+def resolve(parts: list[nn.Module], location: str | None, options: Options, *, declared: Iterable[str] = ()) -> DTypes:
+    """Of a model in parts. `declared`: buffers that are known to be made in their dtype on purpose (R29)."""
+    try:
+        entries = [e for e in take_inventory(parts) if not is_elsewhere(e.value) and not is_foreign(e)]
+        conversion = conversion_of(parts, location, entries) if location is not None else _declarations(parts)
+        recipes = options.recipes if location is not None else {}
+        skeleton = _skeleton(entries, conversion, HostValues(parts, entries, recipes=recipes))
+    except SkeletonError as error:
+        problem = Problem("skeleton", error.reason, tensor=error.tensor or None)
+        raise LadingError(problem, stage="documents", exit_code=4) from error
+    names = set(declared)
+    for tensor in skeleton["tensors"]:
+        if tensor["name"] in names:
+            tensor.setdefault("derivation", {"kind": "host"})
+    request = {
+        "checkpoint": location,
+        "skeleton": skeleton,
+        "policy": options.policy(conversion),
+        "mapping": conversion.mapping_document() if location is not None else None,
+    }
+    return DTypes(request, entries)
+
+
+def _skeleton(entries: Sequence[Entry], conversion: Conversion, values: HostValues) -> dict[str, Any]:
+    """docs/schema/skeleton.md, less the views of other tensors, which come with these."""
+    own = [entry for entry in entries if not is_made_with(entry)]
+
+    def is_adapter(name: str) -> bool:
+        return any(matches(pattern, name) for pattern in conversion.adapters)
+
+    document = skeleton_document(own, pins=conversion.pins, is_adapter=is_adapter)
+    values.documents(document["tensors"])
+    names = {tensor["name"] for tensor in document["tensors"]}
+    ties = [[name for name in tie if name in names] for tie in conversion.ties]
+    document["ties"] += [tie for tie in ties if len(tie) > 1]
+    return document
+
+
+def _declarations(parts: list[nn.Module]) -> Conversion:
+    """What the model alone declares: pins and ties."""
+    from . import huggingface
+
+    return huggingface.declarations(parts) or Conversion()

@@ -1,0 +1,192 @@
+"""`lading.shard_by_dtype`: FSDP2 for models of several dtypes.
+
+    with lading.skeleton():
+        model = Model(config)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    lading.shard_by_dtype(model, mesh, policy, checkpoint="path/to/checkpoint")
+    lading.materialize(model, "path/to/checkpoint", compute_dtype=torch.bfloat16)
+
+A unit of FSDP2 has one storage dtype and one compute dtype, or its first forward pass fails. Which units there have to
+be, and what each computes in, is the engine's word (docs/dtypes.md); here `fully_shard` is called as it says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import nn
+
+from .agreement import Agreement
+from .dtypes import requested_dtype
+from .errors import Problem
+from .inventory import canonical_modules
+from .loading import TIMEOUT_S, _failing
+from .placements import fsdp_states
+from .resolving import DTypes, Unit, resolve_dtypes
+
+_Wish = str | Iterable[str] | Callable[[str, nn.Module], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """What `shard_by_dtype` did: its calls of `fully_shard`, in order, and the dtypes that asked for them.
+
+    sharding = lading.shard_by_dtype(model, mesh, checkpoint="path/to/checkpoint")
+    for unit in sharding.units:
+        print(unit)
+    """
+
+    units: tuple[Unit, ...]
+    dtypes: DTypes
+    warnings: tuple[Problem, ...]
+
+
+def shard_by_dtype(
+    model: nn.Module,
+    mesh: Any = None,
+    mp_policy: Any = None,
+    *,
+    checkpoint: Any = None,
+    dtypes: DTypes | None = None,
+    units: _Wish | None = None,
+    group: Any = None,
+    timeout: float = TIMEOUT_S,
+    **options: Any,
+) -> Sharding:
+    """Calls `fully_shard` so that every unit is uniform in (storage, compute) dtype (R27), whatever the model mixes.
+
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        lading.shard_by_dtype(model, mesh, policy, checkpoint="path/to/checkpoint")
+        lading.materialize(model, "path/to/checkpoint", compute_dtype=torch.bfloat16)
+
+    Units are the modules that `units` names, and the root; inside them, modules of another dtype become further units,
+    which compute in their own dtype and hand on what is around them. All ranks must call it.
+
+    Args:
+        model: on meta, before `materialize`, or real. Parts of it may be sharded already.
+        mesh: as `fully_shard` takes it.
+        mp_policy: FSDP2's `MixedPrecisionPolicy`. `param_dtype` is what parameters compute in unless a pin or the
+            checkpoint's record says otherwise (R26); everything else is kept.
+        checkpoint: that the model will be loaded from. None: what the model holds now counts.
+        dtypes: the answer of `resolve_dtypes` instead, where a request or more of its words are needed.
+        units: names of modules, in which `*` stands for characters of one component, or a function of name and module.
+            None: what a model of transformers must not be split in, else the elements of the outermost lists.
+        group: of the ranks that shard together. None: those of the mesh.
+        options: for `fully_shard`: reshard_after_forward, offload_policy, shard_placement_fn, ignored_params.
+
+    Raises:
+        LadingError: parameters of one module that would have to be in different units, all of them by name.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mp_policy = mp_policy if mp_policy is not None else MixedPrecisionPolicy()
+    modules: dict[str, nn.Module] = {}
+    for name, module in canonical_modules(model):
+        modules.setdefault(name, module)  # of a wrapper and what it wraps, the wrapper
+    wish = _wish(model, modules, units, set(options.get("ignored_params") or ()))
+    compute = None if mp_policy.param_dtype is None else requested_dtype(mp_policy.param_dtype)
+    found: DTypes | None = None
+    with _failing(Agreement.of(_group(mesh) if group is None else group, timeout), "units by dtype") as step:
+        known = dtypes if dtypes is not None else resolve_dtypes(model, checkpoint)
+        found = known.with_units(wish, compute)
+        step.message = {"units": hashlib.sha256(repr(found.units).encode()).hexdigest()[:32]}
+        step.must_match = ["units"]
+    assert found is not None
+    for unit in found.units:
+        policy = dataclasses.replace(mp_policy, **_precision(unit, mp_policy))
+        for targets in _calls(unit):
+            taken = [modules[name] for name in targets]
+            fully_shard(taken if len(taken) > 1 else taken[0], mesh=mesh, mp_policy=policy, **options)
+    return Sharding(found.units, found, found.warnings)
+
+
+# ---- where units shall be
+
+
+def _wish(model: nn.Module, modules: dict[str, nn.Module], units: _Wish | None, ignored: set[Any]) -> dict[str, Any]:
+    """The `units` of docs/schema/request.md: facts about the modules, and which of them the user wants."""
+    first: dict[int, str] = {}
+    duplicates = []
+    for name, module in canonical_modules(model):
+        if first.setdefault(id(module), name) != name:
+            duplicates.append(name)
+    there = {name: module for name, module in modules.items() if name and name not in set(duplicates)}
+    sharded = {id(inner) for module, _ in fsdp_states(modules.values()) for inner in module.modules()}
+    left = [
+        f"{name}.{key}" if name else key
+        for name, module in canonical_modules(model)
+        for key, parameter in module._parameters.items()
+        if parameter is not None and (id(module) in sharded or parameter in ignored)
+    ]
+    return {
+        "modules": [name for name in _wanted(model, there, units) if id(there[name]) not in sharded],
+        "containers": [name for name, module in there.items() if _is_never_called(module)],
+        "duplicates": duplicates,
+        "ignored": sorted(set(left)),
+    }
+
+
+def _wanted(model: nn.Module, modules: dict[str, nn.Module], units: _Wish | None) -> list[str]:
+    if units is None:
+        return list(_usual_units(model, modules))
+    if callable(units):
+        return [name for name, module in modules.items() if units(name, module)]
+    found: list[str] = []
+    for pattern in [units] if isinstance(units, str) else units:
+        expression = re.compile("[^.]*".join(re.escape(piece) for piece in pattern.split("*")))
+        matched = [name for name in modules if expression.fullmatch(name)]
+        if not matched:
+            raise ValueError(f"units names {pattern!r}, and the model has no module of such a name")
+        found += [name for name in matched if name not in found]
+    return found
+
+
+def _usual_units(model: nn.Module, modules: dict[str, nn.Module]) -> Iterator[str]:
+    """Blocks: what transformers says must not be split; of other models, the elements of the outermost lists."""
+    blocks = set(getattr(model, "_no_split_modules", None) or ())
+    lists: list[str] = []
+    for name, module in modules.items():
+        if blocks:
+            if type(module).__name__ in blocks:
+                yield name
+        elif isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in lists):
+            lists.append(name)
+            yield from (f"{name}.{key}" for key in module._modules if f"{name}.{key}" in modules)
+
+
+def _is_never_called(module: nn.Module) -> bool:
+    """Lists of modules or parameters, and other holders: FSDP2 gathers a unit when its forward is called."""
+    return type(module).forward is nn.Module.forward and "forward" not in module.__dict__
+
+
+# ---- the calls
+
+
+def _precision(unit: Unit, mp_policy: Any) -> dict[str, Any]:
+    if mp_policy.param_dtype is None:
+        return {}
+    is_users = unit.is_wished and mp_policy.output_dtype is not None
+    return {"param_dtype": unit.compute, "output_dtype": mp_policy.output_dtype if is_users else unit.output}
+
+
+def _calls(unit: Unit) -> list[tuple[str, ...]]:
+    """Before torch 2.13, of the modules of one call only the first had its inputs cast, and the last its outputs."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_state
+
+    register = getattr(_fsdp_state, "_register_group_forward_hooks", None)
+    casts_each = register is not None and "cast_output_dtype" in inspect.signature(register).parameters
+    return [unit.modules] if casts_each else [(name,) for name in unit.modules]
+
+
+def _group(mesh: Any) -> Any:
+    """The ranks of a mesh, where they are a process group; else this process asks nobody."""
+    import torch.distributed as dist
+
+    if mesh is None or mesh.size() == dist.get_world_size():
+        return None
+    return mesh.get_group() if mesh.ndim == 1 else False

@@ -1,0 +1,16 @@
+// Handles of the C ABI, for the files that implement a part of it.
+#pragma once
+
+#include <string>
+
+#include "lading/lading_c.h"
+
+namespace lading::c_api {
+
+/// An answer that is only a text. May throw for want of memory.
+[[nodiscard]] lading_handle* make_handle(int exit_code, std::string text);
+
+/// What the last callback on this thread said with lading_set_error().
+[[nodiscard]] std::string take_callback_error();
+
+}  // namespace lading::c_api

@@ -1,0 +1,153 @@
+#include "api/dtypes.h"
+
+#include <set>
+
+#include "api/document.h"
+#include "model/skeleton_json.h"
+#include "plan/decide.h"
+#include "source/checkpoint_source.h"
+
+namespace lading {
+namespace {
+
+Unexpected<PlanRefusal> refuse(PlanStage stage, Errors problems) { return {PlanRefusal{stage, std::move(problems)}}; }
+
+class Resolving {
+ public:
+  explicit Resolving(const DTypesRequest& request) : request_(request) {}
+
+  Result<DTypesReport, PlanRefusal> run() {
+    const PlanRequest& plan = request_.plan;
+    if (!plan.skeleton) {
+      return refuse(PlanStage::kRequest, Error(Code::kUsage, "there is no skeleton, so no model to decide about"));
+    }
+    read(plan.skeleton, "skeleton", model::parse_skeleton, skeleton_);
+    read(plan.mapping, "mapping", mapping::parse_mapping, mapping_);
+    read(plan.policy, "policy", policy::parse_policy, policy_);
+    if (!problems_.empty()) return refuse(PlanStage::kDocuments, std::move(problems_));
+    report_.frozen_subtrees = skeleton_.frozen_subtrees();
+    if (plan.checkpoint.empty()) {
+      if (!decide_by_model()) return refuse(PlanStage::kPlanning, std::move(problems_));
+    } else {
+      LADING_TRY(decide_by_checkpoint());
+    }
+    if (request_.units && !draw_units()) return refuse(PlanStage::kPlanning, std::move(problems_));
+    return std::move(report_);
+  }
+
+ private:
+  template <class T, class Parse>
+  void read(const std::optional<PlanDocument>& document, std::string_view what, const Parse& parse, T& out) {
+    if (!document) return;
+    const DocumentLimits limits{what};
+    const auto json = read_document(*document, limits);
+    if (!json) {
+      problems_.add(json.error());
+      return;
+    }
+    Result<T, Errors> parsed = parse(*json);
+    if (parsed) {
+      out = *std::move(parsed);
+      return;
+    }
+    parsed.error().relocate(document_name(*document, limits), 0);
+    problems_.add(std::move(parsed).error());
+  }
+
+  bool decide_by_model() {
+    auto decisions = policy::decide_without_files(policy_, skeleton_);
+    if (!decisions) {
+      problems_.add(std::move(decisions).error());
+      return false;
+    }
+    for (std::size_t i = 0; i < decisions->size(); ++i) {
+      policy::DTypeDecision& d = (*decisions)[i];
+      add(i, {{}, {}, {}, d.storage, d.compute, d.storage_rule, d.compute_rule, std::move(d.reason), {}});
+    }
+    return true;
+  }
+
+  // As a plan decides it; no rank's transfers are worked out, so it does not matter who holds what.
+  Result<void, PlanRefusal> decide_by_checkpoint() {
+    source::OpenOptions options;
+    options.locate.root = request_.plan.root;
+    options.locate.revision = request_.plan.revision;
+    if (request_.plan.trailing_bytes == TrailingBytesPolicy::kAllow) {
+      options.trailing_bytes = checkpoint::TrailingBytes::kAllow;
+    }
+    const auto checkpoint = source::CheckpointSource::open(request_.plan.checkpoint, options);
+    if (!checkpoint) return refuse(PlanStage::kCheckpoint, checkpoint.error());
+    const layout::Layout one_rank;
+    auto decisions = plan::decide({checkpoint->catalog(), skeleton_, one_rank, mapping_, policy_});
+    if (!decisions) return refuse(PlanStage::kPlanning, std::move(decisions).error());
+    report_.warnings.add(checkpoint->warnings());
+    report_.warnings.add(std::move(decisions->plan.warnings));
+    for (std::size_t i = 0; i < decisions->plan.statements.size(); ++i) {
+      plan::Statement& s = decisions->plan.statements[i];
+      add(i, {{},
+              {},
+              s.checkpoint_dtype,
+              s.storage,
+              s.compute,
+              s.storage_rule,
+              s.compute_rule,
+              std::move(s.dtype_reason),
+              {}});
+    }
+    return {};
+  }
+
+  void add(std::size_t i, TensorDTypes decided) {
+    const model::Tensor& tensor = skeleton_.tensors[i];
+    decided.name = tensor.name;
+    decided.kind = model::word(tensor.kind);
+    if (decided.compute_rule == "R28" && decided.compute != decided.storage) decided.cast = decided.compute;
+    report_.tensors.push_back(std::move(decided));
+  }
+
+  bool draw_units() {
+    const std::set<std::string_view> ignored(request_.ignored.begin(), request_.ignored.end());
+    std::vector<policy::GroupMember> members;
+    for (std::size_t i = 0; i < skeleton_.tensors.size(); ++i) {
+      const model::Tensor& tensor = skeleton_.tensors[i];
+      if (tensor.kind != model::Kind::kParameter || ignored.contains(tensor.name)) continue;
+      const TensorDTypes& decided = report_.tensors[i];
+      std::string_view tied_to;
+      if (tensor.tie_class && policy_.ties == policy::Ties::kKeep) {
+        tied_to = skeleton_.tie_classes[*tensor.tie_class].front();
+      }
+      members.push_back({tensor.name,
+                         {},
+                         decided.storage,
+                         decided.compute,
+                         tensor.requires_grad,
+                         tensor.shape.num_elems().value_or(1),
+                         tied_to});
+      if (tensor.shape.rank() > 0) continue;
+      problems_.add(Error(Code::kPlan, "FSDP2 cannot shard a parameter without dims")
+                        .of_tensor(tensor.name)
+                        .by_rule("R53")
+                        .try_this("make it a parameter of one element, or a buffer"));
+    }
+    auto units = policy::propose_units(policy_, *request_.units, members);
+    if (units) {
+      report_.units = *std::move(units);
+    } else {
+      problems_.add(std::move(units).error());
+    }
+    return problems_.empty();
+  }
+
+  const DTypesRequest& request_;
+  model::Skeleton skeleton_;
+  mapping::Mapping mapping_;
+  policy::Policy policy_;
+  DTypesReport report_;
+  Errors problems_;
+};
+
+}  // namespace
+
+Result<DTypesReport, PlanRefusal> resolve_dtypes(const DTypesRequest& request) { return Resolving(request).run(); }
+
+}  // namespace lading

@@ -1,0 +1,31 @@
+// The ranks of one `mpirun`: notes over MPI, through liblading_mpi.so, which is opened only here.
+#pragma once
+
+#include <memory>
+
+#include "lading/result.h"
+#include "ranks/channel.h"
+
+namespace lading::ranks {
+
+/// Whether a launcher of MPI started this process (Open MPI, or one that speaks PMI or PMIx).
+[[nodiscard]] bool is_under_mpi();
+
+/// Its channel, and MPI itself until it is destroyed.
+class MpiWorld {
+ public:
+  /// Once per process. The plugin is looked for in $LADING_MPI_PLUGIN, beside this program or library, then as the
+  /// linker does.
+  static Result<std::unique_ptr<MpiWorld>> start(Time answer_timeout);
+
+  MpiWorld() = default;
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+  virtual ~MpiWorld() = default;
+
+  [[nodiscard]] virtual Channel& channel() = 0;
+  /// Ends MPI, together with the others; false: one of them did not come within `patience`.
+  virtual bool stop(Time patience) = 0;
+};
+
+}  // namespace lading::ranks

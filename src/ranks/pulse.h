@@ -1,0 +1,39 @@
+// Signs of life while this rank is busy: a thread that polls a Coordinator, and says when the load has failed
+// elsewhere.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "ranks/coordinator.h"
+
+namespace lading::ranks {
+
+class Pulse {
+ public:
+  /// `on_failure` is called once, on the pulse's thread. Both outlive the pulse.
+  Pulse(Coordinator& ranks, std::function<void()> on_failure);
+  ~Pulse();
+  Pulse(const Pulse&) = delete;
+  Pulse& operator=(const Pulse&) = delete;
+
+  /// From now on a load that stands still is noticed. Any number that grows.
+  void progress(std::uint64_t done) { done_ = done + 1; }
+
+ private:
+  void run();
+
+  Coordinator& ranks_;
+  std::function<void()> on_failure_;
+  std::atomic<std::uint64_t> done_ = 0;  // 0: nothing is loaded yet
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lading::ranks

@@ -1,0 +1,46 @@
+"""`materialize` fills DeepSpeed's ZeRO-3 partitions, on real gloo ranks."""
+
+import pytest
+from geometry.launch import require, run_worker
+
+require("torch", "deepspeed")
+pytest.importorskip("transformers")
+
+DEADLINE_S = 280
+CASES = (
+    "a_small_model on 1 ranks",
+    "a_small_model on 2 ranks",
+    "a_model_from_meta on 2 ranks",
+    "rope_is_made_anew on 2 ranks",
+    "parts_of_transformers_models on 2 ranks",
+    "what_cannot_be_derived_is_kept_and_said on 2 ranks",
+    "narrower_partitions_are_refused on 2 ranks",
+    "wrong_keys_are_listed on 2 ranks",
+    "values_may_be_kept on 2 ranks",
+    "parameters_that_zero3_does_not_have on 2 ranks",
+    "not_while_gathered on 2 ranks",
+    "training_in_fp32 on 2 ranks",
+    "training_in_bf16 on 2 ranks",
+    "again_after_training on 2 ranks",
+    "the_example on 2 ranks",
+    "a_small_model on 4 ranks",
+    "a_model_from_meta on 4 ranks",
+    "one_rank_fails_and_all_are_told on 4 ranks",
+    "secondary_partitions on 4 ranks",
+    "groups_of_some_ranks on 4 ranks",
+)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return run_worker("zero3_worker", DEADLINE_S, package="python_front")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_case(results, case):
+    """R7, R14, R21, R23, R29, R38, R44, R49, R56, R61: each case says which."""
+    assert results[case] == []
+
+
+def test_none_is_forgotten(results):
+    assert set(results) == set(CASES)
