@@ -22,7 +22,6 @@ CASES = (
     "training_in_fp32 on 2 ranks",
     "training_in_bf16 on 2 ranks",
     "again_after_training on 2 ranks",
-    "the_example on 2 ranks",
     "a_small_model on 4 ranks",
     "a_model_from_meta on 4 ranks",
     "one_rank_fails_and_all_are_told on 4 ranks",
