@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -12,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/wait.h"
 #include "io/file.h"
 #include "lading/result.h"
 
@@ -66,10 +66,7 @@ class MemoryGate {
    public:
     Room(MemoryGate& gate, std::uint64_t bytes) : gate_(gate), bytes_(std::min(bytes, gate.limit_bytes_)) {
       std::unique_lock lock(gate_.mutex_);
-      // Not wait(): its symbol is of GCC 12's libstdc++, and with it the wheel would not run where GCC 11's is.
-      const auto fits = [&] { return gate_.used_bytes_ + bytes_ <= gate_.limit_bytes_; };
-      while (!gate_.changed_.wait_for(lock, std::chrono::hours(1), fits)) {
-      }
+      wait_until(gate_.changed_, lock, [&] { return gate_.used_bytes_ + bytes_ <= gate_.limit_bytes_; });
       gate_.used_bytes_ += bytes_;
     }
     Room(const Room&) = delete;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/wait.h"
 #include "ranks/thread_channel.h"
 
 namespace lading::ranks {
@@ -41,7 +42,7 @@ class CallbackChannel::Worker {
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return is_closed_ || !calls_.empty(); });
+      wait_until(changed_, lock, [&] { return is_closed_ || !calls_.empty(); });
       if (is_closed_) return;
       const std::shared_ptr<Call> call = std::move(calls_.front());
       calls_.pop_front();

@@ -1,7 +1,7 @@
 """Plays loads of four ranks on one store of torch's: in each, something happens to a rank. Run by geometry.launch.
 
-All cases run at once, since most of their time is waiting. Ranks are forked from this process, which holds the store,
-except where the first rank does: then the store dies with it.
+All cases run at once, since most of their time is waiting. Ranks are forked from this process, which has no thread but
+one. A process of its own holds the store, except where the first rank does: then the store dies with it.
 """
 
 import json
@@ -38,21 +38,33 @@ CASES = {
 
 def main(only=()):
     scratch = Path(os.environ["LADING_SCRATCH"])
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    holder, port = _fork_store()
     cases = [case for case in CASES if not only or case in only]
-    children = {_fork(case, rank, store.port, scratch): (case, rank) for case in cases for rank in range(SIZE)}
+    children = {_fork(case, rank, port, scratch): (case, rank) for case in cases for rank in range(SIZE)}
     end = time.monotonic() + CASE_DEADLINE_S
     waiting = {pid for pid, (case, rank) in children.items() if CASES[case] != rank or case in SPEAKING}
     while waiting and time.monotonic() < end:
         waiting -= {pid for pid in list(waiting) if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)}
         time.sleep(0.02)
-    for pid in children:
+    for pid in (*children, holder):
         os.kill(pid, signal.SIGKILL)  # those that are stopped, or hang, which the result shows
         os.waitpid(pid, 0)
     return {case: [_read(scratch / f"{case}.{rank}") for rank in range(SIZE)] for case in cases}
 
 
 SPEAKING = ("nothing", "differs", "refuses", "fails")  # where all ranks live to tell
+
+
+def _fork_store():
+    """The process that holds the store, and its port."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(2 * CASE_DEADLINE_S)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(writer, str(store.port).encode())
+        signal.pause()
+    return pid, int(os.read(reader, 16))
 
 
 def _read(path):
