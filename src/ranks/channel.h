@@ -2,7 +2,7 @@
 //
 // Two ways to write: put() for a note that has one writer, decide() for a note that may have several, of which the
 // first wins and all the others learn what it wrote. One way to read: wait(). Everything that ranks agree on is one
-// decided note; that is why it is the same everywhere (docs/adr/0020). Protocol stands in Coordinator, not here:
+// decided note; that is why it is the same everywhere (docs/adr/0006). Protocol stands in Coordinator, not here:
 // backends stay small.
 //
 // Invariants: every call returns by its deadline and `answer_timeout` at the latest. now() is the clock of all
