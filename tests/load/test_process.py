@@ -1,5 +1,6 @@
 """Loads in processes of their own: memory under a limit, interruptions, files that change under the load."""
 
+import contextlib
 import json
 import os
 import resource
@@ -103,13 +104,14 @@ def slow_load(command, checkpoint, delay_us):
 
 
 def loading_child(process):
-    """The pid of lading beneath strace, once it reads."""
+    """The pid of lading beneath strace, once it reads. strace has other children before, to try itself out on."""
     for _ in range(200):
         time.sleep(0.05)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        if children:
-            time.sleep(0.5)
-            return int(children[0])
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if Path(f"/proc/{child}/comm").read_text().strip() == "lading":
+                    time.sleep(0.5)
+                    return int(child)
     raise AssertionError("the load did not start")
 
 

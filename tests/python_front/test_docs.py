@@ -13,7 +13,7 @@ import lading
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "docs/python.md")
-EXAMPLES = sorted((REPOSITORY / "examples" / "python").glob("*.py"))
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.py"))
 
 
 def lines_of(text):

@@ -272,6 +272,36 @@ def test_R6_a_buffer_that_nobody_knows_is_refused_by_name(small):
     assert all(tensor.is_meta for tensor in models.tensors(model).values())
 
 
+def test_R15_one_buffer_without_a_value_leaves_the_weights_alone(small):
+    """Others then empty the whole model, and lose what was loaded."""
+    model = real()
+    model.softcap = torch.empty((), device="meta")
+    before = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in models.tensors(model).items()}
+    with pytest.raises(lading.LadingError) as refusal:
+        lading.materialize(model, small, device="cpu")
+    assert list(refusal.value.tensors) == ["softcap"] and not lading.is_incomplete(model)
+    for name, tensor in models.tensors(model).items():
+        pointer, value = before[name]
+        assert tensor.data_ptr() == pointer and (tensor.is_meta or torch.equal(tensor, value)), name
+
+
+def test_R60_in_whatever_order_modules_are_filled(tmp_path, small):
+    """What is loaded, derived and initialised: parts in any order give the digests of the whole."""
+    path = edited(tmp_path, small, lambda state: state.pop("blocks.1.up.weight"))
+    found = []
+    for order in ((), (0, 1, 2), (2, 0, 1), (1, 2, 0)):
+        model = skeleton(models.small(is_tied=False))
+        rest, blocks, embed = nn.Module(), nn.Module(), nn.Module()
+        rest.softcap = nn.Buffer(model.softcap, persistent=False)
+        rest.head, blocks.blocks, embed.embed = model.head, model.blocks, model.embed
+        parts = [(rest, blocks, embed)[place] for place in order] or model
+        missing = ["blocks.1.up.weight", "head.weight"]
+        report = lading.materialize(parts, path, device="cpu", allow_missing=missing)
+        found.append({name: tensor.digest for name, tensor in report.tensors.items()})
+    assert len(found[0]) > 15 and all(found[0].values())
+    assert all(digests == found[0] for digests in found)
+
+
 def test_recipes_of_the_user(small):
     with torch.device("meta"):
         model = models.MODELS["small"]()

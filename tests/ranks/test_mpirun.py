@@ -1,0 +1,91 @@
+"""`mpirun -n 4 lading load`: four processes, a rank each, do what one process does for all four, or all refuse alike."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+RANKS = 4
+DEADLINE_S = 30
+LAYOUT = ("--mesh", f"dp={RANKS}", "--strategy", "fsdp2")
+
+
+@pytest.fixture(scope="module")
+def mpirun(lading):
+    """Runs the command on all ranks; a shell on each of them may say which checkpoint it gets."""
+    command = shutil.which("mpirun")
+    if command is None:
+        pytest.skip("there is no mpirun (Debian: openmpi-bin)")
+    part = os.environ.get("LADING_MPI_PLUGIN", Path(lading.command).parent / "liblading_mpi.so")
+    if not os.path.exists(part):
+        pytest.skip(f"{part} is missing: lading was built without MPI (Debian: libopenmpi-dev)")
+
+    def run(*arguments, script='exec "$@"'):
+        environment = lading.environment() | {
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "LADING_MPI_PLUGIN": str(part),
+            "PATH": os.environ["PATH"],
+        }
+        each = ["sh", "-c", script, "sh", str(lading.command), *map(str, arguments)]
+        done = subprocess.run(
+            [command, "--oversubscribe", "-n", str(RANKS), *each],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(lading):
+    def call(*arguments):
+        argv = [lading.command, *map(str, arguments)]
+        done = subprocess.run(argv, env=lading.environment(), capture_output=True, text=True, timeout=DEADLINE_S)
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mpirun")
+    tensors = {"w": np.arange(44, dtype=np.float32).reshape(11, 4), "v": np.ones(3, np.float32)}
+    for name, state in (("same", tensors), ("other", {**tensors, "v": np.ones(3, np.float16)})):
+        (folder / name).mkdir()
+        save_file(state, folder / name / "model.safetensors")
+    return folder
+
+
+def test_R44_four_processes_load_what_one_does(run, mpirun, checkpoints):
+    one, together = checkpoints / "one.json", checkpoints / "together"
+    together.mkdir()
+    code, _, error = run("load", checkpoints / "same", *LAYOUT, "--ledger", one)
+    assert code == 0, error
+    code, _, error = mpirun("load", checkpoints / "same", *LAYOUT, "--ledger", together / "ledger.json")
+    assert code == 0, error
+    assert sorted(path.name for path in together.iterdir()) == [f"ledger.rank{rank}.json" for rank in range(RANKS)]
+    code, out, error = run("diff", one, together)
+    assert code == 0 and "equal: 2 tensors" in out, error
+
+
+def test_R44_a_rank_with_another_checkpoint_is_refused_by_all(mpirun, checkpoints):
+    """The last argument is the folder: on rank 2 it is another one."""
+    script = (
+        f'if [ "$OMPI_COMM_WORLD_RANK" = 2 ]; then at={checkpoints}/other; else at={checkpoints}/same; fi\n'
+        f'exec "$@" "$at" 2> {checkpoints}/said.$OMPI_COMM_WORLD_RANK'
+    )
+    code, _, _ = mpirun("load", *LAYOUT, script=script)
+    assert code != 0
+    texts = {(checkpoints / f"said.{rank}").read_text() for rank in range(RANKS)}
+    assert len(texts) == 1, texts
+    (text,) = texts
+    assert text.startswith("failed: ") and "error id " in text
+    assert 'tensor "v": the ranks do not have the same checkpoint: dtype; found F32 on ranks 0-1, 3; F16 on rank 2' in text
