@@ -29,15 +29,16 @@ def plugin():
 
 
 def prepare(model, device):
-    """The model, sharded, and its optimizer, which accelerate wants to see at the same time."""
     if device == "cuda":
-        return Accelerator(fsdp_plugin=plugin()).prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+        # accelerate insists on an optimizer, and gives it the sharded parameters by their old addresses. On meta these
+        # are all alike, so this one is thrown away: make yours once the model is filled.
+        return Accelerator(fsdp_plugin=plugin()).prepare(model, torch.optim.SGD(model.parameters()))[0]
     from types import SimpleNamespace
 
     from accelerate.utils.fsdp_utils import fsdp2_prepare_model
     from torch.distributed.device_mesh import init_device_mesh
 
-    model = fsdp2_prepare_model(
+    return fsdp2_prepare_model(
         SimpleNamespace(
             state=SimpleNamespace(fsdp_plugin=plugin()),
             mixed_precision="no",
@@ -48,22 +49,21 @@ def prepare(model, device):
         ),
         model,
     )
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
 def load(path, device):
     with lading.skeleton():
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=torch.float32)
-    model, optimizer = prepare(model, device)
-    lading.materialize(model, path, progress=False)  # parameters stay the objects that the optimizer knows
-    return model, optimizer
+    model = prepare(model, device)
+    lading.materialize(model, path, progress=False)
+    return model
 
 
 def main(load=load):
     os.environ.setdefault("FSDP_VERSION", "2")
     device = start()
     with shared_folder(make_tiny) as path:
-        return say(train(*load(path, device), device=device))
+        return say(train(load(path, device), device=device))
 
 
 if __name__ == "__main__":

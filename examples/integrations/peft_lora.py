@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from peft import LoraConfig, get_peft_model
 from torch.distributed.fsdp import fully_shard
-from training import make_tiny, say, shared_folder, start, train
+from training import make_tiny, say, shared_folder, start, this_device, train
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import lading
@@ -24,6 +24,7 @@ def with_adapters(model):
 def load(path, device):
     with lading.skeleton():
         model = with_adapters(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path), dtype=torch.float32))
+    device = this_device(device)
     if dist.is_initialized():
         for layer in model.get_base_model().model.layers:
             fully_shard(layer)

@@ -7,7 +7,7 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-from training import BATCH, STEPS, batches, make_tiny, say, shard, shared_folder, start
+from training import BATCH, STEPS, batches, make_tiny, say, shard, shared_folder, start, this_device
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import lading
@@ -18,7 +18,7 @@ def load(path, device):
         model = lading.from_pretrained(path, parallelize=shard, dtype=torch.float32, progress=False)
         model._is_accelerate_prepared = True  # accelerate, which Trainer asks, would wrap it once more
         return model
-    return lading.from_pretrained(path, device=device, dtype=torch.float32, progress=False)
+    return lading.from_pretrained(path, device=this_device(device), dtype=torch.float32, progress=False)
 
 
 class Losses(TrainerCallback):
@@ -37,8 +37,8 @@ def main(load=load):
     with shared_folder(make_tiny) as path, tempfile.TemporaryDirectory() as output:
         model = load(path, device)
         arguments = TrainingArguments(
-            output_dir=output, max_steps=STEPS, per_device_train_batch_size=BATCH // ranks, learning_rate=1e-3, logging_steps=1,
-            lr_scheduler_type="constant", weight_decay=0.01, max_grad_norm=0.0, report_to=[], save_strategy="no",
+            output_dir=output, max_steps=STEPS, per_device_train_batch_size=BATCH // ranks, learning_rate=1e-3,
+            logging_steps=1, lr_scheduler_type="constant", weight_decay=0.01, max_grad_norm=0.0, report_to=[], save_strategy="no",
             disable_tqdm=True, use_cpu=device == "cpu", dataloader_pin_memory=False, seed=1,
         )  # fmt: skip
         losses = Losses()

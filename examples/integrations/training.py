@@ -7,7 +7,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
-from common import shared_folder, start, wait_for_all  # noqa: E402, F401
+from common import shared_folder, start, this_device  # noqa: E402, F401
 
 STEPS, BATCH, LENGTH, WORDS = 20, 4, 12, 97
 

@@ -53,6 +53,11 @@ def start():
     return kind
 
 
+def this_device(kind):
+    """Of one process: with its number, since a bare "cuda" says nothing about which one (R34)."""
+    return kind if kind == "cpu" else f"cuda:{torch.cuda.current_device()}"
+
+
 @contextlib.contextmanager
 def shared_folder(write):
     """A temporary folder that all ranks see. The first rank calls `write(folder)` before anybody goes on."""

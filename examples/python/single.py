@@ -3,11 +3,11 @@
 python examples/python/single.py
 """
 
-from common import Model, compare, sample, start
+from common import Model, compare, sample, start, this_device
 
 import lading
 
-device = start()
+device = this_device(start())
 with sample(device) as (checkpoint, trained):
     with lading.skeleton():  # no memory, and what the constructor does is recorded
         model = Model()

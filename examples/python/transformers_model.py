@@ -8,7 +8,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from common import shared_folder, start
+from common import shared_folder, start, this_device
 from torch.distributed.fsdp import fully_shard
 
 import lading
@@ -27,7 +27,7 @@ def shard(model):
     fully_shard(model)
 
 
-device = start()
+device = this_device(start())
 with shared_folder(make_tiny) as tiny:
     path = sys.argv[1] if len(sys.argv) > 1 else tiny
     if dist.is_initialized():

@@ -14,17 +14,19 @@ One process alone has an `Agreement` too, which asks nobody. Messages are JSON. 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
 import itertools
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .errors import LadingError, Problem
 
+TIMEOUT_S = 600.0  # for ranks that come late
 _GRACE_S = 10.0  # beyond the first rank's deadline: its verdict says more than "no answer"
 _CLOCK_S = 0.5  # by which a store's clock may be before ours
 _ANOTHER_RANK = 7  # exit code
@@ -46,7 +48,7 @@ class Agreement:
         return len(self.ranks)
 
     @classmethod
-    def of(cls, group: Any = None, timeout_s: float = 300.0) -> Agreement:
+    def of(cls, group: Any = None, timeout_s: float = TIMEOUT_S) -> Agreement:
         """Of a process group; None is the default one, or this process alone where there is none. False: alone."""
         import torch.distributed as dist
 
@@ -251,3 +253,44 @@ def _ranges(ranks: Sequence[int]) -> str:
         else:
             parts.append([rank, rank])
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+# ---- steps
+
+
+class Step:
+    """What a rank says at the end of a step, which fields must be the same everywhere, and what all of them said."""
+
+    def __init__(self) -> None:
+        self.message: dict[str, Any] = {}
+        self.must_match: list[str] = []
+        self.answers: list[dict[str, Any]] = []
+
+
+@contextlib.contextmanager
+def agreed(ranks: Agreement, name: str) -> Iterator[Step]:
+    """What is done inside, all ranks do; then they agree on it. A rank that fails tells the others, who would wait.
+
+    with agreed(ranks, "the plan") as step:
+        step.message = {"digest": digest}
+        step.must_match = ["digest"]
+    """
+    step = Step()
+    try:
+        yield step
+    except BaseException as error:
+        if ranks.size == 1:
+            raise
+        failure = error if isinstance(error, LadingError) else LadingError(_as_problem(error))
+        try:
+            ranks.exchange(name, step.message, failure=failure)
+        except LadingError as agreed:
+            if isinstance(error, Exception):
+                raise agreed from error
+        raise
+    step.answers = ranks.exchange(name, step.message, must_match=step.must_match)
+
+
+def _as_problem(error: BaseException) -> Problem:
+    code = "cancelled" if isinstance(error, KeyboardInterrupt) else "internal"
+    return Problem(code, f"{type(error).__name__}: {error}".rstrip(": "))

@@ -20,19 +20,18 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .agreement import Agreement
+from .agreement import TIMEOUT_S, Agreement
 from .audit_parts import Difference, difference, digest, flat_parts, is_flat, part_like, place_of, why_not_judged
 from .audit_twin import Made, constructed
 from .audit_values import Expected, Wanted
 from .conversion import Conversion, conversion_of
 from .devices import rank_device
 from .errors import LadingError, Problem
-from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry, take_inventory
+from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry, parts_of, take_inventory
 from .options import Options
 from .placements import Placements, is_elsewhere, is_foreign, local_of, read_placements
 from .recording import SkeletonError
 
-TIMEOUT_S = 600.0
 _SHOWN = 40
 _Result = TypeVar("_Result")
 
@@ -130,7 +129,7 @@ def audit(
     """
     if raise_on not in (None, "error", "warning"):
         raise ValueError(f'raise_on is {raise_on!r}; it should be None, "error" or "warning"')
-    parts = [model] if isinstance(model, nn.Module) else list(model)
+    parts = parts_of(model)
     twins = [] if like is None else [like] if isinstance(like, nn.Module) else list(like)
     options = Options.of(
         device=device,

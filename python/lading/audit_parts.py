@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from . import zero3
+from .bits import bytes_of
 from .fsdp1 import FlatMember
 from .placements import is_dtensor
 
@@ -107,7 +108,7 @@ def difference(wanted: torch.Tensor, there: torch.Tensor, where: str = "") -> Di
         return Difference("dtype", "its dtype", _short(wanted.dtype), _short(there.dtype))
     if wanted.numel() == 0:
         return None
-    differs = (_bytes(wanted) != _bytes(there)).view(-1, wanted.element_size()).any(dim=1)
+    differs = (bytes_of(wanted) != bytes_of(there)).view(-1, wanted.element_size()).any(dim=1)
     count = int(differs.sum())
     if count == 0:
         return None
@@ -123,19 +124,14 @@ def difference(wanted: torch.Tensor, there: torch.Tensor, where: str = "") -> Di
 
 def digest(tensor: torch.Tensor) -> str:
     """Of the bits and the dtype: replicas have the same."""
-    return hashlib.blake2b(_bytes(tensor).numpy().tobytes() + str(tensor.dtype).encode(), digest_size=12).hexdigest()
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8) if plain.numel() else torch.empty(0, dtype=torch.uint8)
+    return hashlib.blake2b(bytes_of(tensor).numpy().tobytes() + str(tensor.dtype).encode(), digest_size=12).hexdigest()
 
 
 def _rounded_to(wanted: torch.Tensor, there: torch.Tensor) -> str:
     for dtype in (torch.bfloat16, torch.float16):
         if wanted.dtype.is_floating_point and wanted.dtype.itemsize > dtype.itemsize:
             rounded = wanted.to(dtype).to(wanted.dtype)
-            if torch.equal(_bytes(rounded), _bytes(there)):
+            if torch.equal(bytes_of(rounded), bytes_of(there)):
                 return _short(dtype)
     return ""
 

@@ -18,8 +18,8 @@ import torch
 class Computed:
     """`function` gets the loaded tensors named `inputs`, whole and in this order, and gives the value, whole.
 
-        head = lading.Computed(lambda kept: verifier_head[kept], "t2d")
-        lading.materialize(draft, "path/to/checkpoint", recipes={"lm_head.weight": head})
+    head = lading.Computed(lambda kept: verifier_head[kept], "t2d")
+    lading.materialize(draft, "path/to/checkpoint", recipes={"lm_head.weight": head})
     """
 
     def __init__(self, function: Callable[..., torch.Tensor], *inputs: str) -> None:

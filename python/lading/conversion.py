@@ -58,12 +58,7 @@ class Conversion:
 
 def conversion_of(parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry] | None = None) -> Conversion:
     """What is known about these parts of a model, whose inventory this is, and this checkpoint."""
-    try:
-        huggingface = importlib.import_module(".huggingface", __package__)
-    except ModuleNotFoundError as error:
-        if error.name != f"{__package__}.huggingface":
-            raise
-        return Conversion()
+    huggingface = importlib.import_module(".huggingface", __package__)
     peft = importlib.import_module(".peft", __package__)
     described: Conversion | None = huggingface.describe(
         parts[0] if len(parts) == 1 else list(parts), checkpoint, entries

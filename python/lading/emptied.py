@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from . import fsdp1
+from .bits import same_bits
 from .errors import Problem
 from .inventory import ATTRIBUTE, NON_PERSISTENT, PARAMETER, Entry
 from .patterns import matches
@@ -63,8 +64,4 @@ def _is_changed(entry: Entry) -> bool:
         wanted = value_of(snapshot.operand, Seeds())
     except SkeletonError:  # the constructor gave it no value either
         return False
-    return not torch.equal(_bits(wanted), _bits(entry.value.detach().cpu()))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0, dtype=torch.uint8)
+    return not same_bits(wanted, entry.value)

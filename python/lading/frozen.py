@@ -18,7 +18,7 @@ from . import huggingface
 from .dtypes import requested_dtype, torch_dtype
 from .errors import LadingError, Problem
 from .huggingface_view import Library, View, original_class
-from .inventory import NON_PERSISTENT, Entry, take_inventory
+from .inventory import NON_PERSISTENT, Entry, parts_of, take_inventory
 from .options import Options
 from .placements import fsdp_states, is_dtensor
 from .resolving import TensorDTypes, resolve
@@ -49,7 +49,7 @@ def cast_frozen(
     Returns:
         The names that were cast, and what to.
     """
-    parts = [model] if isinstance(model, nn.Module) else list(model)
+    parts = parts_of(model)
     dtype = torch_dtype(requested_dtype(compute_dtype))
     options = Options.of(
         device=None, dtype="auto", cast="promote", compute_dtype=dtype, pins=pins, strict=True,

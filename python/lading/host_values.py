@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .bits import same_bits
 from .computed import Computed
 from .errors import LadingError, Problem
 from .fsdp1 import FlatMember, flat_members
@@ -240,15 +241,7 @@ def _run_twice(
             return {}
         runs.append(stand_in.values())
     first, second = runs
-    return {name: value for name, value in first.items() if name in second and _same_bits(value, second[name])}
-
-
-def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
-    if one.shape != two.shape or one.dtype != two.dtype:
-        return False
-    return one.numel() == 0 or torch.equal(
-        one.contiguous().view(-1).view(torch.uint8), two.contiguous().view(-1).view(torch.uint8)
-    )
+    return {name: value for name, value in first.items() if name in second and same_bits(value, second[name])}
 
 
 class _StandIn:

@@ -28,7 +28,7 @@ from .dtypes import requested_dtype, torch_dtype
 from .errors import LadingError, Problem
 from .huggingface_trace import NotMoving, Trace
 from .huggingface_view import Library, View, original_class, original_classes
-from .inventory import NON_PERSISTENT, Entry
+from .inventory import NON_PERSISTENT, Entry, parts_of
 from .inventory_json import dtype_name, skeleton_json
 from .zero3 import transformers_without_zero3
 
@@ -54,7 +54,7 @@ def describe(
     library = Library.find()
     if library is None:
         return None
-    parts = [model] if isinstance(model, nn.Module) else list(model)
+    parts = parts_of(model)
     view = View.of(parts, library, entries)
     if view is None:
         return None
@@ -64,7 +64,7 @@ def describe(
     rules, notes = _mapping_rules(view, catalog, library)
     architecture = _other_architecture(view, folder)
     if architecture and (view.state.keys() - rules.targets or catalog.keys() - rules.used):
-        whole = _whole_model(view, architecture, location, library)
+        whole = _whole_model(view, architecture, folder, library)
         if whole is not None:
             found, of_whole = _mapping_rules(whole, catalog, library)
             if len(found.made) >= len(rules.made):
@@ -91,7 +91,7 @@ def describe(
 def declarations(model: nn.Module | Sequence[nn.Module]) -> Conversion | None:
     """What the model alone declares, without a checkpoint: pins and ties."""
     library = Library.find()
-    view = View.of([model] if isinstance(model, nn.Module) else list(model), library) if library is not None else None
+    view = View.of(parts_of(model), library) if library is not None else None
     if library is None or view is None:
         return None
     return Conversion(pins=_pins(view, library), ties=_ties(view))
@@ -275,7 +275,7 @@ def _other_architecture(view: View, folder: Path) -> str:
 # ---- a part of a composite
 
 
-def _whole_model(view: View, architecture: str, location: str, library: Library) -> View | None:
+def _whole_model(view: View, architecture: str, folder: Path, library: Library) -> View | None:
     """The checkpoint's own model, built on meta, in which the tensors of this model have this model's names, and the
     others none. None if this model is not in it, or more than once."""
     import transformers
@@ -283,7 +283,7 @@ def _whole_model(view: View, architecture: str, location: str, library: Library)
     cls = getattr(transformers, architecture, None)
     if cls is None:
         return None
-    config = transformers.AutoConfig.from_pretrained(location, trust_remote_code=False)
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
     with torch.device("meta"):
         model = cls(config)
     pairs = _pairs(view, model)

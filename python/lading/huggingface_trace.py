@@ -170,9 +170,7 @@ def _select(of: Any, operand: Any, outputs: Any, bound: dict[str, Any]) -> list[
 
 def _unbind(of: Any, operand: Any, outputs: Any, bound: dict[str, Any]) -> list[Expression]:
     dim = bound["dim"] % operand.dim()
-    return [
-        _reshaped_as(_cut(of, operand, dim, place, place + 1), [part])[0] for place, part in enumerate(outputs)
-    ]
+    return [_reshaped_as(_cut(of, operand, dim, place, place + 1), [part])[0] for place, part in enumerate(outputs)]
 
 
 def _reshaped_as(of: Any, outputs: Sequence[torch.Tensor]) -> list[Expression]:

@@ -71,9 +71,7 @@ class Library:
 
 
 def _unknown_version(version: str, error: Exception) -> LadingError:
-    message = (
-        f"transformers {version} does not say how its checkpoints are read in the way that lading knows ({error})"
-    )
+    message = f"transformers {version} does not say how its checkpoints are read in the way that lading knows ({error})"
     remedy = f"Versions {KNOWN_VERSIONS} of transformers do"
     return LadingError(Problem("transformers_version", message, remedy=remedy), stage="documents", exit_code=4)
 
@@ -112,7 +110,7 @@ class View:
         self.state: dict[str, tuple[int, ...]] = {}  # what a state dict has, as shapes
         self.adapters: list[str] = []
         for name, entry in entries:  # None: an adapter's
-            plain = None if name is None else _without_adapters(name)
+            plain = name
             if plain is None:
                 self.adapters.append(entry.name)
                 continue
@@ -147,8 +145,3 @@ class View:
         return torch.empty(self.state[name], device="meta")
 
     get_parameter_or_buffer = get_parameter
-
-
-def _without_adapters(name: str) -> str | None:
-    """The name, or None of a LoRA matrix that somebody put into the model without PEFT."""
-    return None if any(part.startswith("lora_") for part in name.split(".")) else name

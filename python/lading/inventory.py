@@ -127,14 +127,22 @@ class Entry:
             raise error.at(self.name) from error.__cause__
 
 
+def parts_of(model: Any) -> list[nn.Module]:
+    """A model, or a model in parts, as a list of modules. Or TypeError."""
+    parts = [model] if isinstance(model, nn.Module) else list(model) if isinstance(model, list | tuple) else []
+    if not parts or not all(isinstance(part, nn.Module) for part in parts):
+        raise TypeError(f"model should be a torch.nn.Module or a list of them, and is a {type(model).__name__}")
+    return parts
+
+
 def take_inventory(model: nn.Module | Sequence[nn.Module]) -> list[Entry]:
     """Every tensor of a model, or of its parts, sorted by name.
 
-        for entry in lading.take_inventory(model):
-            print(entry.name, entry.kind, entry.shape)
+    for entry in lading.take_inventory(model):
+        print(entry.name, entry.kind, entry.shape)
     """
     entries: dict[str, Entry] = {}
-    for part in [model] if isinstance(model, nn.Module) else model:
+    for part in parts_of(model):
         for entry in _entries(part):
             known = entries.setdefault(entry.name, entry)
             if known is not entry and known.value is not entry.value:

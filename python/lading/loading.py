@@ -19,30 +19,31 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import _engine, fsdp1, peft, skeleton_recorder, zero3
-from .agreement import Agreement
+from . import _engine, fsdp1, peft, zero3
+from .agreement import TIMEOUT_S, Agreement, agreed
 from .allocate import IN_PLACE, Slot, attach, is_made_with, make_slots
 from .conversion import Conversion, conversion_of
 from .devices import rank_device
+from .dtypes import torch_dtype
 from .emptied import emptied, mark_loaded
 from .errors import LadingError, Problem
 from .host_values import HostValues, Recipe
-from .inventory import Entry, take_inventory
+from .inventory import Entry, parts_of, take_inventory
 from .inventory_json import dtype_name, skeleton_document
-from .options import Options
+from .options import POLICY_FIELDS, Options
 from .patterns import matches
 from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
 from .recording import SkeletonError
 from .report import LoadedTensor, Report
+from .skeleton_recorder import is_recording
 from .stages import Origin, joined
 
-TIMEOUT_S = 600.0
 _BAR_DELAY_S = 0.5
 
 _INCOMPLETE = "_lading_incomplete"
@@ -132,43 +133,40 @@ def materialize(
         LadingError: everything that is wrong, in one message. Unless its `begun` is True the model is as it was.
     """
     began = time.perf_counter()
-    options = Options.of(
-        device=device,
-        dtype=dtype,
-        cast=cast,
-        compute_dtype=compute_dtype,
-        compute_record=compute_record,
-        pins=pins,
-        subtree_dtypes=subtree_dtypes,
-        strict=strict,
-        allow_missing=allow_missing,
-        allow_unexpected=allow_unexpected,
-        allow_mismatch=allow_mismatch,
-        keep=keep,
-        external=external,
-        recipes=recipes,
-        adapter=adapter,
-        whole=whole,
-        ties=ties,
-        seed=seed,
-        verify=verify,
-        budget=budget,
-    )
-    parts = [model] if isinstance(model, nn.Module) else list(model)
-    if not parts or not all(isinstance(part, nn.Module) for part in parts):
-        raise TypeError("model should be a torch.nn.Module, or a list of them")
-    if getattr(skeleton_recorder._active, "recording", None) is not None:
-        raise RuntimeError(
-            "materialize was called under lading.skeleton(), where nothing has memory: call it after the block"
-        )
     ranks = Agreement.of(group, timeout)
-    location = os.fspath(checkpoint)
-
     prepared: _Prepared | None = None
-    with _failing(ranks, "the model") as step:
+    with agreed(ranks, "the model") as step:
+        options = Options.of(
+            device=device,
+            dtype=dtype,
+            cast=cast,
+            compute_dtype=compute_dtype,
+            compute_record=compute_record,
+            pins=pins,
+            subtree_dtypes=subtree_dtypes,
+            strict=strict,
+            allow_missing=allow_missing,
+            allow_unexpected=allow_unexpected,
+            allow_mismatch=allow_mismatch,
+            keep=keep,
+            external=external,
+            recipes=recipes,
+            adapter=adapter,
+            whole=whole,
+            ties=ties,
+            seed=seed,
+            verify=verify,
+            budget=budget,
+        )
+        if is_recording():
+            raise RuntimeError(
+                "materialize was called under lading.skeleton(), where nothing has memory: call it after the block"
+            )
+        parts = parts_of(model)
+        location = os.fspath(checkpoint)
         prepared = _prepare(parts, location, options, ranks)
         step.message = _facts(prepared, options, location)
-        step.must_match = ["version", "policy", "mapping"]
+        step.must_match = ["version", *(f"policy: {name}" for name in POLICY_FIELDS), "mapping"]
     assert prepared is not None
     devices = [message["device"] for message in step.answers]
 
@@ -177,7 +175,7 @@ def materialize(
 
     plan: _engine.Plan | None = None
     slots: list[Slot] = []
-    with _failing(ranks, "the plan") as step:
+    with agreed(ranks, "the plan") as step:
         plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared.conversion.problems)
         slots = _checked_slots(plan, prepared)
         step.message = {"plan digest": plan.answer["plan_digest"]}
@@ -187,7 +185,7 @@ def materialize(
     loaded: _engine.Report | None = None
     writes = any(slot.how == IN_PLACE for slot in slots)
     try:
-        with _failing(ranks, "what was loaded") as step:
+        with agreed(ranks, "what was loaded") as step:
             step.message = {"wrote": False}
             loaded = _load(plan, slots, prepared, shows_progress=progress and ranks.rank == 0)
             step.message = {"wrote": writes}
@@ -207,14 +205,14 @@ def materialize(
     _mark(parts, None)
     mark_loaded(parts)
     mark_initialised(parts)
-    return _report(plan, loaded, prepared, ranks, verification, time.perf_counter() - began)
+    return _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
 
 
 def is_incomplete(model: nn.Module) -> str:
     """Why a model may not be used: a load into memory that was already there began and failed. "" if it may.
 
-        if why := lading.is_incomplete(model):
-            raise SystemExit(why)
+    if why := lading.is_incomplete(model):
+        raise SystemExit(why)
     """
     return getattr(model, _INCOMPLETE, "")
 
@@ -241,7 +239,8 @@ def _prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agr
             raise LadingError(placements.problems, stage="documents", exit_code=4)
         device, note = rank_device(options.device, placements, entries)
         conversion = conversion_of(origin.parts, location, origin.entries)
-        values = HostValues(origin.parts, origin.held, external=options.external, recipes=options.recipes, seed=options.seed)
+        given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
+        values = HostValues(origin.parts, origin.held, **given)
         restored = zero3.restored(parts, held, values)
         values.hand_in(restored.values)
         conversion.constructed_dtypes |= restored.dtypes
@@ -286,18 +285,39 @@ def _skeleton(
 
 def _facts(prepared: _Prepared, options: Options, location: str) -> dict[str, Any]:
     """What ranks must have in common, beside the model. The budget may differ, and where files are mounted."""
-    policy = {name: value for name, value in options.policy(prepared.conversion).items() if name != "budget_bytes"}
+    policy = options.policy(prepared.conversion)
     return {
         "version": _engine.version(),
         "device": str(prepared.device),
-        "policy": _digest(policy),
+        **{f"policy: {name}": _said(policy.get(name)) for name in POLICY_FIELDS},
         "mapping": _digest(prepared.conversion.mapping_document()),
         "checkpoint": location,
     }
 
 
+def _said(value: Any) -> str:
+    """As it is, or if that is long its digest."""
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) < 80 else _digest(value)
+
+
 def _digest(document: Any) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _kept_wide(plan: _engine.Plan, options: Options) -> list[str]:
+    """A request that the files' own dtypes outdo is easily taken for one that was heard."""
+    if options.dtype == "auto" or options.cast != "promote":
+        return []
+    wide = {one.dtype for one in plan.destinations if one.provenance == "file"} - {options.dtype}
+    asked = torch_dtype(options.dtype)
+    wide = {
+        name for name in wide if torch_dtype(name).is_floating_point and torch_dtype(name).itemsize > asked.itemsize
+    }
+    kept = sum(one.dtype in wide for one in plan.destinations)
+    if not kept:
+        return []
+    return [f'{options.dtype} was asked for; {kept} tensors stay {", ".join(sorted(wide))} (R23). cast="exact" rounds']
 
 
 def _request(prepared: _Prepared, options: Options, location: str, devices: list[str], rank: int) -> dict[str, Any]:
@@ -410,40 +430,6 @@ def _new_bar() -> Any:
     return tqdm(unit="B", unit_scale=True, desc="lading", leave=False)
 
 
-# ---- agreement
-
-
-class _Step:
-    def __init__(self) -> None:
-        self.message: dict[str, Any] = {}
-        self.must_match: list[str] = []
-        self.answers: list[dict[str, Any]] = []
-
-
-@contextlib.contextmanager
-def _failing(ranks: Agreement, name: str) -> Iterator[_Step]:
-    """What is done inside, all ranks do; then they agree on it. A rank that fails tells the others, who would wait."""
-    step = _Step()
-    try:
-        yield step
-    except BaseException as error:
-        if ranks.size == 1:
-            raise
-        failure = error if isinstance(error, LadingError) else LadingError(_as_problem(error))
-        try:
-            ranks.exchange(name, step.message, failure=failure)
-        except LadingError as agreed:
-            if isinstance(error, Exception):
-                raise agreed from error
-        raise
-    step.answers = ranks.exchange(name, step.message, must_match=step.must_match)
-
-
-def _as_problem(error: BaseException) -> Problem:
-    code = "cancelled" if isinstance(error, KeyboardInterrupt) else "internal"
-    return Problem(code, f"{type(error).__name__}: {error}".rstrip(": "))
-
-
 # ---- afterwards
 
 
@@ -473,6 +459,7 @@ def _report(
     plan: _engine.Plan,
     loaded: _engine.Report,
     prepared: _Prepared,
+    options: Options,
     ranks: Agreement,
     verification: dict[str, Any] | None,
     seconds: float,
@@ -495,7 +482,7 @@ def _report(
         planning_seconds=answer["planning_seconds"],
         loading_seconds=answer["loading_seconds"],
         total_seconds=seconds,
-        notes=(*prepared.notes, *loaded.notes),
+        notes=(*prepared.notes, *_kept_wide(plan, options), *loaded.notes),
         warnings=(*plan.warnings, *(warning for warning in loaded.warnings if warning not in plan.warnings)),
         verification=verification,
         _engine_report=loaded,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from .computed import Computed
 from .conversion import Conversion
 from .dtypes import requested_dtype
 
@@ -14,6 +15,11 @@ _UNASKED = {
     "compute_record": "checkpoint", "pins": (), "subtree_dtypes": None,
 }  # fmt: skip
 _UNASKED |= {"adapter": None, "whole": None}
+# Of the policy document: what must be the same on every rank. The budget may differ.
+POLICY_FIELDS = (
+    "dtype", "cast", "ties", "seed", "unexpected", "compute_dtype", "compute_record", "pins", "allow_missing",
+    "allow_unexpected", "allow_mismatch", "keep", "external", "subtree_dtypes",
+)  # fmt: skip
 _CASTS = ("promote", "exact", "destination")
 _RECORDS = ("checkpoint", "ignore")
 _STRONG = "float16_and_bfloat16"
@@ -64,6 +70,9 @@ class Options:
         subtrees = given["subtree_dtypes"] or {}
         given["subtree_dtypes"] = {module: requested_dtype(dtype) for module, dtype in subtrees.items()}
         given["external"], given["recipes"] = dict(given["external"] or {}), dict(given["recipes"] or {})
+        for pattern, recipe in given["recipes"].items():
+            if not callable(recipe) and not isinstance(recipe, Computed):
+                raise TypeError(f"the recipe of {pattern!r} should be a function of module and name, or Computed")
         return cls(**given)
 
     def spoken_for(self) -> list[str]:

@@ -64,9 +64,16 @@ def _config(location: str, trust_remote_code: bool, cls: type[nn.Module] | None 
     from transformers import AutoConfig
 
     own = getattr(cls, "config_class", None)
-    if own is not None:
-        return own.from_pretrained(location)
-    return AutoConfig.from_pretrained(location, trust_remote_code=trust_remote_code)
+    folder = os.path.dirname(location) or "." if os.path.isfile(location) else location
+    try:
+        if own is not None:
+            return own.from_pretrained(folder, local_files_only=True)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
+    except (OSError, ValueError) as error:
+        message = f"no config of a model could be read: {str(error).splitlines()[0]}"
+        remedy = "Nothing is downloaded: name a folder, or a repository that is in the Hugging Face cache"
+        problem = Problem("not_found", message, file=location, remedy=remedy)
+        raise LadingError(problem, stage="checkpoint", exit_code=3) from error
 
 
 def _class_of(location: str, config: Any) -> type[nn.Module]:
@@ -77,7 +84,6 @@ def _class_of(location: str, config: Any) -> type[nn.Module]:
         found = getattr(transformers, name, None)
         if found is not None:
             return found
-    message = (
-        f"the config of {location} names {', '.join(names) or 'no architecture'}, which this transformers does not have"
-    )
+    which = f"names {', '.join(names)}, which this transformers does not have" if names else "names no architecture"
+    message = f"the config of {location} {which}"
     raise LadingError(Problem("not_found", message, remedy="Pass cls="), stage="request", exit_code=2)

@@ -34,9 +34,9 @@ _FILLS: dict[str, float | int] = {
 class Recipe:
     """As in docs/schema/skeleton.md. The fields that belong to `kind` are set, the others None.
 
-        with lading.skeleton():
-            norm = nn.LayerNorm(8)
-        lading.recipe_of(norm.weight)                       # Recipe(kind="fill", value=1.0)
+    with lading.skeleton():
+        norm = nn.LayerNorm(8)
+    lading.recipe_of(norm.weight)                       # Recipe(kind="fill", value=1.0)
     """
 
     kind: str  # fill, uniform, normal, truncated_normal, host

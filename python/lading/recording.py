@@ -42,10 +42,10 @@ _snapshots: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Snapshot]] = we
 class SkeletonError(LadingError):
     """A value that cannot be derived. `code` is a stable word; `op` and `tensor` say where, as far as it is known.
 
-        try:
-            lading.derive(model.mask)
-        except lading.SkeletonError as error:
-            print(error.code, error)
+    try:
+        lading.derive(model.mask)
+    except lading.SkeletonError as error:
+        print(error.code, error)
     """
 
     def __init__(self, code: str, message: str, *, op: str = "", tensor: str = "") -> None:
@@ -219,9 +219,9 @@ def _write_count(tensor: torch.Tensor) -> int:
 class Recording:
     """What one `lading.skeleton()` recorded. `seed` is for random values that the constructor itself looked at.
 
-        with lading.skeleton() as recording:
-            model = Model()
-        assert lading.recording_of(model.weight) is recording
+    with lading.skeleton() as recording:
+        model = Model()
+    assert lading.recording_of(model.weight) is recording
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -351,16 +351,11 @@ def constant(tensor: torch.Tensor, recording: Recording, *, owned: bool) -> torc
 def recording_of(tensor: torch.Tensor) -> Recording | None:
     """The recording that a tensor's storage was made in, or None.
 
-        if lading.recording_of(model.mask) is not None:     # built under lading.skeleton()
-            value = lading.derive(model.mask)
+    if lading.recording_of(model.mask) is not None:     # built under lading.skeleton()
+        value = lading.derive(model.mask)
     """
     cell = cell_of(tensor)
     return cell.recording if cell is not None else None
-
-
-def forget(module: torch.nn.Module) -> None:
-    """Lets go of what is remembered of a module, and of the ops and real tensors that only this remembers."""
-    _snapshots.pop(module, None)
 
 
 def snapshot_of(module: torch.nn.Module, name: str) -> Snapshot | None:

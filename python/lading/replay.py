@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
+from .bits import same_bits
 from .recording import (
     CAPTURE_BYTES,
     Captured,
@@ -93,7 +94,7 @@ def value_of(target: Operand, seeds: Seeds) -> torch.Tensor:
     blanks = [op for op in ops if op.kind == "blank"]
     with _quiet():
         first = _run(ops, target, seeds, _PATTERNS[0])
-        if blanks and not _same_bits(first, _run(ops, target, seeds, _PATTERNS[1])):
+        if blanks and not same_bits(first, _run(ops, target, seeds, _PATTERNS[1])):
             raise _unwritten(blanks[-1])
     return first
 
@@ -270,8 +271,3 @@ def _patterned(out: Operand, pattern: int) -> torch.UntypedStorage:
         return torch.full((count,), number, dtype=out.dtype).untyped_storage()
     except (RuntimeError, TypeError):  # a dtype that cannot be filled: bytes will do
         return torch.full((out.nbytes,), 255 if pattern == 0 else 0, dtype=torch.uint8).untyped_storage()
-
-
-def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
-    left, right = left.contiguous().reshape(-1), right.contiguous().reshape(-1)
-    return bool(torch.equal(left.view(torch.uint8), right.view(torch.uint8)))

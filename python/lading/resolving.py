@@ -24,7 +24,7 @@ from .conversion import Conversion, conversion_of
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .host_values import HostValues, Recipe
-from .inventory import Entry, take_inventory
+from .inventory import Entry, parts_of, take_inventory
 from .inventory_json import skeleton_document
 from .options import Options
 from .patterns import matches
@@ -189,7 +189,7 @@ def resolve_dtypes(
         recipes=recipes,
         ties=ties,
     )
-    parts = [model] if isinstance(model, nn.Module) else list(model)
+    parts = parts_of(model)
     return resolve(parts, None if checkpoint is None else os.fspath(checkpoint), options)
 
 

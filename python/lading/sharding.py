@@ -21,11 +21,10 @@ from typing import Any
 
 from torch import nn
 
-from .agreement import Agreement
+from .agreement import TIMEOUT_S, Agreement, agreed
 from .dtypes import requested_dtype
 from .errors import Problem
 from .inventory import canonical_modules
-from .loading import TIMEOUT_S, _failing
 from .placements import fsdp_states
 from .resolving import DTypes, Unit, resolve_dtypes
 
@@ -91,7 +90,7 @@ def shard_by_dtype(
     wish = _wish(model, modules, units, set(options.get("ignored_params") or ()))
     compute = None if mp_policy.param_dtype is None else requested_dtype(mp_policy.param_dtype)
     found: DTypes | None = None
-    with _failing(Agreement.of(_group(mesh) if group is None else group, timeout), "units by dtype") as step:
+    with agreed(Agreement.of(_group(mesh) if group is None else group, timeout), "units by dtype") as step:
         known = dtypes if dtypes is not None else resolve_dtypes(model, checkpoint)
         found = known.with_units(wish, compute)
         step.message = {"units": hashlib.sha256(repr(found.units).encode()).hexdigest()[:32]}

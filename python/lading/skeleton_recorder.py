@@ -39,15 +39,20 @@ _META = torch.device("meta")
 _active = threading.local()
 
 
+def is_recording() -> bool:
+    """Whether this thread is inside of `skeleton()`."""
+    return getattr(_active, "recording", None) is not None
+
+
 @contextlib.contextmanager
 def skeleton(*, seed: int = 0) -> Iterator[Recording]:
     """Builds on meta and records. `seed` only matters to constructors that look at their own random values.
 
-        with lading.skeleton():
-            model = Model()
-        lading.materialize(model, "path/to/checkpoint", device="cuda:0")
+    with lading.skeleton():
+        model = Model()
+    lading.materialize(model, "path/to/checkpoint", device="cuda:0")
     """
-    if getattr(_active, "recording", None) is not None:
+    if is_recording():
         yield _active.recording
         return
     recording = Recording(seed)
@@ -84,9 +89,9 @@ def derive(tensor: torch.Tensor | Operand, *, name: str = "", seed: int = 0) -> 
 def recipe_of(tensor: torch.Tensor | Operand) -> Recipe | None:
     """How the engine can make the value; kind `host` if only `derive` can; None if nothing gives it one.
 
-        with lading.skeleton():
-            norm = nn.LayerNorm(8)
-        lading.recipe_of(norm.weight)                       # Recipe(kind="fill", value=1.0)
+    with lading.skeleton():
+        norm = nn.LayerNorm(8)
+    lading.recipe_of(norm.weight)                       # Recipe(kind="fill", value=1.0)
     """
     if isinstance(tensor, torch.Tensor) and rec.cell_of(tensor) is None:
         return None

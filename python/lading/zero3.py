@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from .bits import same_bits
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry
 from .inventory_json import dtype_name
 from .patterns import matches
@@ -181,7 +182,7 @@ def restored(parts: Sequence[nn.Module], entries: Sequence[Entry], recipes: Reci
         if value is None or tuple(value.shape) != entry.shape:
             is_doubtful = entry.dtype in (torch.float16, torch.bfloat16) and not recipes.has_recipe(entry.name)
             unknown += [entry.name] if is_doubtful else []
-        elif not _same_bits(value, entry.value):
+        elif not same_bits(value, entry.value):
             values[entry.name] = value
     made_dtypes = {entry.name: known.made[entry.name].dtype for entry in partitioned if entry.name in known.made}
     dtypes = {name: dtype_name(dtype) for name, dtype in made_dtypes.items()} | recorded
@@ -221,13 +222,6 @@ def _first_value(makers: Sequence[Any]) -> torch.Tensor | None:
         return makers[0]().detach().cpu() if makers else None
     except SkeletonError:  # what was recorded cannot be replayed
         return None
-
-
-def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
-    if one.dtype != two.dtype or one.shape != two.shape:
-        return False
-    pair = [value.detach().cpu().contiguous().reshape(-1) for value in (one, two)]
-    return not pair[0].numel() or torch.equal(pair[0].view(torch.uint8), pair[1].view(torch.uint8))
 
 
 def _notes(values: dict[str, torch.Tensor], unknown: list[str]) -> Iterator[str]:

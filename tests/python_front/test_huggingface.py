@@ -235,7 +235,7 @@ def test_code_of_a_checkpoint_is_not_run(tmp_path):
     fields = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine"}, "architectures": ["Mine"]}
     (tmp_path / "config.json").write_text(json.dumps(fields))
     (tmp_path / "code.py").write_text("raise SystemExit('it ran')")
-    with pytest.raises(ValueError, match="trust_remote_code|does not recognize"):
+    with pytest.raises(lading.LadingError, match="trust_remote_code|does not recognize|custom code"):
         lading.from_pretrained(tmp_path, device="cpu")
 
 
