@@ -28,6 +28,7 @@ from .errors import LadingError, Problem
 
 TIMEOUT_S = 600.0  # for ranks that come late
 _GRACE_S = 10.0  # beyond the first rank's deadline: its verdict says more than "no answer"
+VALUE = "value of "  # fields with a tensor's name behind it: ranks that have one must have the same
 _CLOCK_S = 0.5  # by which a store's clock may be before ours
 _ANOTHER_RANK = 7  # exit code
 _SHOWN = 8
@@ -114,11 +115,13 @@ class Agreement:
         deadline = time.monotonic() + self.timeout_s
         try:
             verdict = self._verdict(place, step, mine, deadline, must_match)
+            why = ""
         except (RuntimeError, OSError) as error:  # the store is gone, with the process that held it
-            verdict = {"problems": [_silence(step, self.ranks[:1], self.timeout_s, str(error))]}
-        if verdict is None:
-            verdict = {"problems": [_silence(step, self.ranks[:1], self.timeout_s)]}
-        return verdict
+            verdict, why = None, str(error)
+        if verdict is not None:
+            return verdict
+        begun = bool(mine.get("begun") or mine["message"].get("wrote"))
+        return {"problems": [_silence(step, self.ranks[:1], self.timeout_s, why)], "begun": begun}
 
     def _verdict(
         self, place: int, step: str, mine: dict[str, Any], deadline: float, must_match: Sequence[str]
@@ -135,8 +138,12 @@ class Agreement:
             if "problems" in verdict:
                 store.set(f"{load}/over", "1")
             return verdict
-        store.set(f"{load}/{place}/{self.rank}", json.dumps(mine))
-        text = self._get(f"{load}/{place}/verdict", deadline + _GRACE_S)
+        own, end = f"{load}/{place}/{self.rank}", f"{load}/{place}/verdict"
+        store.set(own, json.dumps(mine))
+        text = self._get(end, deadline + _GRACE_S)
+        if text is None:  # takes its word back: nobody may succeed without this rank
+            store.delete_key(own)
+            text = store.get(end).decode() if store.check([end]) else None
         return json.loads(text) if text is not None else None
 
     def _begin(self, deadline: float) -> int | None:
@@ -166,10 +173,15 @@ class Agreement:
                 silent.append(self.ranks[rank])
             else:
                 answers.append(json.loads(text))
+        if not silent:  # who has given up since has taken its word back
+            store: Any = self._store
+            silent = [rank for place, rank in enumerate(self.ranks) if place and not store.check([f"{key}/{place}"])]
         problems = [_silence(step, silent, self.timeout_s)] if silent else []
         problems += _told(answers, self.size)
         if not problems:
-            problems = [found for field in must_match if (found := _difference(field, answers)) is not None]
+            values = sorted({field for answer in answers for field in answer["message"] if field.startswith(VALUE)})
+            fields = [*must_match, *values]
+            problems = [found for field in fields if (found := _difference(field, answers)) is not None]
         if not problems:
             return {"messages": [answer["message"] for answer in answers]}
         failed = [answer for answer in answers if "problems" in answer]
@@ -236,6 +248,8 @@ def _told(answers: Iterable[dict[str, Any]], size: int) -> list[dict[str, Any]]:
 def _difference(field: str, answers: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     groups: dict[str, list[int]] = {}
     for answer in answers:
+        if field.startswith(VALUE) and field not in answer["message"]:
+            continue  # the rank has no such tensor
         groups.setdefault(str(answer["message"].get(field)), []).append(answer["rank"])
     if len(groups) == 1:
         return None

@@ -43,12 +43,14 @@ class Slot:
     entries: list[Entry]
     how: str
     memory: torch.Tensor
+    plain: torch.Tensor | None = None  # of kept memory that is not contiguous: what the engine sees instead
 
     def for_engine(self) -> tuple[int, int]:
-        """Address and size; nothing where nothing is written."""
+        """Address and size. Of what is kept nothing is written."""
         if self.how == KEEP and not self.memory.is_contiguous():
-            return 0, 0
-        return self.memory.data_ptr(), self.memory.numel() * self.memory.element_size()
+            self.plain = self.memory.contiguous()
+        memory = self.memory if self.plain is None else self.plain
+        return memory.data_ptr(), memory.numel() * memory.element_size()
 
 
 def make_slots(

@@ -9,13 +9,12 @@ Nothing here plans: where a piece begins is the frameworks' own record.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from typing import Any
 
 import torch
 
 from . import zero3
-from .bits import bytes_of
+from .bits import bits_digest, bytes_of
 from .fsdp1 import FlatMember
 from .placements import is_dtensor
 
@@ -124,7 +123,7 @@ def difference(wanted: torch.Tensor, there: torch.Tensor, where: str = "") -> Di
 
 def digest(tensor: torch.Tensor) -> str:
     """Of the bits and the dtype: replicas have the same."""
-    return hashlib.blake2b(bytes_of(tensor).numpy().tobytes() + str(tensor.dtype).encode(), digest_size=12).hexdigest()
+    return bits_digest(tensor)
 
 
 def _rounded_to(wanted: torch.Tensor, there: torch.Tensor) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 
 
@@ -14,3 +16,9 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
     """Of shape, dtype and value."""
     return one.shape == two.shape and one.dtype == two.dtype and torch.equal(bytes_of(one), bytes_of(two))
+
+
+def bits_digest(tensor: torch.Tensor) -> str:
+    """Of value and dtype. Of a copy: memory that numpy has seen cannot be resized any more, and FSDP2 resizes."""
+    bits = bytes_of(tensor).clone().numpy().tobytes()
+    return hashlib.blake2b(bits + str(tensor.dtype).encode(), digest_size=12).hexdigest()

@@ -16,7 +16,7 @@ import torch
 
 
 class Computed:
-    """`function` gets the loaded tensors named `inputs`, whole and in this order, and gives the value, whole.
+    """`function` gets copies of the loaded tensors named `inputs`, whole and in this order, and gives the value, whole.
 
     head = lading.Computed(lambda kept: verifier_head[kept], "t2d")
     lading.materialize(draft, "path/to/checkpoint", recipes={"lm_head.weight": head})
@@ -29,4 +29,4 @@ class Computed:
 
     def value(self, loaded: Mapping[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():
-            return self.function(*(loaded[name].detach() for name in self.inputs))
+            return self.function(*(loaded[name].detach().clone() for name in self.inputs))

@@ -133,11 +133,19 @@ def reshard(modules: Iterable[nn.Module]) -> None:
     for module in modules:
         handle = vars(module).get("_handle")
         flat = getattr(handle, "flat_param", None)
-        if handle is None or flat is None or not handle.uses_sharded_strategy or handle.is_sharded(flat):
+        if handle is None or flat is None or not handle.uses_sharded_strategy:
+            continue
+        if handle.is_sharded(flat) and not _is_gathered(flat):
             continue
         from torch.distributed.fsdp._runtime_utils import _reshard
 
         _reshard(module, handle, True)  # type: ignore[arg-type]
+
+
+def _is_gathered(flat: Any) -> bool:
+    """After a forward pass FSDP1 may show the shard and keep the whole, which it then uses again."""
+    whole = (getattr(flat, name, None) for name in ("_full_param_padded", "_full_prec_full_param_padded"))
+    return any(one is not None and one.untyped_storage().size() for one in whole)
 
 
 def mark_filled(modules: Iterable[nn.Module]) -> None:

@@ -231,11 +231,13 @@ def _run_twice(
     flat: dict[tuple[int, str], FlatMember],
 ) -> dict[str, torch.Tensor]:
     runs = []
-    for pattern in _PATTERNS:
+    for pattern in _PATTERNS:  # also another seed each: random values are nobody's to guess
         stand_in = _StandIn(wanted, pattern, flat)
         clone = stand_in.of(module)
         try:
             with _random_numbers_kept(), torch.no_grad(), torch.device("cpu"):
+                torch.manual_seed(pattern)
+                random.seed(pattern)
                 run(clone)
         except Exception:  # it needs more than these tensors: then it is no source of their values
             return {}

@@ -21,7 +21,7 @@ from torch import nn
 
 from .fsdp1 import FlatMember, flat_members, is_flat_buffer
 from .recipes import Recipe, recipe_of_operand
-from .recording import Operand, SkeletonError, cell_of, operand_of, snapshot_of
+from .recording import Operand, SkeletonError, cell_of, is_dense, operand_of, snapshot_of
 from .replay import Seeds, slice_of, value_of
 
 PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE = (
@@ -281,11 +281,49 @@ def _tie(entries: Iterable[Entry]) -> None:
         for entry in members:
             entry.random_name = members[0].name
     for sharers in by_storage.values():
-        base = min(sharers, key=lambda entry: (-entry.value.numel(), _KINDS.index(entry.kind), entry.name))
-        for entry in sharers:
-            if entry is not base and entry.value.numel():
-                for member in classes[_identity(entry)]:
-                    member.view_of = base.name
+        if len(sharers) > 1:
+            _note_views(sharers, classes)
+
+
+def _note_views(sharers: list[Entry], classes: dict[Any, list[Entry]]) -> None:
+    """A tensor that another one contains comes with it. One that no file has, and that is partly memory of one that a
+    file has, cannot be made again; other sharers are made apart."""
+    sharers = sorted(sharers, key=lambda entry: (-entry.value.numel(), _KINDS.index(entry.kind), entry.name))
+    for place, entry in enumerate(sharers):
+        in_file = [one for one in sharers if one is not entry and one.kind in (PARAMETER, BUFFER)]
+        comes_with = entry.kind in (NON_PERSISTENT, ATTRIBUTE)
+        bases = in_file if comes_with and any(_overlap(one, entry) for one in in_file) else sharers[:place]
+        base = next((one for one in bases if entry.value.numel() and _contains(one, entry)), None)
+        for member in classes[_identity(entry)]:
+            if base is not None:
+                member.view_of = base.name
+            elif bases is in_file and comes_with and member.is_meta:
+                names = ", ".join(one.name for one in in_file if _overlap(one, entry))
+                member.problem = (
+                    f"it is other elements of the memory of {names}, or of another dtype, and no plain view"
+                )
+
+
+def _extent(entry: Entry) -> tuple[int, int]:
+    """Of its elements in the storage, in bytes."""
+    tensor = getattr(entry.value, "_local_tensor", entry.value)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    width = tensor.element_size()
+    return tensor.storage_offset() * width, (tensor.storage_offset() + last + 1) * width if tensor.numel() else 0
+
+
+def _overlap(one: Entry, two: Entry) -> bool:
+    (begin, end), (other_begin, other_end) = _extent(one), _extent(two)
+    return begin < other_end and other_begin < end
+
+
+def _contains(base: Entry, view: Entry) -> bool:
+    """Whether the view is elements of the base, as they are. A base with gaps may lack some."""
+    one, two = (getattr(entry.value, "_local_tensor", entry.value) for entry in (base, view))
+    if one.dtype != two.dtype or one.is_conj() != two.is_conj() or one.is_neg() != two.is_neg():
+        return False
+    (begin, end), (view_begin, view_end) = _extent(base), _extent(view)
+    return is_dense(tuple(one.size()), one.stride()) and begin <= view_begin and view_end <= end
 
 
 def _storage(entry: Entry) -> int | None:
@@ -306,7 +344,8 @@ def _identity(entry: Entry) -> Any:
     storage = _storage(entry)
     if storage is None or not tensor.numel():
         return "object", id(entry.value)
-    return "storage", storage, tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), tensor.dtype
+    bits = tensor.is_conj(), tensor.is_neg()
+    return "storage", storage, tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), tensor.dtype, bits
 
 
 def _share_random_ops(entries: Iterable[Entry]) -> None:

@@ -15,19 +15,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import _engine, fsdp1, peft, zero3
-from .agreement import TIMEOUT_S, Agreement, agreed
+from .agreement import TIMEOUT_S, VALUE, Agreement, agreed
 from .allocate import IN_PLACE, Slot, attach, is_made_with, make_slots
+from .bits import bits_digest
 from .conversion import Conversion, conversion_of
 from .devices import rank_device
 from .dtypes import torch_dtype
@@ -64,6 +66,20 @@ class _Prepared:
     notes: list[str]
 
 
+def _outside_inference_mode(function: Callable[..., Report]) -> Callable[..., Report]:
+    """What is made in that mode can never be trained, and nothing says so before the optimizer's first step."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Report:
+        if not torch.is_inference_mode_enabled():
+            return function(*arguments, **options)
+        with torch.inference_mode(False), torch.no_grad():
+            return function(*arguments, **options)
+
+    return call
+
+
+@_outside_inference_mode
 def materialize(
     model: nn.Module | Sequence[nn.Module],
     checkpoint: str | os.PathLike[str],
@@ -187,8 +203,9 @@ def materialize(
     try:
         with agreed(ranks, "what was loaded") as step:
             step.message = {"wrote": False}
-            loaded = _load(plan, slots, prepared, shows_progress=progress and ranks.rank == 0)
-            step.message = {"wrote": writes}
+            handed_in: dict[str, Any] | None = {} if ranks.size > 1 else None
+            loaded = _load(plan, slots, prepared, handed_in, shows_progress=progress and ranks.rank == 0)
+            step.message = {"wrote": writes, **(handed_in or {})}
             verification = _verified(loaded, location, options, has_written=writes)
             _wait(prepared.device)
     except BaseException as error:
@@ -365,11 +382,21 @@ def _checked_slots(plan: _engine.Plan, prepared: _Prepared) -> list[Slot]:
 # ---- the load
 
 
-def _load(plan: _engine.Plan, slots: list[Slot], prepared: _Prepared, *, shows_progress: bool) -> _engine.Report:
+def _load(
+    plan: _engine.Plan,
+    slots: list[Slot],
+    prepared: _Prepared,
+    handed_in: dict[str, Any] | None,
+    *,
+    shows_progress: bool,
+) -> _engine.Report:
+    """`handed_in`: gets the digest of every value that is not the engine's."""
     names = {slot.destination.name: (slot.destination.name, *slot.destination.aliases) for slot in slots}
 
     def value(name: str, rank: int) -> _engine.HostValue:
         tensor = prepared.values.value(names[name])
+        if handed_in is not None:
+            handed_in[VALUE + name] = bits_digest(tensor)
         return _engine.HostValue(
             tensor.data_ptr(), tensor.numel() * tensor.element_size(), dtype_name(tensor.dtype), tensor
         )

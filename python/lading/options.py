@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import torch
+
 from .computed import Computed
 from .conversion import Conversion
 from .dtypes import requested_dtype
@@ -70,6 +72,11 @@ class Options:
         subtrees = given["subtree_dtypes"] or {}
         given["subtree_dtypes"] = {module: requested_dtype(dtype) for module, dtype in subtrees.items()}
         given["external"], given["recipes"] = dict(given["external"] or {}), dict(given["recipes"] or {})
+        for pattern, source in given["external"].items():
+            if not isinstance(source, torch.Tensor | torch.nn.Module):
+                raise TypeError(
+                    f"external[{pattern!r}] should be a tensor or a model, and is a {type(source).__name__}"
+                )
         for pattern, recipe in given["recipes"].items():
             if not callable(recipe) and not isinstance(recipe, Computed):
                 raise TypeError(f"the recipe of {pattern!r} should be a function of module and name, or Computed")

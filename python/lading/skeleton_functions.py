@@ -88,6 +88,14 @@ def _by_value(recording: Recording, func: Any, args: Any, kwargs: Any) -> Any:
         return func(value, *args[1:], **kwargs)
 
 
+def _deep_copy(recording: Recording, func: Any, args: Any, kwargs: Any) -> Any:
+    """Of a real tensor: storages are copied past the operators, by helpers that would be put on meta."""
+    if _recorded(args[0]) is not None or args[0].is_meta:
+        return func(*args, **kwargs)
+    with unrecorded():
+        return func(*args, **kwargs)
+
+
 def _as_array(recording: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     """`.numpy()` shares memory with its tensor, both ways: the storage keeps a shadow that the array is a view of."""
     cell = _recorded(args[0])
@@ -176,6 +184,7 @@ def _handlers() -> dict[Any, Handler]:
         tensor = torch.Tensor
         _table.update(
             {
+                tensor.__deepcopy__: _deep_copy,
                 tensor.tolist: _by_value,
                 tensor.__dlpack__: _by_value,
                 tensor.numpy: _as_array,

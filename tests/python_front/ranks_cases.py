@@ -72,6 +72,41 @@ def bad_keys_are_listed_together(mesh, rank, folder):
     return problems
 
 
+def values_that_ranks_hand_in_must_be_the_same(mesh, rank, folder):
+    """R17: a value of the caller's that differs would make one tensor of two."""
+    model = build("small", "skeleton")
+    fully_shard(model, mesh=mesh)
+    given = {"blocks.0.up.weight": torch.full((20, 12), float(rank))}
+    error = refused(lambda: lading.materialize(model, folder / "small", external=given, timeout=60))
+    problems = same_everywhere(str(error))
+    if "blocks.0.up.weight" not in str(error) or not all(one.is_meta for one in models.tensors(model).values()):
+        problems.append(f"not refused as it should be: {error}")
+    return problems
+
+
+def wrong_words_on_one_rank_reach_all(mesh, rank, folder):
+    """R44: an argument that only one rank has wrong."""
+    model = build("small", "skeleton")
+    fully_shard(model, mesh=mesh)
+    words = {"cast": "bogus"} if rank else {}
+    error = refused(lambda: lading.materialize(model, folder / "small", timeout=60, **words))
+    problems = same_everywhere(str(error)) + ([] if "bogus" in str(error) else [str(error)])
+    lading.materialize(model, folder / "small", timeout=60)  # the next load is nobody's last one
+    return problems + compare(model, models.original("small"))
+
+
+def an_audit_leaves_a_gathered_model_usable(mesh, rank, folder):
+    model = build("small", "skeleton")
+    fully_shard(model, mesh=mesh)
+    lading.materialize(model, folder / "small", timeout=60)
+    ids = torch.arange(20).reshape(2, 10)
+    output = model(ids)
+    report = lading.audit(model, folder / "small", timeout=60)
+    output.sum().backward()
+    again = model(ids)
+    return [str(report)] * (not report.ok) + ([] if torch.equal(output, again) else ["another output"])
+
+
 def one_rank_fails_and_all_are_told(mesh, rank, folder):
     """The last rank alone is refused: the others do not wait for the deadline, and are told why."""
     model = build("small", "skeleton")
@@ -386,6 +421,9 @@ EXTRA = {
         one_load_fails_and_nobody_has_weights,
         offloaded_to_the_cpu,
         external_values_may_be_sharded,
+        values_that_ranks_hand_in_must_be_the_same,
+        wrong_words_on_one_rank_reach_all,
+        an_audit_leaves_a_gathered_model_usable,
     ),
     "fsdp2x4": (
         bad_keys_are_listed_together,

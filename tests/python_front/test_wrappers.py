@@ -21,6 +21,7 @@ CASES = {
     "fsdp1_with_original_parameters": "R37 R56 R61",
     "fsdp1_with_flat_parameters": "R37 R56 R61",
     "fsdp1_strategies": "R17",
+    "fsdp1_again_after_evaluation": "R37",
     "fsdp1_missing_keys_are_not_hidden": "R16 R39",
     "emptied_buffers_are_refused": "R6",
     "fsdp1_of_the_zoo": "R4 R6",

@@ -363,6 +363,32 @@ def fsdp1_strategies(rank, folder):
     return problems
 
 
+def fsdp1_again_after_evaluation(rank, folder):
+    """FSDP1 then shows its shard and keeps the gathered parameters, which it would use again."""
+    from safetensors.torch import load_file, save_file
+
+    other = folder / "doubled"
+    if rank == 0:
+        other.mkdir(exist_ok=True)
+        state = load_file(folder / "small_untied" / "model.safetensors")
+        save_file({name: value * 2 for name, value in state.items()}, other / "model.safetensors")
+    dist.barrier()
+    want = models.original("small_untied")
+    want.load_state_dict({name: value * 2 for name, value in want.state_dict().items()})
+    problems = []
+    for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
+        for use_orig_params in (True, False):
+            model = models.MODELS["small_untied"]()
+            model.requires_grad_(True)
+            model = flat(model, model.blocks, use_orig_params=use_orig_params, sharding_strategy=strategy)
+            lading.materialize(model, folder / "small_untied", timeout=60)
+            with torch.no_grad():
+                model(torch.arange(20).reshape(2, 10))
+            lading.materialize(model, other, timeout=60)
+            problems += same_gathered(model, want) + same_output(model, want)
+    return problems
+
+
 def fsdp1_hybrid(rank, folder):
     """Shared out within pairs of ranks, replicated over the pairs."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -627,6 +653,7 @@ CASES = {
         fsdp1_with_original_parameters,
         fsdp1_with_flat_parameters,
         fsdp1_strategies,
+        fsdp1_again_after_evaluation,
         fsdp1_missing_keys_are_not_hidden,
         emptied_buffers_are_refused,
         fsdp1_of_the_zoo,
