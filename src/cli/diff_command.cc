@@ -29,6 +29,7 @@ std::vector<PlanDocument> documents_at(const std::string& path) {
   }
   std::sort(paths.begin(), paths.end());
   std::vector<PlanDocument> documents;
+  documents.reserve(paths.size());
   for (std::string& one : paths) documents.push_back(PlanDocument::file(std::move(one)));
   return documents;
 }

@@ -228,13 +228,13 @@ Result<Ledger> merge(std::vector<Ledger> ledgers) {
   for (std::size_t i = 1; i < ledgers.size(); ++i) {
     Ledger& other = ledgers[i];
     if (other.plan_digest != whole.plan_digest || other.tensors.size() != whole.tensors.size()) {
-      return Unexpected{Error(Code::kValuesDiffer, "the ledgers are of different loads")
-                            .wanted("plan " + whole.plan_digest)
-                            .got("plan " + other.plan_digest)};
+      return Unexpected<Error>{Error(Code::kValuesDiffer, "the ledgers are of different loads")
+                                   .wanted("plan " + whole.plan_digest)
+                                   .got("plan " + other.plan_digest)};
     }
     for (const std::uint64_t rank : other.ranks) {
       if (std::binary_search(whole.ranks.begin(), whole.ranks.end(), rank)) {
-        return Unexpected{Error(Code::kValuesDiffer, fmt::format("two ledgers have records of rank {}", rank))};
+        return Unexpected<Error>{Error(Code::kValuesDiffer, fmt::format("two ledgers have records of rank {}", rank))};
       }
     }
     whole.complete = whole.complete && other.complete;

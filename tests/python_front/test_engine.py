@@ -366,11 +366,10 @@ def test_a_library_of_another_abi_is_refused(tmp_path, monkeypatch):
 def test_the_header_says_the_same_as_the_binding():
     header = (REPOSITORY / "include" / "lading" / "lading_c.h").read_text()
     assert re.search(r"#define LADING_ABI_VERSION (\d+)", header)[1] == str(_engine.ABI_VERSION)
-    package = Path(_engine.__file__).parent
-    bound = {"lading_abi_version"}
-    for place in ("_engine.py", "coordinator.py"):
-        bound |= set(re.findall(r'\("(lading_\w+)"', (package / place).read_text()))
+    bound = set(re.findall(r'\("(lading_\w+)"', Path(_engine.__file__).read_text())) | {"lading_abi_version"}
     declared = set(re.findall(r"LADING_API [^;]*?(lading_\w+)\(", header))
+    # The front agrees over torch's store by itself.
+    declared -= {name for name in declared if name.startswith("lading_ranks_")} | {"lading_add_note"}
     # Structures of C are slow to read from Python: the same destinations stand in the JSON.
     assert bound == declared - {"lading_destinations"}
     assert ctypes.sizeof(_engine._Callbacks) == 4 * ctypes.sizeof(ctypes.c_void_p)
