@@ -76,7 +76,7 @@ class AuditReport:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {what}" for what, count in self.checked.items() if count)
-        verdict = "nothing wrong" if self.ok else f"{len(self.problems)} problems"
+        verdict = "nothing wrong" if self.ok else f"{len(self.problems)} problem{'s' * (len(self.problems) != 1)}"
         head = f"rank {self.rank} of {self.ranks}: " if self.ranks > 1 else ""
         lines = [f"{head}{verdict}; checked {counts or 'nothing'}"]
         lines += [f"  {problem}" for problem in self.problems[:_SHOWN]]

@@ -6,6 +6,8 @@ The model is ours, of the shape of an EAGLE-3 draft: layers with `reset_paramete
 buffers of the checkpoint, a head that is cut out of the verifier's by one of them.
 """
 
+import importlib.util
+
 import pytest
 
 from geometry.launch import require, run_ranks, run_worker
@@ -49,6 +51,13 @@ def test_R66_an_input_that_is_sharded_is_refused(found):
     assert all(
         "embed_tokens.weight" in rank["sharded input"] and "[8, 8] only" in rank["sharded input"] for rank in found
     )
+
+
+def test_a_draft_of_speculators():
+    if importlib.util.find_spec("speculators") is None:
+        pytest.skip("speculators is not installed; it was tried with 0.9.0, put in without its dependencies")
+    found = run_worker("speculators_draft", DEADLINE_S, package="seeds")
+    assert found["tensors"] == 20 and found["wrong"] == []
 
 
 # ---- on the ranks
