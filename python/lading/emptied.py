@@ -1,4 +1,4 @@
-"""Buffers that got memory without a value since the model was built.
+"""Tensors that got memory without a value since the model was built.
 
 `to_empty` gives every tensor that is on meta memory, and whatever is in it looks like a value from then on. What a file
 has is overwritten; what no file has would be kept. Where the model was built under `lading.skeleton()`, it is known
@@ -16,7 +16,7 @@ from torch import nn
 from . import fsdp1
 from .bits import same_bits
 from .errors import Problem
-from .inventory import ATTRIBUTE, NON_PERSISTENT, PARAMETER, Entry
+from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry
 from .patterns import matches
 from .recording import SkeletonError, snapshot_of
 from .replay import Seeds, value_of
@@ -31,7 +31,7 @@ def emptied(parts: Sequence[nn.Module], entries: Iterable[Entry], spoken_for: Se
     parameters = [entry for entry in entries if entry.kind == PARAMETER]
     if any(entry.is_meta or hasattr(entry.value, "ds_shape") for entry in parameters):
         return []
-    if any(_LOADED in vars(module) or fsdp1.EMPTY in vars(module) for part in parts for module in part.modules()):
+    if _was_loaded(parts):
         return []
     problems = []
     for entry in entries:
@@ -43,6 +43,34 @@ def emptied(parts: Sequence[nn.Module], entries: Iterable[Entry], spoken_for: Se
             )
             problems.append(Problem("skeleton", message, tensor=entry.name, rule="R6", remedy=remedy))
     return problems
+
+
+def kept_unwritten(
+    parts: Sequence[nn.Module], kept: Iterable[str], entries: Iterable[Entry], spoken_for: Sequence[str]
+) -> list[Problem]:
+    """A problem for each parameter and persistent buffer that a plan keeps, of a model that was built under
+    `lading.skeleton()` and never loaded: nobody has written to it since it got memory."""
+    if _was_loaded(parts):
+        return []
+    names = set(kept)
+    problems = []
+    for entry in entries:
+        if (
+            entry.kind not in (PARAMETER, BUFFER)
+            or entry.name not in names
+            or any(matches(pattern, entry.name) for pattern in spoken_for)
+        ):
+            continue
+        is_new = entry.is_real and type(entry.value) is not fsdp1.FlatMember and entry.value._version == 0
+        if is_new and snapshot_of(entry.module, entry.attribute) is not None:
+            message = "the checkpoint does not have it, and it got memory since it was built on meta, but no value"
+            remedy = "Leave it on meta, and it is initialised. If the value is yours, name it in keep"
+            problems.append(Problem("skeleton", message, tensor=entry.name, rule="R13", remedy=remedy))
+    return problems
+
+
+def _was_loaded(parts: Sequence[nn.Module]) -> bool:
+    return any(_LOADED in vars(module) or fsdp1.EMPTY in vars(module) for part in parts for module in part.modules())
 
 
 def mark_loaded(parts: Sequence[nn.Module]) -> None:

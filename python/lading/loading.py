@@ -33,7 +33,7 @@ from .bits import bits_digest
 from .conversion import Conversion, conversion_of
 from .devices import rank_device
 from .dtypes import torch_dtype
-from .emptied import emptied, mark_loaded
+from .emptied import emptied, kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
 from .host_values import HostValues, Recipe
 from .inventory import Entry, parts_of, take_inventory
@@ -193,6 +193,9 @@ def materialize(
     slots: list[Slot] = []
     with agreed(ranks, "the plan") as step:
         plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared.conversion.problems)
+        kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
+        if lost := kept_unwritten(parts, kept, prepared.entries, options.spoken_for()):
+            raise LadingError(lost, stage="planning", exit_code=4)
         slots = _checked_slots(plan, prepared)
         step.message = {"plan digest": plan.answer["plan_digest"]}
         step.must_match = ["plan digest"]

@@ -144,6 +144,25 @@ def test_a_computed_value_does_not_change_its_inputs(tmp_path):
     assert torch.equal(model.a.data, torch.ones(2)) and torch.equal(model.b.data, torch.full((2,), 2.0))
 
 
+@pytest.mark.parametrize("written", [False, True])
+def test_R13_memory_without_a_value_is_no_value(tmp_path, written):
+    save_file({"body.weight": torch.ones(2, 2), "body.bias": torch.ones(2)}, tmp_path / "model.safetensors")
+    with lading.skeleton():
+        model = nn.Module()
+        model.body, model.head = nn.Linear(2, 2), nn.Linear(2, 2)
+    model.to_empty(device="cpu")
+    if written:
+        nn.init.constant_(model.head.weight, 3.0)
+        nn.init.constant_(model.head.bias, 4.0)
+    try:
+        lading.materialize(model, tmp_path, device="cpu", allow_missing="head.*", progress=False)
+    except lading.LadingError as error:
+        assert not written and set(error.tensors) == {"head.weight", "head.bias"} and "keep" in str(error)
+    else:
+        assert written and bool((model.head.weight == 3.0).all()) and bool((model.head.bias == 4.0).all())
+        assert torch.equal(model.body.weight.data, torch.ones(2, 2))
+
+
 def test_words_that_name_no_value(checkpoint):
     with lading.skeleton():
         model = Siblings()
