@@ -18,6 +18,7 @@ namespace lading::cli {
 namespace {
 
 constexpr int kDiffers = 6;
+constexpr std::string_view kSchema = "lading.diff/1";
 
 // A directory is one load's: a ledger per process. What else is wrong with a path is said when it is read.
 std::vector<PlanDocument> documents_at(const std::string& path) {
@@ -47,16 +48,12 @@ std::string text_of(const LedgerComparison& found, Colour colour) {
   return out;
 }
 
-void begin(JsonWriter& json, bool ok) {
-  json.begin_object();
-  json.key("schema").string("lading.diff/1");
-  json.key("lading").string(kVersion);
-  json.key("ok").boolean(ok);
-}
-
 std::string json_of(const LedgerComparison& found) {
   JsonWriter json;
-  begin(json, found.differences.empty());
+  json.begin_object();
+  json.key("schema").string(kSchema);
+  json.key("lading").string(kVersion);
+  json.key("ok").boolean(found.differences.empty());
   json.key("tensors_equal").number(found.tensors_equal);
   json.key("not_compared").begin_array();
   for (const auto& [tensor, reason] : found.not_compared) {
@@ -64,14 +61,6 @@ std::string json_of(const LedgerComparison& found) {
   }
   json.end_array();
   write_errors(json, "problems", found.differences);
-  json.end_object();
-  return json.take();
-}
-
-std::string refusal_json(const Errors& problems) {
-  JsonWriter json;
-  begin(json, false);
-  write_errors(json, "problems", problems);
   json.end_object();
   return json.take();
 }
@@ -92,7 +81,7 @@ int run_diff(const DiffArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   const auto found = compare({documents_at(arguments.first), documents_at(arguments.second)});
   if (!found) {
-    if (arguments.json) output.out += refusal_json(found.error().problems);
+    if (arguments.json) output.out += refusal_json(kSchema, found.error().problems);
     tell(found.error().problems, style.red("refused:"), output);
     return found.error().exit_code();
   }

@@ -30,7 +30,7 @@ int run_inspect(const InspectArguments& arguments, Output& output) {
   const auto inspection = inspect(arguments.path, arguments.options);
   if (!inspection) {
     const Errors& problems = inspection.error();
-    if (arguments.json) output.out += refusal_json(problems);
+    if (arguments.json) output.out += refusal_json("lading.inspect/1", problems);
     tell(problems, style.red("refused:"), output);
     return exit_code(problems.front().code);
   }

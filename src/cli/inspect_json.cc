@@ -19,13 +19,6 @@ std::string_view word_of(HashState state) {
   return "unknown";
 }
 
-void begin(JsonWriter& json, bool ok) {
-  json.begin_object();
-  json.key("schema").string(kSchema);
-  json.key("lading").string(version());
-  json.key("ok").boolean(ok);
-}
-
 void write_shard(JsonWriter& json, const ShardInfo& shard) {
   json.begin_object();
   json.key("name").string(shard.name);
@@ -55,7 +48,10 @@ void write_tensor(JsonWriter& json, const Inspection& inspection, const TensorIn
 
 std::string inspection_json(const Inspection& inspection, TensorList list) {
   JsonWriter json;
-  begin(json, true);
+  json.begin_object();
+  json.key("schema").string(kSchema);
+  json.key("lading").string(version());
+  json.key("ok").boolean(true);
   json.key("path").string(inspection.path);
   if (inspection.index_path) json.key("index").string(*inspection.index_path);
   json.key("tensor_count").number(inspection.tensors.size());
@@ -87,14 +83,6 @@ std::string inspection_json(const Inspection& inspection, TensorList list) {
   }
   write_errors(json, "warnings", inspection.warnings);
   write_errors(json, "problems", {});
-  json.end_object();
-  return json.take();
-}
-
-std::string refusal_json(const Errors& problems) {
-  JsonWriter json;
-  begin(json, false);
-  write_errors(json, "problems", problems);
   json.end_object();
   return json.take();
 }

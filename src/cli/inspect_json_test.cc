@@ -5,6 +5,7 @@
 
 #include "base/json_reader.h"
 #include "cli/inspect_output.h"
+#include "cli/problems.h"
 
 namespace lading::cli {
 namespace {
@@ -136,7 +137,7 @@ TEST(InspectJson, NamesThatAreNoUtf8StillGiveJson) {
 TEST(InspectJson, RefusalHasOnlyProblems) {
   Errors problems;
   for (std::size_t i = 0; i < Errors::kMaxListed + 2; ++i) problems.add(Error(Code::kHeaderHole, "hole"));
-  const auto document = parse(refusal_json(problems));
+  const auto document = parse(refusal_json("lading.inspect/1", problems));
   ASSERT_TRUE(document.has_value());
   EXPECT_THAT(keys_of(document->root()), ElementsAre("schema", "lading", "ok", "problems", "problems_not_listed"));
   EXPECT_EQ(document->root().find("ok")->kind(), JsonKind::kFalse);

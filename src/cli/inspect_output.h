@@ -13,6 +13,5 @@ enum class TensorList { kSummary, kAll };
 std::string inspection_text(const Inspection& inspection, TensorList list, Colour colour);
 /// docs/schema/inspect.md
 std::string inspection_json(const Inspection& inspection, TensorList list);
-std::string refusal_json(const Errors& problems);
 
 }  // namespace lading::cli

@@ -63,7 +63,7 @@ void add_ranks(CLI::App& command, PlanRequest& request) {
 
 int tell_refusal(const PlanRefusal& refusal, const PlanArguments& arguments, Output& output) {
   const Style style(output.err_colour);
-  if (arguments.json) output.out += plan_refusal_json(refusal.problems);
+  if (arguments.json) output.out += refusal_json("lading.plan/1", refusal.problems);
   const bool bug = refusal.stage == PlanStage::kProof;
   if (bug) output.err += "lading: a bug: the plan that was made does not hold. Please report it.\n";
   tell(refusal.problems, style.red(bug ? "bug:" : "refused:"), output);

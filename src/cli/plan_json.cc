@@ -13,15 +13,6 @@ void begin(JsonWriter& json, std::string_view schema) {
 
 }  // namespace
 
-std::string plan_refusal_json(const Errors& problems) {
-  JsonWriter json;
-  begin(json, "lading.plan/1");
-  json.key("ok").boolean(false);
-  write_errors(json, "problems", problems);
-  json.end_object();
-  return json.take();
-}
-
 std::string explanation_json(const PlanReport& report, std::string_view tensor,
                              const std::vector<ExplainedFact>& facts) {
   JsonWriter json;

@@ -16,7 +16,6 @@ std::string explanation_text(const std::vector<ExplainedFact>& facts, Colour col
 std::string difference_text(const PlanDifference& difference, Colour colour);
 
 /// docs/schema/plan.md
-std::string plan_refusal_json(const Errors& problems);
 std::string explanation_json(const PlanReport& report, std::string_view tensor,
                              const std::vector<ExplainedFact>& facts);
 std::string difference_json(const PlanDifference& difference);

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "base/error_json.h"
+#include "base/json_writer.h"
 #include "base/text.h"
+#include "base/version.h"
 
 namespace lading::cli {
 
@@ -11,6 +14,17 @@ void tell(const Errors& errors, std::string_view label, Output& output) {
   if (errors.not_listed() > 0) {
     output.err += fmt::format("{} and {} more like these\n", label, with_commas(errors.not_listed()));
   }
+}
+
+std::string refusal_json(std::string_view schema, const Errors& problems) {
+  JsonWriter json;
+  json.begin_object();
+  json.key("schema").string(schema);
+  json.key("lading").string(kVersion);
+  json.key("ok").boolean(false);
+  write_errors(json, "problems", problems);
+  json.end_object();
+  return json.take();
 }
 
 }  // namespace lading::cli

@@ -1,6 +1,7 @@
-// Problems and notes, for people.
+// Problems and notes, for people and for programs.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "cli/command.h"
@@ -10,5 +11,8 @@ namespace lading::cli {
 
 /// One line each on standard error, behind the label.
 void tell(const Errors& errors, std::string_view label, Output& output);
+
+/// What `--json` writes where there is nothing else to say: the problems.
+std::string refusal_json(std::string_view schema, const Errors& problems);
 
 }  // namespace lading::cli

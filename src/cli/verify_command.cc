@@ -65,17 +65,6 @@ std::string json_of(const Verification& found) {
   return json.take();
 }
 
-std::string refusal_json(const Errors& problems) {
-  JsonWriter json;
-  json.begin_object();
-  json.key("schema").string("lading.verify/1");
-  json.key("lading").string(kVersion);
-  json.key("ok").boolean(false);
-  write_errors(json, "problems", problems);
-  json.end_object();
-  return json.take();
-}
-
 }  // namespace
 
 CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments) {
@@ -101,7 +90,7 @@ int run_verify(const VerifyArguments& arguments, Output& output) {
   if (output.catch_signals) request.cancelled = output.catch_signals();
   const auto found = verify(request);
   if (!found) {
-    if (arguments.json) output.out += refusal_json(found.error().problems);
+    if (arguments.json) output.out += refusal_json("lading.verify/1", found.error().problems);
     tell(found.error().problems, style.red("refused:"), output);
     return found.error().exit_code();
   }
