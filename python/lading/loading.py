@@ -192,6 +192,7 @@ def materialize(
     plan: _engine.Plan | None = None
     slots: list[Slot] = []
     with agreed(ranks, "the plan") as step:
+        _refuse_idle_recipes(options, prepared.skeleton)
         plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared.conversion.problems)
         kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
         if lost := kept_unwritten(parts, kept, prepared.entries, options.spoken_for()):
@@ -338,6 +339,17 @@ def _kept_wide(plan: _engine.Plan, options: Options) -> list[str]:
     if not kept:
         return []
     return [f'{options.dtype} was asked for; {kept} tensors stay {", ".join(sorted(wide))} (R23). cast="exact" rounds']
+
+
+def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:
+    """A typo would leave the tensor that was meant as it is. Names of all ranks count: a stage may have none of them."""
+    names = [tensor["name"] for tensor in skeleton["tensors"]]
+    idle = [pattern for pattern in options.recipes if not any(matches(pattern, name) for name in names)]
+    if idle:
+        problems = [
+            Problem("policy", f"recipes: {pattern!r} matches no tensor of the model", rule="R43") for pattern in idle
+        ]
+        raise LadingError(problems, stage="planning", exit_code=4)
 
 
 def _request(prepared: _Prepared, options: Options, location: str, devices: list[str], rank: int) -> dict[str, Any]:

@@ -163,6 +163,14 @@ def test_R13_memory_without_a_value_is_no_value(tmp_path, written):
         assert torch.equal(model.body.weight.data, torch.ones(2, 2))
 
 
+def test_R43_a_recipe_that_matches_nothing_is_refused(checkpoint):
+    with lading.skeleton():
+        model = Siblings()
+    with pytest.raises(lading.LadingError, match="wieght") as refusal:
+        lading.materialize(model, checkpoint, device="cpu", recipes={"wieght": lambda module, name: None})
+    assert refusal.value.rule == "R43" and model.w.is_meta
+
+
 def test_words_that_name_no_value(checkpoint):
     with lading.skeleton():
         model = Siblings()

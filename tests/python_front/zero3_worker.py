@@ -409,6 +409,33 @@ def secondary_partitions(folder):
     return problems + compare(model, want)
 
 
+def adapters_of_peft(folder):
+    """R16, R65: LoRA over a base on meta. The base's weights under PEFT's names, adapters as in one process."""
+    from peft import LoraConfig, get_peft_model
+
+    _, path = saved(folder, "llama")
+
+    def adapted():
+        with lading.skeleton():
+            return get_peft_model(models.MODELS["llama"](), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+
+    want, model = adapted(), adapted()
+    lading.materialize(want, path, device="cpu", group=False, progress=False)
+    lading.zero3_init(model, config())
+    load(model, path)
+    originals, found = models.tensors(want), models.tensors(model)
+    adapters = [name for name in found if "lora_" in name]
+    problems = [] if len(adapters) == 8 and set(found) == set(originals) else [f"names: {sorted(found)}"]
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        for name, tensor in found.items():
+            same = torch.equal(tensor.detach(), originals[name].detach())
+            if not same or tensor.requires_grad != originals[name].requires_grad:
+                problems.append(f"{name} differs")
+        if not all(bool(found[name].any()) == ("lora_A" in name) for name in adapters):
+            problems.append("adapters are not as PEFT begins them")
+    return problems
+
+
 def groups_of_some_ranks(folder):
     """Partitions over two of four ranks, which then hold what the other two hold."""
     want, path = saved(folder, "small")
@@ -424,6 +451,7 @@ CASES = {
     2: (
         a_small_model,
         a_model_from_meta,
+        adapters_of_peft,
         rope_is_made_anew,
         parts_of_transformers_models,
         what_cannot_be_derived_is_kept_and_said,
