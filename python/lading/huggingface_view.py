@@ -109,8 +109,7 @@ class View:
         self.entries: dict[str, Entry] = {}
         self.state: dict[str, tuple[int, ...]] = {}  # what a state dict has, as shapes
         self.adapters: list[str] = []
-        for name, entry in entries:  # None: an adapter's
-            plain = name
+        for plain, entry in entries:  # None: an adapter's
             if plain is None:
                 self.adapters.append(entry.name)
                 continue
