@@ -66,6 +66,7 @@ def run_worker(module, deadline_s, *, package="geometry", **arguments):
 
 def run_ranks(world, function, deadline_s, *arguments):
     """In a worker: forks `world` gloo ranks, and returns what function(rank, *arguments) gives on each."""
+    import torch
     import torch.distributed as dist
 
     scratch = Path(tempfile.mkdtemp(dir=os.environ["LADING_SCRATCH"]))
@@ -76,6 +77,9 @@ def run_ranks(world, function, deadline_s, *arguments):
             status = 1
             try:
                 signal.alarm(deadline_s)
+                # After a fork torch makes its threads anew on first use, which must not be by two at once
+                # (transformers reads with several): "Invalid thread pool!"
+                torch.set_num_threads(torch.get_num_threads())
                 faulthandler.dump_traceback_later(max(1, deadline_s - 2), exit=True)  # a rank that hangs says where
                 os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
                 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
