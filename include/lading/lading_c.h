@@ -78,8 +78,20 @@ typedef struct lading_destination {
 /* The destinations of a plan, in the order in which lading_load() takes memory. NULL and 0 if the handle is no plan. */
 LADING_API const lading_destination* lading_destinations(const lading_handle* plan, uint64_t* count);
 
+/* The ranks that hold the same bytes as a destination of the plan, ascending, its own among them. The list lives as
+ * long as the plan's handle, and destinations that are cut alike have the same one. NULL and 0 if there is no such
+ * destination. */
+LADING_API const uint64_t* lading_replicas(const lading_handle* plan, uint64_t destination, uint64_t* count);
+
+/* Who reads what, where ranks hold the same bytes: docs/exchange.md. The request has "nodes". */
+LADING_API lading_handle* lading_owners(const lading_handle* plan, const char* request);
+
 /* The whole plan, every transfer in it (docs/schema/plan.md). */
 LADING_API lading_handle* lading_plan_document(const lading_handle* plan);
+
+/* A word about what the plan's files hold, from a few blocks of each, so that ranks with another checkpoint of the same
+ * shapes notice before they load: "contents" in the answer. */
+LADING_API lading_handle* lading_sampled_contents(const lading_handle* plan);
 
 /* Memory of the caller's: contiguous, on the destination's device (of a GPU: a device address), borrowed until
  * lading_load() returns. Destinations of one unit, on one rank, name the same memory. */
@@ -115,6 +127,24 @@ LADING_API void lading_set_error(const char* text);
  * every destination as incomplete, whatever it holds; otherwise nothing was written. */
 LADING_API lading_handle* lading_load(const lading_handle* plan, const lading_memory* memories, uint64_t memory_count,
                                       const lading_callbacks* callbacks);
+
+/* Bytes that are read once for several ranks (docs/exchange.md). */
+typedef struct lading_exchange {
+  /* By destination, as many as there are: the rank that reads it for all that hold the same bytes; negative: every rank
+   * reads it for itself. What another rank reads is not read here. */
+  const int64_t* owners;
+  void* user; /* handed to the function as it is */
+  /* Hands over all bytes of the destinations that this rank reads for others, and takes all bytes of those that others
+   * read for it. Called once, on the thread that called lading_load_exchanged(), when what is read here is in place
+   * (on a GPU: for all streams) and before anything is computed from it, also if there is nothing to take; not at all
+   * if the load has failed by then. Not 0: it failed, lading_set_error() said why, and so has the load. */
+  int (*receive)(void* user);
+} lading_exchange;
+
+/* lading_load() of a rank that reads for others, and receives from them. exchange may be NULL. */
+LADING_API lading_handle* lading_load_exchanged(const lading_handle* plan, const lading_memory* memories,
+                                                uint64_t memory_count, const lading_callbacks* callbacks,
+                                                const lading_exchange* exchange);
 
 /* The bill of lading of a load (docs/schema/ledger.md), also of one that failed after it had begun. */
 LADING_API lading_handle* lading_ledger(const lading_handle* load);

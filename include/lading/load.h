@@ -37,7 +37,12 @@ struct DestinationInfo {
   Shape local_shape;                 ///< of this part; of a flat partition: one dim, padding included
   std::uint64_t size_bytes = 0;      ///< of the memory, padding included; of a unit: of the whole unit
   std::vector<std::string> aliases;  ///< other names of the same storage
+  /// The ranks that hold the same bytes under the same name, ascending, this one among them.
+  std::shared_ptr<const std::vector<std::uint64_t>> replicas;
 };
+
+/// By destination: the rank that reads it for all that hold the same bytes; nothing: every rank reads it for itself.
+using Owners = std::vector<std::optional<std::uint64_t>>;
 
 /// A tensor's whole value in host memory, row-major, that the caller has and no file holds.
 struct HostTensor {
@@ -57,6 +62,8 @@ enum class ReadMethod : std::uint8_t { kAuto, kPread, kDirect, kUring, kUringDir
 enum class Digests : std::uint8_t { kOn, kOff };
 enum class PoisonFirst : std::uint8_t { kNo, kYes };
 
+struct Report;
+
 struct Request {
   PlanRequest plan;  ///< what to load, and the ranks that this process fills
 
@@ -68,6 +75,15 @@ struct Request {
   std::function<Result<std::span<std::byte>>(const DestinationInfo&)> memory;
   /// Values of "host" and "call" tensors; a call is made when its inputs are complete.
   std::function<Result<HostTensor>(const std::string& name, std::uint64_t rank)> value;
+
+  /// Who reads what, as owners_of() has it; empty: this load reads everything. What another rank reads is not read
+  /// here.
+  Owners owners;
+  /// Hands over all bytes of the destinations that a rank of this load reads for others, and takes all bytes of those
+  /// that others read for it. Called once on the calling thread, when what is read here is in place and before anything
+  /// is computed from it; not at all if the load has failed by then. Nothing may be written to a destination before, or
+  /// after it has returned. It has to look at `cancelled` by itself. The report has its plan, tensors and `owned`.
+  std::function<Result<void>(const Report& so_far)> receive;
 
   std::uint32_t threads = 0;     ///< 0: as many as help
   std::uint64_t slot_bytes = 0;  ///< of staging, for measurements; 0: what suits the device
@@ -118,6 +134,11 @@ LADING_API Result<Report, LoadFailure> materialize(const Request& request);
 
 /// What a load of this plan fills, in the order in which it asks for memory.
 LADING_API std::vector<DestinationInfo> destinations_of(const PlanReport& plan);
+
+/// Who reads what, where ranks hold the same bytes (docs/exchange.md): `nodes` names the node of each rank, and a
+/// destination is read once on each node. In the order of destinations_of(). All ranks that hold the same bytes get the
+/// same answer for them.
+LADING_API Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>& nodes);
 
 /// The second half of materialize(), for callers that look at the plan first: fills the destinations of a plan that
 /// make_plan() made. `request.plan` is not looked at.

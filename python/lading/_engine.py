@@ -37,6 +37,7 @@ class _Value(ctypes.Structure):
 
 _VALUE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(_Value))
 _PROGRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
+_RECEIVE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class _Callbacks(ctypes.Structure):
@@ -46,6 +47,10 @@ class _Callbacks(ctypes.Structure):
         ("progress", _PROGRESS),
         ("cancelled", ctypes.POINTER(ctypes.c_int)),
     ]
+
+
+class _Exchange(ctypes.Structure):
+    _fields_ = [("owners", ctypes.POINTER(ctypes.c_int64)), ("user", ctypes.c_void_p), ("receive", _RECEIVE)]
 
 
 def _find_library() -> Path:
@@ -94,6 +99,13 @@ def _open_library(path: Path) -> ctypes.CDLL:
         ("lading_dtypes", handle, [text]),
         ("lading_plan_document", handle, [handle]),
         ("lading_load", handle, [handle, pointer, ctypes.c_uint64, ctypes.POINTER(_Callbacks)]),
+        (
+            "lading_load_exchanged",
+            handle,
+            [handle, pointer, ctypes.c_uint64, ctypes.POINTER(_Callbacks), ctypes.POINTER(_Exchange)],
+        ),
+        ("lading_owners", handle, [handle, text]),
+        ("lading_sampled_contents", handle, [handle]),
         ("lading_ledger", handle, [handle]),
         ("lading_verify", handle, [text]),
         ("lading_gpus", handle, []),
@@ -167,9 +179,10 @@ class Destination(NamedTuple):
     local_shape: tuple[int, ...]
     size_bytes: int
     aliases: tuple[str, ...]
+    replicas: tuple[int, ...]  # the ranks that hold the same bytes under the same name, this one among them
 
     @classmethod
-    def _of(cls, fields: Mapping[str, Any]) -> Destination:
+    def _of(cls, fields: Mapping[str, Any], sets: Sequence[tuple[int, ...]]) -> Destination:
         return cls(
             fields["rank"],
             fields["name"],
@@ -182,6 +195,7 @@ class Destination(NamedTuple):
             tuple(fields["local_shape"]),
             fields["size_bytes"],
             tuple(fields["aliases"]),
+            sets[fields["replicas"]] if sets else (fields["rank"],),
         )
 
 
@@ -241,14 +255,16 @@ class _Caller:
         value: Callable[[str, int], HostValue] | None,
         progress: Callable[[Progress], None] | None,
         cancelled: Callable[[], bool] | None,
+        receive: Callable[[], None] | None = None,
     ) -> None:
         self._value = value
         self._progress = progress
         self._cancelled = cancelled
+        self._receive = receive
         self._alive: list[tuple[HostValue, bytes]] = []  # the engine borrows them, as this object does
         self._flag = ctypes.c_int(0)
         self.stopped_by: BaseException | None = None  # to be raised as it is
-        self.value_error: Exception | None = None  # the reason of a problem that the engine tells
+        self.called_error: Exception | None = None  # the reason of a problem that the engine tells
         # Without a value function the engine says itself whose value is missing. Progress is always asked for: Python
         # looks at signals, and we at `cancelled`, only when Python runs.
         self.callbacks = _Callbacks(
@@ -283,11 +299,28 @@ class _Caller:
             out[0] = _Value(value.address, value.size_bytes, dtype)
             self._look_at_cancelled()
             return 0
-        except Exception as error:  # noqa: BLE001
-            self.value_error = self.value_error or error
-            _library.lading_set_error(f"{type(error).__name__}: {error}".encode(errors="replace"))
         except BaseException as error:  # noqa: BLE001
+            self._keep(error)
+        return 1
+
+    def _keep(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            self.called_error = self.called_error or error
+            _library.lading_set_error(f"{type(error).__name__}: {error}".encode(errors="replace"))
+        else:
             self.stop(error)
+
+    def exchange(self, owners: Sequence[int | None]) -> _Exchange:
+        list_of_owners = (ctypes.c_int64 * max(1, len(owners)))(*(-1 if one is None else one for one in owners))
+        return _Exchange(owners=list_of_owners, receive=_RECEIVE(self._on_receive) if self._receive else _RECEIVE())
+
+    def _on_receive(self, _user: int) -> int:
+        try:
+            if self._receive is not None:
+                self._receive()
+            return 0
+        except BaseException as error:  # noqa: BLE001
+            self._keep(error)
         return 1
 
 
@@ -317,12 +350,26 @@ class Plan:
     def __init__(self, answered: _Answer) -> None:
         self._answered = answered
         self.answer: dict[str, Any] = json.loads(answered.checked())
-        self.destinations = [Destination._of(fields) for fields in self.answer.pop("destinations")]
+        # Shared by all destinations that are cut alike; a library that is older than them has none.
+        sets = [tuple(ranks) for ranks in self.answer.pop("replica_sets", ())]
+        self.destinations = [Destination._of(fields, sets) for fields in self.answer.pop("destinations")]
         self.warnings = _warnings(self.answer)
 
     def document(self) -> str:
         """The whole plan as JSON text (docs/schema/plan.md)."""
         return _Answer(_library.lading_plan_document(self._answered.handle)).checked()
+
+    def sampled_contents(self) -> str:
+        """A word about what the files hold: another checkpoint of the same shapes has another one."""
+        return json.loads(_Answer(_library.lading_sampled_contents(self._answered.handle)).checked())["contents"]
+
+    def owners(self, nodes: Sequence[str]) -> list[int | None]:
+        """Who reads each destination for all that hold the same bytes; None: every rank for itself (docs/exchange.md).
+
+        `nodes` has the name of each rank's node: what several ranks of a node hold is read once there.
+        """
+        answered = _Answer(_library.lading_owners(self._answered.handle, _request({"nodes": list(nodes)})))
+        return json.loads(answered.checked())["owners"]
 
     def load(
         self,
@@ -331,6 +378,8 @@ class Plan:
         value: Callable[[str, int], HostValue] | None = None,
         progress: Callable[[Progress], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
+        owners: Sequence[int | None] | None = None,
+        receive: Callable[[], None] | None = None,
     ) -> Report:
         """Fills the destinations. Raises LadingError; `error.begun` says whether anything was written.
 
@@ -343,14 +392,26 @@ class Plan:
                 flight any more, with the load's LadingError, if it was stopped in time, as its cause. So is
                 KeyboardInterrupt.
             cancelled: asked several times a second; True stops the load with the code "cancelled".
+            owners: who reads what, as `owners()` has it. What another rank reads is not read here.
+            receive: with owners: called once, on this thread, when what is read here is in place. It hands over all
+                bytes of the destinations that this rank owns, and takes all bytes of those that others do. What it
+                raises becomes the cause of the LadingError.
         """
-        caller = _Caller(value, progress, cancelled)
+        caller = _Caller(value, progress, cancelled, receive)
         # Two words a memory, as struct lading_memory has them; an address and a size are both 8 bytes wide.
         words = array.array("Q", [word for address, size_bytes in memories for word in (address or 0, size_bytes)])
         with _interrupts_stop(caller):
             answered = _Answer(
                 _library.lading_load(
                     self._answered.handle, words.buffer_info()[0], len(memories), ctypes.byref(caller.callbacks)
+                )
+                if owners is None
+                else _library.lading_load_exchanged(
+                    self._answered.handle,
+                    words.buffer_info()[0],
+                    len(memories),
+                    ctypes.byref(caller.callbacks),
+                    ctypes.byref(caller.exchange(owners)),
                 )
             )
         failure = None
@@ -361,7 +422,7 @@ class Plan:
         if caller.stopped_by is not None:
             raise caller.stopped_by from failure
         if failure is not None:
-            raise failure from caller.value_error
+            raise failure from caller.called_error
         return Report(answered, self.destinations, answer)
 
 

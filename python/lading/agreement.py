@@ -1,48 +1,75 @@
-"""Ranks agree before a byte moves, and tell each other when one of them fails: small messages over torch.distributed's
-Store.
+"""The ranks of one call: they agree before a byte moves, notice when one of them fails or falls silent, and end together.
 
-    ranks = Agreement.of(group, timeout_s=300)
-    everybody = ranks.exchange("facts", {"device": "cuda:3"})     # one message per rank, the same list everywhere
+    with Agreement.of(group, timeout_s=600) as ranks:
+        with agreed(ranks, "the plan") as step:                       # what all ranks do, and then agree on
+            step.message, step.must_match = {"digest": digest}, ["digest"]
+        load(cancelled=ranks.has_failed)                              # True soon after another rank has failed
+        ranks.commit()                                                # only if all ranks have come here
 
-Every rank puts its message; the first rank reads them all, decides, and publishes the verdict, which the others wait
-for. So there are two messages per rank and step, and all ranks raise the same text. A rank that has a problem says
-so in its message instead of staying away: its peers need not wait for the deadline. No collective is used, and
-nobody waits for ever.
-
-One process alone has an `Agreement` too, which asks nobody. Messages are JSON. An `Agreement` is used by one thread.
+The engine's protocol (docs/reliability.md, `lading.coordinator`) on the store of a process group; no collective is
+used. An exception that leaves the block is told to all ranks, which raise the same text; without one the block ends
+only when all ranks are at its end. A thread gives signs of life in between. One process alone has an `Agreement`
+too, which asks nobody. Messages are JSON. An `Agreement` is used by one thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
-import itertools
 import json
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
+from .coordinator import Coordinator
 from .errors import LadingError, Problem
 
+DEADLINE_S = 10.0  # from a rank's silence to the failure of all others
 TIMEOUT_S = 600.0  # for ranks that come late
-_GRACE_S = 10.0  # beyond the first rank's deadline: its verdict says more than "no answer"
 VALUE = "value of "  # fields with a tensor's name behind it: ranks that have one must have the same
-_CLOCK_S = 0.5  # by which a store's clock may be before ours
-_ANOTHER_RANK = 7  # exit code
+_LOOK_S = 0.1  # how long a signal of this process may wait
 _SHOWN = 8
+_ANOTHER_RANK = 7  # exit code
+
+_Result = TypeVar("_Result")
 
 
 class Agreement:
-    """The ranks of one load. `rank` counts within the group; `ranks` are the global numbers."""
+    """The ranks of one call. `rank` counts within the group; `ranks` are the global numbers.
 
-    def __init__(self, store: Any | None, rank: int, ranks: Sequence[int], timeout_s: float, name: str = "") -> None:
-        self.rank, self.ranks, self.timeout_s = rank, list(ranks), timeout_s
-        self._store = store
-        self._steps = itertools.count()
-        self._room = f"lading/{name}"
-        self._number: int | None = None  # of the load, once it has begun
+    Attributes:
+        begun: set when memory that a model had before may be written, on any rank; errors then say so.
+        is_committed: all ranks are complete.
+    """
+
+    def __init__(
+        self,
+        store: Any | None,
+        rank: int,
+        ranks: Sequence[int],
+        timeout_s: float,
+        *,
+        name: str = "",
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self.rank, self.ranks = rank, list(ranks)
+        self.begun = False
+        self._pulse: _Pulse | None = None
+        self._last: _Ended | None = None
+        self._told: LadingError | None = None
+        self.is_committed = False
+        self._coordinator: Coordinator | None = None
+        if store is not None:
+            self._coordinator = Coordinator(
+                store,
+                rank,
+                self.size,
+                prefix=f"lading/{name}",
+                deadline_s=deadline_s,
+                step_timeout_s=timeout_s,
+                is_host=self.ranks[rank] == 0,
+            )
 
     @property
     def size(self) -> int:
@@ -50,7 +77,10 @@ class Agreement:
 
     @classmethod
     def of(cls, group: Any = None, timeout_s: float = TIMEOUT_S) -> Agreement:
-        """Of a process group; None is the default one, or this process alone where there is none. False: alone."""
+        """Of a process group; None is the default one, or this process alone where there is none. False: alone.
+
+        The timeout is for ranks that have not come yet; one that falls silent is noticed within `DEADLINE_S`.
+        """
         import torch.distributed as dist
 
         if group is False or not dist.is_available() or not dist.is_initialized():
@@ -63,8 +93,58 @@ class Agreement:
         ranks = dist.get_process_group_ranks(found)
         if len(ranks) == 1:
             return cls(None, 0, ranks, timeout_s)
+        # Not a connection of its own: torch's TCPStore looks up the name of each new client in the DNS, on the one
+        # thread that serves all of them, and where no server answers everybody waits for seconds.
         store = c10d._get_process_group_store(found)
-        return cls(store, dist.get_rank(found), ranks, timeout_s, getattr(found, "group_name", ""))
+        name = getattr(found, "group_name", "")
+        return cls(store, dist.get_rank(found), ranks, timeout_s, name=name, deadline_s=DEADLINE_S)
+
+    # ---- the block
+
+    def __enter__(self) -> Agreement:
+        if self._coordinator is not None:
+            try:
+                self._step(self._coordinator.begin)
+                self._pulse = _Pulse(self._coordinator)
+            except BaseException as error:
+                self._end(error)
+                raise
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Raises what all ranks get, where that is not the exception itself. An interrupt stays one."""
+        if self._coordinator is None:
+            return
+        try:
+            if error is None:
+                self.commit()
+        except BaseException as failed:
+            self._end(failed)
+            raise
+        agreed = self._end(error)
+        if agreed is not error:
+            raise agreed from error  # type: ignore[misc]  # not None: no exception is told as none
+
+    def tell(self, error: BaseException) -> BaseException:
+        """What all ranks get for an exception of this one: another rank's, if that came first."""
+        if self._coordinator is None or self.is_committed:
+            return error
+        if self._told is None:
+            own = as_error(error)
+            self._told = self._completed(self._coordinator.fail(_told_by(own, begun=self.begun)), own)
+        return self._told if isinstance(error, Exception) else error
+
+    def _end(self, error: BaseException | None) -> BaseException | None:
+        assert self._coordinator is not None
+        agreed = self.tell(error) if error is not None else None
+        if self._pulse is not None:
+            self._pulse.stop()
+        while self._last is not None and not self._last.wait(_LOOK_S):  # left behind by an interrupt, and told
+            pass
+        self._coordinator.close()
+        return agreed
+
+    # ---- the steps
 
     def exchange(
         self,
@@ -73,23 +153,33 @@ class Agreement:
         *,
         failure: LadingError | None = None,
         must_match: Sequence[str] = (),
+        while_alive: bool = False,
     ) -> list[dict[str, Any]]:
         """All ranks' messages, in the order of ranks; or the one error that all of them get.
 
-        With a `failure` on any rank there is no agreement. The fields `must_match` have to be the same on every rank.
+        With a `failure` on any rank there is no agreement. The fields `must_match` have to be the same on every rank,
+        those that begin with `VALUE` on the ranks that have them. With `while_alive` the others may take any time.
         """
-        mine: dict[str, Any] = {"rank": self.ranks[self.rank], "message": message}
-        if failure is not None:
-            mine |= {"problems": [_fields(problem) for problem in failure.problems]}
-            mine |= {name: getattr(failure, name) for name in ("stage", "begun", "exit_code", "not_listed")}
-        if self._store is None:
+        if self._coordinator is None:
             if failure is not None:
                 raise failure
             return [message]
-        verdict = self._exchange(next(self._steps), step, mine, must_match)
-        if "problems" in verdict:
-            raise _error(verdict, failure) from failure
-        return verdict["messages"]
+        same = {name: str(message.get(name)) for name in must_match} if failure is None else {}
+        said = {"message": json.dumps(message, sort_keys=True)}
+        answers = self._agree(step, same, failure=failure, collect=said, while_alive=while_alive)
+        messages = [json.loads(text) for text in answers["message"]]
+        if problems := _different_values(messages, range(self.size)):
+            differ = LadingError(problems, stage="agreement", exit_code=_ANOTHER_RANK)
+            self._agree(step, {}, failure=differ)  # every rank has found the same
+        return messages
+
+    def records(self, step: str, records: Mapping[str, Mapping[str, str]], digest: str) -> None:
+        """All ranks have the same digest. If not, the records say what differs, by name and field (R30)."""
+        if self._coordinator is None or len(set(self._agree(step, {}, collect={"digest": digest})["digest"])) == 1:
+            return
+        listed = [{"name": name, "fields": dict(fields)} for name, fields in sorted(records.items())]
+        self._agree(step, {}, records=listed)
+        self._agree(step, {f"digest of {step}": digest})
 
     def documents(self, step: str, text: str) -> list[str]:
         """All ranks' documents, in the order of ranks. They travel only where they differ, each different one once."""
@@ -97,176 +187,115 @@ class Agreement:
         digests = [message["digest"] for message in self.exchange(step, {"digest": digest})]
         if len(set(digests)) == 1:
             return [text] * self.size
-        store: Any = self._store
-        key = f"{self._room}/{self._number}/document"
-        if digests.index(digest) == self.rank:
-            store.set(f"{key}/{digest}", text)
-        known: dict[str, str | None] = {digest: text}
-        deadline = time.monotonic() + self.timeout_s
-        for other in digests:
-            if other not in known:
-                known[other] = self._get(f"{key}/{other}", deadline)
-        silent = [self.ranks[digests.index(other)] for other, found in known.items() if found is None]
-        if silent:
-            raise _error({"problems": [_silence(step, silent, self.timeout_s)]}, None)
-        return [known[other] or "" for other in digests]
+        is_first = digests.index(digest) == self.rank
+        texts = self._agree(step, {}, collect={"document": text if is_first else ""})["document"]
+        return [texts[digests.index(other)] for other in digests]
 
-    def _exchange(self, place: int, step: str, mine: dict[str, Any], must_match: Sequence[str]) -> dict[str, Any]:
-        deadline = time.monotonic() + self.timeout_s
+    def commit(self) -> None:
+        """This rank is complete. Returns if all are."""
+        if self._coordinator is not None and not self.is_committed:
+            self._step(self._coordinator.commit)
+        self.is_committed = True
+
+    # ---- between them
+
+    def has_failed(self) -> bool:
+        """Another rank has failed, or this one was given up: what is being done is for nothing."""
+        return self._pulse is not None and self._pulse.has_failed
+
+    @contextlib.contextmanager
+    def progress(self) -> Iterator[Callable[[int], None]]:
+        """A function to be called with a number that grows: if it stands still for minutes, the load fails."""
+        pulse = self._pulse
+        if pulse is None:
+            yield lambda done: None
+            return
         try:
-            verdict = self._verdict(place, step, mine, deadline, must_match)
-            why = ""
-        except (RuntimeError, OSError) as error:  # the store is gone, with the process that held it
-            verdict, why = None, str(error)
-        if verdict is not None:
-            return verdict
-        begun = bool(mine.get("begun") or mine["message"].get("wrote"))
-        return {"problems": [_silence(step, self.ranks[:1], self.timeout_s, why)], "begun": begun}
+            yield pulse.show
+        finally:
+            pulse.show(None)
 
-    def _verdict(
-        self, place: int, step: str, mine: dict[str, Any], deadline: float, must_match: Sequence[str]
-    ) -> dict[str, Any] | None:
-        store: Any = self._store
-        if self._number is None:
-            self._number = self._begin(deadline)
-        if self._number is None:
-            return None
-        load = f"{self._room}/{self._number}"
-        if self.rank == 0:
-            verdict = self._gather(f"{load}/{place}", step, mine, deadline, must_match)
-            store.set(f"{load}/{place}/verdict", json.dumps(verdict))
-            if "problems" in verdict:
-                store.set(f"{load}/over", "1")
-            return verdict
-        own, end = f"{load}/{place}/{self.rank}", f"{load}/{place}/verdict"
-        store.set(own, json.dumps(mine))
-        text = self._get(end, deadline + _GRACE_S)
-        if text is None:  # takes its word back: nobody may succeed without this rank
-            store.delete_key(own)
-            text = store.get(end).decode() if store.check([end]) else None
-        return json.loads(text) if text is not None else None
+    def _agree(
+        self, step: str, same: Mapping[str, str], *, failure: LadingError | None = None, **more: Any
+    ) -> dict[str, list[str]]:
+        coordinator = self._coordinator
+        assert coordinator is not None
+        told = _told_by(failure, begun=self.begun or failure.begun) if failure is not None else None
+        return self._step(lambda: coordinator.agree(step, same, failure=told, **more), failure)
 
-    def _begin(self, deadline: float) -> int | None:
-        """The number of the load that the first rank has begun. One that failed without this rank is passed over."""
-        store: Any = self._store
-        if self.rank == 0:
-            return store.add(f"{self._room}/count", 1)
-        seen = f"{self._room}/seen/{self.rank}"
-        last = int(store.get(seen)) if store.check([seen]) else 0
-        pause_s = 0.001
-        while time.monotonic() < deadline:
-            number = store.add(f"{self._room}/count", 0)
-            if number > last and not store.check([f"{self._room}/{number}/over"]):
-                store.set(seen, str(number))
-                return number
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.05)
-        return None
+    def _step(self, step: Callable[[], _Result], own: LadingError | None = None) -> _Result:
+        """On a thread, while this one looks for signals: Python hears of an interrupt only where Python runs."""
+        ended = self._last = _Ended(step)
+        while not ended.wait(_LOOK_S):
+            pass
+        if ended.error is None:
+            return ended.result
+        if not isinstance(ended.error, LadingError):
+            raise ended.error
+        self._told = self._completed(ended.error, own)
+        raise self._told from own
 
-    def _gather(
-        self, key: str, step: str, mine: dict[str, Any], deadline: float, must_match: Sequence[str]
-    ) -> dict[str, Any]:
-        answers, silent = [mine], []
-        for rank in range(1, self.size):
-            text = self._get(f"{key}/{rank}", deadline)
-            if text is None:
-                silent.append(self.ranks[rank])
-            else:
-                answers.append(json.loads(text))
-        if not silent:  # who has given up since has taken its word back
-            store: Any = self._store
-            silent = [rank for place, rank in enumerate(self.ranks) if place and not store.check([f"{key}/{place}"])]
-        problems = [_silence(step, silent, self.timeout_s)] if silent else []
-        problems += _told(answers, self.size)
-        if not problems:
-            values = sorted({field for answer in answers for field in answer["message"] if field.startswith(VALUE)})
-            fields = [*must_match, *values]
-            problems = [found for field in fields if (found := _difference(field, answers)) is not None]
-        if not problems:
-            return {"messages": [answer["message"] for answer in answers]}
-        failed = [answer for answer in answers if "problems" in answer]
-        return {
-            "problems": problems,
-            "stage": next((answer["stage"] for answer in failed), "agreement"),
-            "begun": any(answer["begun"] for answer in failed)
-            or any(answer["message"].get("wrote") for answer in answers),
-            "exit_code": failed[0]["exit_code"] if failed and not silent else _ANOTHER_RANK,
-            "not_listed": max([answer["not_listed"] for answer in failed], default=0),
-        }
+    def _completed(self, told: LadingError, own: LadingError | None) -> LadingError:
+        """With what only this rank knows, none of which is in the text."""
+        problems = list(told.problems)
+        if self.ranks != list(range(self.size)):
+            numbers = ", ".join(map(str, self.ranks))
+            message = f"{problems[0].message} (of the group's ranks, which are {numbers})"
+            problems[0] = dataclasses.replace(problems[0], message=message)
+        return LadingError(
+            problems,
+            stage=own.stage if own is not None else told.stage,
+            begun=self.begun or told.begun,
+            exit_code=told.exit_code,
+            report=own.report if own is not None else None,
+            ledger=own.ledger if own is not None else "",
+            not_listed=told.not_listed,
+            error_id=told.error_id,
+        )
 
-    def _get(self, key: str, deadline: float) -> str | None:
-        """The message, or None when the time is over. A store that fails earlier raises."""
-        store: Any = self._store
+
+class _Ended:
+    """What a function gave or raised on a thread of its own."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._function = function
+        self._is_done = threading.Event()
+        threading.Thread(target=self._run, name="lading step", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._is_done.wait(timeout_s)
+
+    def _run(self) -> None:
         try:
-            store.wait([key], datetime.timedelta(seconds=max(0.01, deadline - time.monotonic())))
-        except RuntimeError:  # which is also how a store says that the time is over
-            if time.monotonic() < deadline - _CLOCK_S:
-                raise
-            if not store.check([key]):
-                return None
-        return store.get(key).decode()
+            self.result = self._function()
+        except BaseException as error:  # noqa: BLE001 - raised by who waits
+            self.error = error
+        self._is_done.set()
 
 
-def _error(verdict: dict[str, Any], own: LadingError | None) -> LadingError:
-    return LadingError(
-        [Problem.from_json(problem) for problem in verdict["problems"]],
-        stage=verdict.get("stage", "agreement"),
-        begun=verdict.get("begun", False),
-        exit_code=verdict.get("exit_code", _ANOTHER_RANK),
-        report=own.report if own is not None else None,
-        ledger=own.ledger if own is not None else "",
-        not_listed=verdict.get("not_listed", 0),
-    )
+class _Pulse:
+    """Gives signs of life, and looks for those of the others."""
 
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.has_failed = False
+        self._coordinator = coordinator
+        self._done: int | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="lading pulse", daemon=True)
+        self._thread.start()
 
-def _fields(problem: Problem) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(problem).items() if value not in (None, "")}
+    def show(self, done: int | None) -> None:
+        self._done = done
 
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
 
-def _silence(step: str, ranks: Sequence[int], timeout_s: float, why: str = "") -> dict[str, Any]:
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
-    message = f"{who} did not come to agree on {step} within {timeout_s:g} s" + (f": {why}" if why else "")
-    remedy = "Call it on every rank of the group, or pass group= (False is this process alone)"
-    return {"code": "no_answer", "message": message, "rule": "R44", "remedy": remedy}
-
-
-def _told(answers: Iterable[dict[str, Any]], size: int) -> list[dict[str, Any]]:
-    """The problems of all ranks. What several of them have is told once, with their numbers unless it is all."""
-    told: dict[str, tuple[dict[str, Any], list[int]]] = {}
-    for answer in answers:
-        for problem in answer.get("problems", ()):
-            told.setdefault(json.dumps(problem, sort_keys=True), (problem, []))[1].append(answer["rank"])
-    problems = []
-    for problem, tellers in told.values():
-        if len(tellers) < size and "rank" not in problem:
-            who = f"rank {tellers[0]}" if len(tellers) == 1 else f"ranks {_ranges(tellers)}"
-            problem = {**problem, "message": f"{who}: {problem['message']}"}
-        problems.append(problem)
-    return problems
-
-
-def _difference(field: str, answers: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    groups: dict[str, list[int]] = {}
-    for answer in answers:
-        if field.startswith(VALUE) and field not in answer["message"]:
-            continue  # the rank has no such tensor
-        groups.setdefault(str(answer["message"].get(field)), []).append(answer["rank"])
-    if len(groups) == 1:
-        return None
-    shares = [f"{value[:80]} on {_ranges(members)}" for value, members in groups.items()]
-    found = "; ".join(shares[:_SHOWN]) + ("; …" if len(shares) > _SHOWN else "")
-    return {"code": "ranks_differ", "message": f"the ranks do not have the same {field}", "found": found, "rule": "R44"}
-
-
-def _ranges(ranks: Sequence[int]) -> str:
-    """0-3, 7"""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and parts[-1][1] == rank - 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+    def _beat(self) -> None:
+        while not self.has_failed and not self._is_over.wait(self._coordinator.deadline_s / 40):
+            self.has_failed = not self._coordinator.poll(self._done)
 
 
 # ---- steps
@@ -282,8 +311,8 @@ class Step:
 
 
 @contextlib.contextmanager
-def agreed(ranks: Agreement, name: str) -> Iterator[Step]:
-    """What is done inside, all ranks do; then they agree on it. A rank that fails tells the others, who would wait.
+def agreed(ranks: Agreement, name: str, *, while_alive: bool = False) -> Iterator[Step]:
+    """What is done inside, all ranks do; then they agree on it, or are told the problems of all of them.
 
     with agreed(ranks, "the plan") as step:
         step.message = {"digest": digest}
@@ -292,19 +321,52 @@ def agreed(ranks: Agreement, name: str) -> Iterator[Step]:
     step = Step()
     try:
         yield step
-    except BaseException as error:
+    except Exception as error:
         if ranks.size == 1:
             raise
-        failure = error if isinstance(error, LadingError) else LadingError(_as_problem(error))
-        try:
-            ranks.exchange(name, step.message, failure=failure)
-        except LadingError as agreed:
-            if isinstance(error, Exception):
-                raise agreed from error
+        ranks.exchange(name, {}, failure=as_error(error), while_alive=while_alive)
         raise
-    step.answers = ranks.exchange(name, step.message, must_match=step.must_match)
+    step.answers = ranks.exchange(name, step.message, must_match=step.must_match, while_alive=while_alive)
 
 
-def _as_problem(error: BaseException) -> Problem:
-    code = "cancelled" if isinstance(error, KeyboardInterrupt) else "internal"
-    return Problem(code, f"{type(error).__name__}: {error}".rstrip(": "))
+# ---- words
+
+
+def _different_values(messages: Sequence[Mapping[str, Any]], ranks: Sequence[int]) -> list[Problem]:
+    problems = []
+    for field in sorted({field for message in messages for field in message if field.startswith(VALUE)}):
+        holders: dict[str, list[int]] = {}
+        for rank, message in zip(ranks, messages, strict=True):
+            if field in message:
+                holders.setdefault(str(message[field]), []).append(rank)
+        if len(holders) == 1:
+            continue
+        shares = [f"{value[:80]} on {ranges(members)}" for value, members in holders.items()]
+        found = "; ".join(shares[:_SHOWN]) + ("; …" if len(shares) > _SHOWN else "")
+        message = f"the ranks do not have the same {field}"
+        problems.append(Problem("ranks_differ", message, found=found, rule="R44"))
+    return problems
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """0-3, 7"""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and parts[-1][1] == rank - 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+def as_error(error: BaseException) -> LadingError:
+    """As other ranks are told of it."""
+    if isinstance(error, LadingError):
+        return error
+    code = "cancelled" if isinstance(error, KeyboardInterrupt | SystemExit) else "internal"
+    return LadingError(Problem(code, f"{type(error).__name__}: {error}".rstrip(": ")))
+
+
+def _told_by(own: LadingError, *, begun: bool) -> LadingError:
+    kept = {name: getattr(own, name) for name in ("stage", "exit_code", "not_listed")}
+    return LadingError(own.problems, begun=begun, **kept)

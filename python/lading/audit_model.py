@@ -14,13 +14,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
-from .agreement import TIMEOUT_S, Agreement
+from .agreement import TIMEOUT_S, Agreement, agreed
 from .audit_parts import Difference, difference, digest, flat_parts, is_flat, part_like, place_of, why_not_judged
 from .audit_twin import Made, constructed
 from .audit_values import Expected, Wanted
@@ -33,7 +33,6 @@ from .placements import Placements, is_elsewhere, is_foreign, local_of, read_pla
 from .recording import SkeletonError
 
 _SHOWN = 40
-_Result = TypeVar("_Result")
 
 
 @dataclasses.dataclass
@@ -143,11 +142,11 @@ def audit(
         allow_unexpected=allow_unexpected,
         allow_mismatch=allow_mismatch,
     )
-    ranks = Agreement.of(group, timeout)
-    audited = _Audit(parts, options, ranks)
-    audited.look(os.fspath(checkpoint) if checkpoint is not None else None, twins)
-    report = audited.report()
-    _raise(report, raise_on, ranks)
+    with Agreement.of(group, timeout) as ranks:
+        audited = _Audit(parts, options, ranks)
+        audited.look(os.fspath(checkpoint) if checkpoint is not None else None, twins)
+        report = audited.report()
+        _raise(report, raise_on, ranks)
     return report
 
 
@@ -168,27 +167,19 @@ class _Audit:
 
     def look(self, location: str | None, twins: list[nn.Module]) -> None:
         """Ranks agree after each step, so that one that fails does not leave the others waiting."""
-        wanted, answers = self._together("the model", lambda: self._without_files(location, twins))
-        if location is not None and all(answer["has_layout"] for answer in answers):
+        wanted: Wanted | None = None
+        with agreed(self.ranks, "the model") as step:
+            wanted = self._without_files(location, twins)
+            step.message = {"asks": wanted is not None}
+        if location is not None and all(answer["asks"] for answer in step.answers):
             assert wanted is not None
             self.problems += wanted.join(self.ranks)
-            self._together("the values", lambda: self._values(wanted, location))
+            with agreed(self.ranks, "the values", while_alive=True):
+                self._values(wanted, location)
         self._replicas()
 
-    def _together(self, step: str, work: Callable[[], tuple[_Result, dict[str, Any]]]) -> tuple[_Result, list[Any]]:
-        """What `work` gives, and the messages of all ranks. A rank that fails tells the others."""
-        try:
-            result, message = work()
-        except Exception as error:
-            told = Problem("internal", f"{type(error).__name__}: {error}")
-            failure = error if isinstance(error, LadingError) else LadingError(told, stage="audit")
-            if self.ranks.size > 1:
-                self.ranks.exchange(step, {}, failure=failure)
-            raise
-        return result, self.ranks.exchange(step, message)
-
-    def _without_files(self, location: str | None, twins: list[nn.Module]) -> tuple[Wanted | None, dict[str, Any]]:
-        """All checks that need no value of the checkpoint, and what is to be asked of it."""
+    def _without_files(self, location: str | None, twins: list[nn.Module]) -> Wanted | None:
+        """All checks that need no value of the checkpoint, and what is to be asked of it, if anything can be."""
         self._take(twins)
         self._meta()
         modules = [module for part in self.parts for module in part.modules()]
@@ -202,9 +193,9 @@ class _Audit:
         self._ties(conversion)
         self._derived()
         if location is None or placements.problems:
-            return None, {"has_layout": not placements.problems}
+            return None
         dtypes = {name: made.dtype for name, made in self.made.items()}
-        return Wanted.of(self.entries, placements.layout, conversion, dtypes), {"has_layout": True}
+        return Wanted.of(self.entries, placements.layout, conversion, dtypes)
 
     def _take(self, twins: list[nn.Module]) -> None:
         found = [entry for entry in take_inventory(self.parts) if entry.is_tensor]
@@ -318,7 +309,7 @@ class _Audit:
             text = f"a {_kind(entry)} is not what its constructor makes: {found.message}"
             self._found(found.code, entry, text, rule, found.expected, found.found)
 
-    def _values(self, wanted: Wanted, location: str) -> tuple[None, dict[str, Any]]:
+    def _values(self, wanted: Wanted, location: str) -> None:
         expected = Expected(wanted, self.options, location, self.ranks)
         self.problems += expected.problems
         for names, value in expected.values():
@@ -328,7 +319,6 @@ class _Audit:
                     continue
                 for there, part, where in self._pairs(entry, value):
                     self._compare(entry, part, there, where)
-        return None, {}
 
     def _pairs(self, entry: Entry, value: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
         """What this rank holds of a tensor, what it should hold, and what their indices count in."""

@@ -82,6 +82,7 @@ class LadingError(Exception):
         report: what is known beside the problems: the engine's answer, or the report of an audit; or None.
         ledger: of a load that had begun, what was written all the same, as JSON text; otherwise "".
         not_listed: how many more problems there were than are kept.
+        error_id: of what several ranks were told: the same on all of them, to find it in their logs; otherwise "".
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class LadingError(Exception):
         report: Any = None,
         ledger: str = "",
         not_listed: int = 0,
+        error_id: str = "",
     ) -> None:
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         if not self.problems:
@@ -104,6 +106,7 @@ class LadingError(Exception):
         self.report = report
         self.ledger = ledger
         self.not_listed = not_listed
+        self.error_id = error_id
         super().__init__(self._text())
 
     @classmethod

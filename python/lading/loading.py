@@ -14,9 +14,7 @@ a load fails after it began, the model is marked (`is_incomplete`), and the erro
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import hashlib
 import json
 import os
 import time
@@ -26,44 +24,29 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _engine, fsdp1, peft, zero3
+from . import _engine
 from .agreement import TIMEOUT_S, VALUE, Agreement, agreed
-from .allocate import IN_PLACE, Slot, attach, is_made_with, make_slots
+from .allocate import IN_PLACE, Slot, attach, make_slots
 from .bits import bits_digest
-from .conversion import Conversion, conversion_of
-from .devices import rank_device
 from .dtypes import torch_dtype
-from .emptied import emptied, kept_unwritten, mark_loaded
+from .emptied import kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
-from .host_values import HostValues, Recipe
-from .inventory import Entry, parts_of, take_inventory
-from .inventory_json import dtype_name, skeleton_document
+from .exchange import Exchange
+from .exchange_scope import exchange_nodes
+from .host_values import Recipe
+from .inventory import parts_of
+from .inventory_json import dtype_name
 from .options import POLICY_FIELDS, Options
 from .patterns import matches
-from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
-from .recording import SkeletonError
+from .preparing import Prepared, facts, prepare
+from .replicas import combined, refuse_different_replicas, replica_sets
 from .report import LoadedTensor, Report
 from .skeleton_recorder import is_recording
-from .stages import Origin, joined
+from .stages import joined
 
 _BAR_DELAY_S = 0.5
 
 _INCOMPLETE = "_lading_incomplete"
-
-
-@dataclasses.dataclass
-class _Prepared:
-    """What this rank knows before anybody agrees on anything."""
-
-    entries: list[Entry]
-    origin: Origin
-    placements: Placements
-    layout: Layout  # of all ranks, once they have agreed
-    device: torch.device
-    values: HostValues
-    skeleton: dict[str, Any]
-    conversion: Conversion
-    notes: list[str]
 
 
 def _outside_inference_mode(function: Callable[..., Report]) -> Callable[..., Report]:
@@ -104,6 +87,7 @@ def materialize(
     seed: int = 0,
     verify: Any = "auto",
     budget: int | None = None,
+    exchange: str = "never",
     progress: bool = True,
     group: Any = None,
     timeout: float = TIMEOUT_S,
@@ -141,88 +125,66 @@ def materialize(
         verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
             digest.
         budget: host memory beside the model, per node, in bytes.
+        exchange: "never": each rank reads all that it holds. Where ranks hold the same bytes, one of them can read them
+            and hand them to the others over the process group: "node" within a machine, "job" everywhere, "auto" if a
+            measurement says that it is faster.
         progress: a bar on the first rank, if tqdm is there.
         group: the process group whose ranks load together; None is the default one, False is this process alone.
-        timeout: seconds to wait for other ranks at each agreement.
+        timeout: seconds to wait at each agreement for ranks that have not come to it yet. One that is killed or
+            stopped on the way is noticed within ten.
 
     Raises:
         LadingError: everything that is wrong, in one message. Unless its `begun` is True the model is as it was.
     """
     began = time.perf_counter()
-    ranks = Agreement.of(group, timeout)
-    prepared: _Prepared | None = None
-    with agreed(ranks, "the model") as step:
-        options = Options.of(
-            device=device,
-            dtype=dtype,
-            cast=cast,
-            compute_dtype=compute_dtype,
-            compute_record=compute_record,
-            pins=pins,
-            subtree_dtypes=subtree_dtypes,
-            strict=strict,
-            allow_missing=allow_missing,
-            allow_unexpected=allow_unexpected,
-            allow_mismatch=allow_mismatch,
-            keep=keep,
-            external=external,
-            recipes=recipes,
-            adapter=adapter,
-            whole=whole,
-            ties=ties,
-            seed=seed,
-            verify=verify,
-            budget=budget,
-        )
-        if is_recording():
-            raise RuntimeError(
-                "materialize was called under lading.skeleton(), where nothing has memory: call it after the block"
+    with Agreement.of(group, timeout) as ranks:
+        prepared: Prepared | None = None
+        with agreed(ranks, "the model") as step:
+            options = Options.of(
+                device=device,
+                dtype=dtype,
+                cast=cast,
+                compute_dtype=compute_dtype,
+                compute_record=compute_record,
+                pins=pins,
+                subtree_dtypes=subtree_dtypes,
+                strict=strict,
+                allow_missing=allow_missing,
+                allow_unexpected=allow_unexpected,
+                allow_mismatch=allow_mismatch,
+                keep=keep,
+                external=external,
+                recipes=recipes,
+                adapter=adapter,
+                whole=whole,
+                ties=ties,
+                seed=seed,
+                verify=verify,
+                budget=budget,
+                exchange=exchange,
             )
-        parts = parts_of(model)
-        location = os.fspath(checkpoint)
-        prepared = _prepare(parts, location, options, ranks)
-        step.message = _facts(prepared, options, location)
-        step.must_match = ["version", *(f"policy: {name}" for name in POLICY_FIELDS), "mapping"]
-    assert prepared is not None
-    devices = [message["device"] for message in step.answers]
-
-    prepared.skeleton, prepared.layout = joined(ranks, prepared.skeleton, prepared.layout)
-    prepared.origin.complete(prepared)
-
-    plan: _engine.Plan | None = None
-    slots: list[Slot] = []
-    with agreed(ranks, "the plan") as step:
-        _refuse_idle_recipes(options, prepared.skeleton)
-        plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared.conversion.problems)
-        kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
-        if lost := kept_unwritten(parts, kept, prepared.entries, options.spoken_for()):
-            raise LadingError(lost, stage="planning", exit_code=4)
-        slots = _checked_slots(plan, prepared)
-        step.message = {"plan digest": plan.answer["plan_digest"]}
-        step.must_match = ["plan digest"]
-    assert plan is not None
-
-    loaded: _engine.Report | None = None
-    writes = any(slot.how == IN_PLACE for slot in slots)
-    try:
-        with agreed(ranks, "what was loaded") as step:
-            step.message = {"wrote": False}
-            handed_in: dict[str, Any] | None = {} if ranks.size > 1 else None
-            loaded = _load(plan, slots, prepared, handed_in, shows_progress=progress and ranks.rank == 0)
-            step.message = {"wrote": writes, **(handed_in or {})}
-            verification = _verified(loaded, location, options, has_written=writes)
-            _wait(prepared.device)
-    except BaseException as error:
-        if writes and getattr(error, "begun", True):
-            _mark(parts, str(error))
-        raise
-    assert loaded is not None
-
-    try:
-        attach(slots, prepared.entries, prepared.placements.units)
-    except BaseException as error:
-        _mark(parts, str(error))
-        raise
+            if is_recording():
+                raise RuntimeError(
+                    "materialize was called under lading.skeleton(), where nothing has memory: call it after the block"
+                )
+            parts = parts_of(model)
+            location = os.fspath(checkpoint)
+            prepared = prepare(parts, location, options, ranks)
+            step.message = facts(prepared, options, location)
+            step.must_match = ["version", *(f"policy: {name}" for name in POLICY_FIELDS), "mapping", "exchange"]
+        assert prepared is not None
+        everybody = step.answers
+        devices = [message["device"] for message in everybody]
+        plan, slots = _agreed_plan(parts, location, options, prepared, devices, ranks)
+        exchanged = _agreed_exchange(plan, slots, prepared, options, everybody, ranks, group)
+        try:
+            load = _Load(plan, slots, prepared, ranks, exchanged)
+            loaded, verification = _agreed_load(load, location, options, shows_progress=progress and ranks.rank == 0)
+            ranks.commit()
+            attach(slots, prepared.entries, prepared.placements.units)
+        except BaseException as error:
+            _mark_after(ranks.tell(error), parts, slots, ranks)
+            raise
     _mark(parts, None)
     mark_loaded(parts)
     mark_initialised(parts)
@@ -238,92 +200,67 @@ def is_incomplete(model: nn.Module) -> str:
     return getattr(model, _INCOMPLETE, "")
 
 
-# ---- before the plan
+# ---- the plan
 
 
-def _prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agreement) -> _Prepared:
-    modules = [module for part in parts for module in part.modules()]
-    for module, groups in fsdp_states(modules):
-        if groups:
-            module.reshard()  # type: ignore[operator]  # after a forward pass its parameters may still be gathered
-    fsdp1.reshard(modules)
-    try:
-        entries = take_inventory(parts)
-        held = [entry for entry in entries if not is_elsewhere(entry.value) and not is_foreign(entry)]
-        if lost := emptied(parts, held, options.spoken_for()):
-            raise LadingError(lost, stage="documents", exit_code=4)
-        origin = Origin.of(parts, held, options.whole)
-        adapters = peft.prepare(parts, held, options.adapter, options.spoken_for())
-        options.external |= adapters.values
-        placements = read_placements(held, ranks.ranks, modules)
-        if placements.problems:
-            raise LadingError(placements.problems, stage="documents", exit_code=4)
-        device, note = rank_device(options.device, placements, entries)
-        conversion = conversion_of(origin.parts, location, origin.entries)
-        given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
-        values = HostValues(origin.parts, origin.held, **given)
-        restored = zero3.restored(parts, held, values)
-        values.hand_in(restored.values)
-        conversion.constructed_dtypes |= restored.dtypes
-        skeleton = _skeleton(held, conversion, values, with_all_inits=bool(options.allow_mismatch))
-        zero3.say_what_has_values(skeleton["tensors"], held, [*options.keep, *conversion.adapters])
-    except SkeletonError as error:
-        problem = Problem("skeleton", error.reason, tensor=error.tensor or None)
-        raise LadingError(problem, stage="documents", exit_code=4) from error
-    return _Prepared(
-        entries,
-        origin,
-        placements,
-        placements.layout,
-        device,
-        values,
-        skeleton,
-        conversion,
-        [note, *conversion.notes, *adapters.notes, *restored.notes],
-    )
+def _agreed_plan(
+    parts: list[nn.Module], location: str, options: Options, prepared: Prepared, devices: list[str], ranks: Agreement
+) -> tuple[_engine.Plan, list[Slot]]:
+    """The plan of this rank, and the memory that it fills; all ranks have the same plan."""
+    plan: _engine.Plan | None = None
+    slots: list[Slot] = []
+    with agreed(ranks, "the plan") as step:
+        prepared.skeleton, prepared.layout = joined(ranks, prepared.skeleton, prepared.layout)
+        prepared.origin.complete(prepared)
+        _refuse_idle_recipes(options, prepared.skeleton)
+        plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared.conversion.problems)
+        kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
+        if lost := kept_unwritten(parts, kept, prepared.entries, options.spoken_for()):
+            raise LadingError(lost, stage="planning", exit_code=4)
+        slots = _checked_slots(plan, prepared)
+        step.message = {"writes": any(slot.how == IN_PLACE for slot in slots)}
+        if ranks.size > 1:
+            step.message["contents of the checkpoint's files"] = plan.sampled_contents()
+            step.must_match = ["contents of the checkpoint's files"]
+    assert plan is not None
+    ranks.records("the plan", _records(plan), plan.answer["plan_digest"])
+    ranks.begun = ranks.size > 1 and any(message["writes"] for message in step.answers)
+    return plan, slots
 
 
-def _skeleton(
-    entries: list[Entry], conversion: Conversion, values: HostValues, *, with_all_inits: bool
-) -> dict[str, Any]:
-    """docs/schema/skeleton.md, less the views of other tensors, which come with these."""
-    own = [entry for entry in entries if not is_made_with(entry)]
+def _agreed_exchange(
+    plan: _engine.Plan,
+    slots: list[Slot],
+    prepared: Prepared,
+    options: Options,
+    everybody: list[dict[str, Any]],
+    ranks: Agreement,
+    group: Any,
+) -> Exchange | None:
+    """Who reads what for others; None: every rank reads all that it holds."""
+    names, devices = ([message[key] for message in everybody] for key in ("node", "device"))
+    nodes, notes = exchange_nodes(options.exchange, ranks, names, devices, plan.answer["path"], group)
+    prepared.notes += notes
+    if nodes is None:
+        return None
+    exchanged: Exchange | None = None
+    with agreed(ranks, "who reads what") as step:
+        exchanged = Exchange(plan, slots, ranks, nodes, group)
+        step.message = exchanged.facts()
+    return exchanged
 
-    def is_adapter(name: str) -> bool:
-        return any(matches(pattern, name) for pattern in conversion.adapters)
 
-    document = skeleton_document(
-        own,
-        pins=conversion.pins,
-        is_adapter=is_adapter,
-        without_init=() if with_all_inits else conversion.with_key,
-    )
-    values.documents(document["tensors"])
-    names = {tensor["name"] for tensor in document["tensors"]}
-    document["ties"] += [known for tie in conversion.ties if len(known := [name for name in tie if name in names]) > 1]
-    return document
-
-
-def _facts(prepared: _Prepared, options: Options, location: str) -> dict[str, Any]:
-    """What ranks must have in common, beside the model. The budget may differ, and where files are mounted."""
-    policy = options.policy(prepared.conversion)
+def _records(plan: _engine.Plan) -> dict[str, dict[str, str]]:
+    """What an error can be named by if the ranks' plans differ (R30); the plan's digest covers the rest."""
     return {
-        "version": _engine.version(),
-        "device": str(prepared.device),
-        **{f"policy: {name}": _said(policy.get(name)) for name in POLICY_FIELDS},
-        "mapping": _digest(prepared.conversion.mapping_document()),
-        "checkpoint": location,
+        destination.name: {
+            "shape": str(list(destination.shape)),
+            "dtype": destination.dtype,
+            "source": destination.provenance,
+        }
+        for destination in plan.destinations
+        if not destination.slot
     }
-
-
-def _said(value: Any) -> str:
-    """As it is, or if that is long its digest."""
-    text = json.dumps(value, sort_keys=True)
-    return text if len(text) < 80 else _digest(value)
-
-
-def _digest(document: Any) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _kept_wide(plan: _engine.Plan, options: Options) -> list[str]:
@@ -342,7 +279,7 @@ def _kept_wide(plan: _engine.Plan, options: Options) -> list[str]:
 
 
 def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:
-    """A typo would leave the tensor that was meant as it is. Names of all ranks count: a stage may have none of them."""
+    """A typo would leave the tensor that was meant as it is. Names of all ranks count: a stage may have none."""
     names = [tensor["name"] for tensor in skeleton["tensors"]]
     idle = [pattern for pattern in options.recipes if not any(matches(pattern, name) for name in names)]
     if idle:
@@ -352,7 +289,7 @@ def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:
         raise LadingError(problems, stage="planning", exit_code=4)
 
 
-def _request(prepared: _Prepared, options: Options, location: str, devices: list[str], rank: int) -> dict[str, Any]:
+def _request(prepared: Prepared, options: Options, location: str, devices: list[str], rank: int) -> dict[str, Any]:
     """docs/schema/request.md"""
     return {
         "checkpoint": location,
@@ -381,7 +318,7 @@ def _planned(request: dict[str, Any], unconverted: Sequence[Problem]) -> _engine
     return plan
 
 
-def _checked_slots(plan: _engine.Plan, prepared: _Prepared) -> list[Slot]:
+def _checked_slots(plan: _engine.Plan, prepared: Prepared) -> list[Slot]:
     try:
         slots, problems = make_slots(plan.destinations, prepared.entries, prepared.placements.units)
     except (RuntimeError, AssertionError) as error:  # how torch says that there is no memory, or no such device
@@ -397,37 +334,66 @@ def _checked_slots(plan: _engine.Plan, prepared: _Prepared) -> list[Slot]:
 # ---- the load
 
 
-def _load(
-    plan: _engine.Plan,
-    slots: list[Slot],
-    prepared: _Prepared,
-    handed_in: dict[str, Any] | None,
-    *,
-    shows_progress: bool,
-) -> _engine.Report:
-    """`handed_in`: gets the digest of every value that is not the engine's."""
-    names = {slot.destination.name: (slot.destination.name, *slot.destination.aliases) for slot in slots}
+def _agreed_load(
+    load: _Load, location: str, options: Options, *, shows_progress: bool
+) -> tuple[_engine.Report, dict[str, Any] | None]:
+    """Every rank has filled its memory, and replicas are the same bits (R17). What fails here is told at once, and not when
+    all have come: others may be waiting for bytes of this rank."""
+    loaded = load.run(shows_progress=shows_progress)
+    verification = _verified(loaded, location, options, has_written=load.writes)
+    _wait(load.prepared.device)
+    sets = replica_sets(loaded)
+    message = {**load.handed_in, "replicas": combined(sets)}
+    answers = load.ranks.exchange("what was loaded", message, while_alive=True)
+    refuse_different_replicas(load.ranks, sets, [answer["replicas"] for answer in answers])
+    return loaded, verification
 
-    def value(name: str, rank: int) -> _engine.HostValue:
-        tensor = prepared.values.value(names[name])
-        if handed_in is not None:
-            handed_in[VALUE + name] = bits_digest(tensor)
-        return _engine.HostValue(
-            tensor.data_ptr(), tensor.numel() * tensor.element_size(), dtype_name(tensor.dtype), tensor
-        )
 
-    prepared.values.lend({name: slot.memory for slot in slots for name in names[slot.destination.name]})
-    prepared.values.gather()
-    try:
-        with contextlib.closing(_Bar()) as bar:
-            show = bar.show if shows_progress else None
-            return plan.load([slot.for_engine() for slot in slots], value=value, progress=show)
-    except LadingError as error:
-        if not error.begun or any(slot.how == IN_PLACE for slot in slots):
-            raise
-        # What was written is memory of ours, which the model never sees: it is as it was.
-        untouched = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "ledger", "not_listed")}
-        raise LadingError(error.problems, **untouched) from error
+class _Load:
+    """This rank's own part of a load. `handed_in` gets the digest of every value that is not the engine's."""
+
+    def __init__(
+        self, plan: _engine.Plan, slots: list[Slot], prepared: Prepared, ranks: Agreement, exchanged: Exchange | None
+    ) -> None:
+        self.plan, self.slots, self.prepared, self.ranks, self.exchanged = plan, slots, prepared, ranks, exchanged
+        self.writes = any(slot.how == IN_PLACE for slot in slots)
+        self.handed_in: dict[str, Any] = {}
+        self._names = {slot.destination.name: (slot.destination.name, *slot.destination.aliases) for slot in slots}
+
+    def run(self, *, shows_progress: bool) -> _engine.Report:
+        values = self.prepared.values
+        values.lend({name: slot.memory for slot in self.slots for name in self._names[slot.destination.name]})
+        values.gather()
+        try:
+            with contextlib.closing(_Bar()) as bar, self.ranks.progress() as tell:
+
+                def show(progress: _engine.Progress) -> None:
+                    tell(progress.done_bytes)
+                    if shows_progress:
+                        bar.show(progress)
+
+                exchanged, read_bytes = self.exchanged, sum(slot.memory.nbytes for slot in self.slots)
+                return self.plan.load(
+                    [slot.for_engine() for slot in self.slots],
+                    value=self._value,
+                    progress=show,
+                    cancelled=self.ranks.has_failed,
+                    owners=exchanged.owners if exchanged is not None else None,
+                    receive=lambda: exchanged.run(lambda moved: tell(read_bytes + moved)) if exchanged else None,
+                )
+        except LadingError as error:
+            if not error.begun or self.writes:
+                raise
+            # What was written is memory of ours, which the model never sees: it is as it was.
+            kept = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "ledger", "not_listed")}
+            raise LadingError(error.problems, **kept) from error
+
+    def _value(self, name: str, rank: int) -> _engine.HostValue:
+        tensor = self.prepared.values.value(self._names[name])
+        if self.ranks.size > 1:
+            self.handed_in[VALUE + name] = bits_digest(tensor)
+        size_bytes = tensor.numel() * tensor.element_size()
+        return _engine.HostValue(tensor.data_ptr(), size_bytes, dtype_name(tensor.dtype), tensor)
 
 
 def _verified(loaded: _engine.Report, location: str, options: Options, *, has_written: bool) -> dict[str, Any] | None:
@@ -475,6 +441,13 @@ def _new_bar() -> Any:
 # ---- afterwards
 
 
+def _mark_after(error: BaseException, parts: list[nn.Module], slots: list[Slot], ranks: Agreement) -> None:
+    """A model is marked if memory that it had before may be incomplete, or if it has a part of its new memory."""
+    writes = any(slot.how == IN_PLACE for slot in slots)
+    if ranks.is_committed or (writes and (ranks.begun or getattr(error, "begun", True))):
+        _mark(parts, str(error))
+
+
 def _mark(parts: list[nn.Module], reason: str | None) -> None:
     for part in parts:
         for module in part.modules():
@@ -500,7 +473,7 @@ def mark_initialised(parts: list[nn.Module]) -> None:
 def _report(
     plan: _engine.Plan,
     loaded: _engine.Report,
-    prepared: _Prepared,
+    prepared: Prepared,
     options: Options,
     ranks: Agreement,
     verification: dict[str, Any] | None,

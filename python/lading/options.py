@@ -16,7 +16,7 @@ _UNASKED = {
     "keep": (), "external": None, "recipes": None, "ties": "keep", "seed": 0, "verify": False, "budget": None,
     "compute_record": "checkpoint", "pins": (), "subtree_dtypes": None,
 }  # fmt: skip
-_UNASKED |= {"adapter": None, "whole": None}
+_UNASKED |= {"adapter": None, "whole": None, "exchange": "never"}
 # Of the policy document: what must be the same on every rank. The budget may differ.
 POLICY_FIELDS = (
     "dtype", "cast", "ties", "seed", "unexpected", "compute_dtype", "compute_record", "pins", "allow_missing",
@@ -27,6 +27,7 @@ _RECORDS = ("checkpoint", "ignore")
 _STRONG = "float16_and_bfloat16"
 _TIES = ("keep", "untie")
 _VERIFY = ("auto", True, False, "full")
+_EXCHANGE = ("never", "node", "job", "auto")
 
 
 @dataclasses.dataclass
@@ -53,13 +54,14 @@ class Options:
     seed: int
     verify: Any
     budget: int | None
+    exchange: str
 
     @classmethod
     def of(cls, **given: Any) -> Options:
         """As the user wrote them: patterns may be one string, dtypes have several names. Or ValueError."""
         given = _UNASKED | given
-        checked = (("cast", _CASTS), ("compute_record", _RECORDS), ("ties", _TIES), ("verify", _VERIFY))
-        for name, words in checked:
+        checked = {"cast": _CASTS, "compute_record": _RECORDS, "ties": _TIES, "verify": _VERIFY, "exchange": _EXCHANGE}
+        for name, words in checked.items():
             if given[name] not in words:
                 raise ValueError(f"{name} is {given[name]!r}; it should be one of {', '.join(map(repr, words))}")
         for name in ("allow_missing", "allow_unexpected", "allow_mismatch", "keep"):

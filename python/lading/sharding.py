@@ -90,7 +90,8 @@ def shard_by_dtype(
     wish = _wish(model, modules, units, set(options.get("ignored_params") or ()))
     compute = None if mp_policy.param_dtype is None else requested_dtype(mp_policy.param_dtype)
     found: DTypes | None = None
-    with agreed(Agreement.of(_group(mesh) if group is None else group, timeout), "units by dtype") as step:
+    together = Agreement.of(_group(mesh) if group is None else group, timeout)
+    with together as ranks, agreed(ranks, "units by dtype") as step:
         known = dtypes if dtypes is not None else resolve_dtypes(model, checkpoint)
         found = known.with_units(wish, compute)
         step.message = {"units": hashlib.sha256(repr(found.units).encode()).hexdigest()[:32]}

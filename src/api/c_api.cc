@@ -194,7 +194,26 @@ struct Memories {
   std::uint64_t count = 0;
 };
 
-Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callbacks* given) {
+// What is exchanged, as the C++ API has it.
+Result<void> connect(const lading_exchange& exchange, std::size_t destinations, lading::Request& request) {
+  if (exchange.owners == nullptr || exchange.receive == nullptr) {
+    return lading::fail(Error(Code::kUsage, "an exchange must say who reads what, and receive"));
+  }
+  for (std::size_t i = 0; i < destinations; ++i) {
+    const std::int64_t owner = exchange.owners[i];
+    request.owners.push_back(owner < 0 ? std::nullopt : std::optional(static_cast<std::uint64_t>(owner)));
+  }
+  request.receive = [exchange](const lading::Report&) -> Result<void> {
+    callback_error.clear();
+    if (exchange.receive(exchange.user) == 0) return {};
+    return lading::fail(Error(Code::kIncomplete,
+                              callback_error.empty() ? "what other ranks read could not be received" : callback_error));
+  };
+  return {};
+}
+
+Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callbacks* given,
+            const lading_exchange* exchange) {
   if (memories.count != plan.destinations.size() || (memories.list == nullptr && memories.count > 0)) {
     Error error(Code::kUsage, "there must be one memory for each destination, in the plan's order");
     error.expected = std::to_string(plan.destinations.size());
@@ -206,6 +225,10 @@ Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callba
     const lading_memory& memory = *next++;
     return std::span(static_cast<std::byte*>(memory.data), memory.size_bytes);
   };
+  if (exchange != nullptr) {
+    auto connected = connect(*exchange, plan.destinations.size(), request);
+    if (!connected) return refused("load", {PlanStage::kRequest, std::move(connected).error()});
+  }
   Callbacks callbacks(given);
   callbacks.connect(request);
   auto report = load_plan(request, plan.report);
@@ -279,6 +302,23 @@ const lading_destination* lading_destinations(const lading_handle* plan, uint64_
   return is_plan ? plan->plan->in_c.data() : nullptr;
 }
 
+const uint64_t* lading_replicas(const lading_handle* plan, uint64_t destination, uint64_t* count) {
+  const bool is_there = plan != nullptr && plan->plan && destination < plan->plan->destinations.size();
+  const std::vector<std::uint64_t>* const ranks =
+      is_there ? plan->plan->destinations[destination].replicas.get() : nullptr;
+  if (count != nullptr) *count = is_there ? ranks->size() : 0;
+  return is_there ? ranks->data() : nullptr;
+}
+
+lading_handle* lading_owners(const lading_handle* plan, const char* request) {
+  const auto use = [&](const std::vector<std::string>& nodes) {
+    if (plan == nullptr || !plan->plan) return misused("owners", "the handle is no plan");
+    const auto owners = owners_of(plan->plan->report, nodes);
+    return owners ? answered(answer_of(*owners)) : refused("owners", {PlanStage::kRequest, owners.error()});
+  };
+  return with_request("owners", request, lading::c_api::parse_owners_request, use);
+}
+
 lading_handle* lading_plan_document(const lading_handle* plan) {
   return guarded({"plan", PlanStage::kRequest}, [&] {
     if (plan == nullptr || !plan->plan) return misused("plan", "the handle is no plan");
@@ -286,12 +326,26 @@ lading_handle* lading_plan_document(const lading_handle* plan) {
   });
 }
 
+lading_handle* lading_sampled_contents(const lading_handle* plan) {
+  return guarded({"contents", PlanStage::kCheckpoint}, [&] {
+    if (plan == nullptr || !plan->plan) return misused("contents", "the handle is no plan");
+    auto contents = sampled_contents(plan->plan->report);
+    if (!contents) return refused("contents", {PlanStage::kCheckpoint, std::move(contents).error()});
+    return answered(lading::c_api::answer_of_contents(*contents));
+  });
+}
+
 lading_handle* lading_load(const lading_handle* plan, const lading_memory* memories, uint64_t memory_count,
                            const lading_callbacks* callbacks) {
+  return lading_load_exchanged(plan, memories, memory_count, callbacks, nullptr);
+}
+
+lading_handle* lading_load_exchanged(const lading_handle* plan, const lading_memory* memories, uint64_t memory_count,
+                                     const lading_callbacks* callbacks, const lading_exchange* exchange) {
   // Who runs out of memory here may have filled some already.
   return guarded({"load", std::nullopt, true}, [&] {
     if (plan == nullptr || !plan->plan) return misused("load", "the handle is no plan");
-    return load(*plan->plan, {memories, memory_count}, callbacks);
+    return load(*plan->plan, {memories, memory_count}, callbacks, exchange);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "api/c_api_answer.h"
 
+#include <map>
+
 #include "base/error_json.h"
 #include "base/json_writer.h"
 
@@ -36,7 +38,31 @@ void write_strings(JsonWriter& json, std::string_view key, const std::vector<std
   json.end_array();
 }
 
-void write_destination(JsonWriter& json, const DestinationInfo& d) {
+// The lists of ranks that destinations share, each once.
+class ReplicaSets {
+ public:
+  explicit ReplicaSets(const std::vector<DestinationInfo>& destinations) {
+    for (const DestinationInfo& d : destinations) {
+      if (places_.emplace(d.replicas.get(), places_.size()).second) sets_.push_back(d.replicas.get());
+    }
+  }
+  [[nodiscard]] std::uint64_t place_of(const DestinationInfo& d) const { return places_.at(d.replicas.get()); }
+  void write(JsonWriter& json) const {
+    json.key("replica_sets").begin_array();
+    for (const std::vector<std::uint64_t>* ranks : sets_) {
+      json.begin_array(Lines::kOne);
+      for (const std::uint64_t rank : *ranks) json.number(rank);
+      json.end_array();
+    }
+    json.end_array();
+  }
+
+ private:
+  std::map<const void*, std::uint64_t> places_;
+  std::vector<const std::vector<std::uint64_t>*> sets_;
+};
+
+void write_destination(JsonWriter& json, const DestinationInfo& d, const ReplicaSets& replicas) {
   json.begin_object(Lines::kOne);
   json.key("rank").number(d.rank);
   json.key("name").string(d.name);
@@ -49,6 +75,7 @@ void write_destination(JsonWriter& json, const DestinationInfo& d) {
   write_dims(json, "local_shape", d.local_shape);
   json.key("size_bytes").number(d.size_bytes);
   write_strings(json, "aliases", d.aliases, Lines::kOne);
+  json.key("replicas").number(replicas.place_of(d));
   json.end_object();
 }
 
@@ -149,8 +176,10 @@ std::string answer_of(const Planned& planned) {
   begin(json, "plan", 0);
   write_plan(json, planned.plan, planned.planning_seconds);
   json.key("destinations").begin_array();
-  for (const DestinationInfo& destination : planned.destinations) write_destination(json, destination);
+  const ReplicaSets replicas(planned.destinations);
+  for (const DestinationInfo& destination : planned.destinations) write_destination(json, destination, replicas);
   json.end_array();
+  replicas.write(json);
   return end(json, planned.plan.warnings, {});
 }
 
@@ -170,6 +199,28 @@ std::string answer_of(const Report& report) {
   for (const LoadedTensor& tensor : report.tensors) json.string(tensor.digest);
   json.end_array();
   return end(json, report.plan.warnings, {});
+}
+
+std::string answer_of(const Owners& owners) {
+  JsonWriter json;
+  begin(json, "owners", 0);
+  json.key("owners").begin_array(Lines::kOne);
+  for (const auto& owner : owners) {
+    if (owner) {
+      json.number(*owner);
+    } else {
+      json.null();
+    }
+  }
+  json.end_array();
+  return end(json, {}, {});
+}
+
+std::string answer_of_contents(const std::string& contents) {
+  JsonWriter json;
+  begin(json, "contents", 0);
+  json.key("contents").string(contents);
+  return end(json, {}, {});
 }
 
 std::string answer_of(const Verification& verification, int exit_code) {

@@ -32,6 +32,8 @@ struct Planned {
 [[nodiscard]] std::string answer_of(const Inspection& inspection);
 [[nodiscard]] std::string answer_of(const Planned& planned);
 [[nodiscard]] std::string answer_of(const Report& report);
+[[nodiscard]] std::string answer_of(const Owners& owners);
+[[nodiscard]] std::string answer_of_contents(const std::string& contents);
 [[nodiscard]] std::string answer_of(const Verification& verification, int exit_code);
 [[nodiscard]] std::string answer_of(const DTypesReport& report);
 [[nodiscard]] std::string answer_of(const device::GpuSurvey& survey);

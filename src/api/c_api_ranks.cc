@@ -133,6 +133,7 @@ struct StepRequest {
   std::vector<Field> fields;
   std::optional<std::vector<Record>> records;
   std::optional<Failure> failure;
+  lading::ranks::Patience patience = lading::ranks::Patience::kStepTimeout;
 };
 
 Problem read_problem(const JsonValue& value, const std::string& path, Errors& errors) {
@@ -201,6 +202,9 @@ Result<StepRequest, Errors> parse_step(std::string_view json) {
   Errors errors;
   JsonFields fields = lading::begin_document(document, kRequestSchema, errors);
   fields.optional_string("step", out.step);
+  bool is_while_alive = false;
+  fields.optional_boolean("while_alive", is_while_alive);
+  if (is_while_alive) out.patience = lading::ranks::Patience::kWhileAlive;
   fields.optional_each("fields", [&](const JsonValue& element, const std::string& path) {
     JsonFields field(element, path, errors);
     Field& added = out.fields.emplace_back();
@@ -375,7 +379,8 @@ lading_handle* lading_ranks_begin(lading_ranks* ranks, const char* request) {
 
 lading_handle* lading_ranks_agree(lading_ranks* ranks, const char* request) {
   return with_step(ranks, request, [](Coordinator& coordinator, const StepRequest& parsed) {
-    const auto step = coordinator.agree(parsed.step, parsed.fields, parsed.failure ? &*parsed.failure : nullptr);
+    const auto step =
+        coordinator.agree(parsed.step, parsed.fields, parsed.failure ? &*parsed.failure : nullptr, parsed.patience);
     if (!step) return told(step.error());
     if (parsed.records) {
       if (auto same = agree_records(coordinator, parsed.step, *parsed.records); !same) return told(same.error());

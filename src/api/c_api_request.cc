@@ -223,6 +223,17 @@ Result<DTypesRequest, Errors> parse_dtypes_request(std::string_view json) {
   return reader.finish(std::move(request));
 }
 
+Result<std::vector<std::string>, Errors> parse_owners_request(std::string_view json) {
+  LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
+  Reader reader(json, document);
+  std::vector<std::string> nodes;
+  reader.fields().each("nodes", [&](const JsonValue& node, const std::string&) {
+    if (!node.is_string()) reader.fields().problem(node, "nodes", "not a string", "the name of a node for each rank");
+    nodes.emplace_back(node.is_string() ? node.text() : "");
+  });
+  return reader.finish(std::move(nodes));
+}
+
 Result<VerifyRequest, Errors> parse_verify_request(std::string_view json) {
   LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
   Reader reader(json, document);

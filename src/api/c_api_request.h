@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "api/dtypes.h"
 #include "lading/inspect.h"
@@ -23,6 +24,8 @@ struct InspectRequest {
 /// Of a plan, and of how it shall be loaded.
 [[nodiscard]] Result<Request, Errors> parse_load_request(std::string_view json);
 [[nodiscard]] Result<DTypesRequest, Errors> parse_dtypes_request(std::string_view json);
+/// The nodes, by rank.
+[[nodiscard]] Result<std::vector<std::string>, Errors> parse_owners_request(std::string_view json);
 [[nodiscard]] Result<VerifyRequest, Errors> parse_verify_request(std::string_view json);
 
 }  // namespace lading::c_api

@@ -2,16 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
+#include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "plan/plan.h"
 #include "plan/words.h"
 #include "ranks/coordinator.h"
+#include "ranks/exchange.h"
 #include "ranks/pulse.h"
 #include "ranks/records.h"
+#include "ranks/replicas.h"
 
 namespace lading {
 namespace {
@@ -45,23 +51,92 @@ std::vector<Record> model_records(const plan::Plan& plan) {
   return records;
 }
 
+std::string_view word(Exchange exchange) {
+  switch (exchange) {
+    case Exchange::kNever: return "never";
+    case Exchange::kNode: return "node";
+    case Exchange::kJob: return "job";
+  }
+  return "never";
+}
+
+// What every rank said in a field that was collected; "" of one that said nothing.
+std::vector<std::string> said_by_rank(const Verdict& verdict, const std::string& field, std::uint64_t ranks) {
+  std::vector<std::string> said(ranks);
+  const auto found = verdict.fields.find(field);
+  if (found == verdict.fields.end()) return said;
+  for (const ranks::Share& share : found->second.list) {
+    for (const ranks::RankSet::Run run : share.ranks.runs()) {
+      for (std::uint64_t rank = run.begin; rank < std::min(run.end, ranks); ++rank) said[rank] = share.value;
+    }
+  }
+  return said;
+}
+
+std::uint64_t sum_of(const std::vector<std::string>& numbers) {
+  std::uint64_t sum = 0;
+  for (const std::string& text : numbers) {
+    std::uint64_t number = 0;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    sum += number;
+  }
+  return sum;
+}
+
+// MPI is handed host memory only. Of all ranks alike: those that hold the same must come to the same answer.
+bool is_in_host_memory(const plan::Plan& plan, const plan::Destination& destination) {
+  if (plan.statements[destination.statement].placement.device == layout::DeviceRule::kCpu) return true;
+  const auto& list = plan.devices.list;
+  if (list.empty()) return plan.devices.type == "cpu";
+  return std::all_of(list.begin(), list.end(), [](const layout::Device& device) { return device.type == "cpu"; });
+}
+
+// What this rank holds together with others, and the digests of it; values that were there before aside (R14).
+std::vector<ranks::ReplicaSet> replica_sets(const Report& report) {
+  std::map<const void*, std::size_t> places;
+  std::vector<ranks::ReplicaSet> sets;
+  for (const LoadedTensor& tensor : report.tensors) {
+    const DestinationInfo& d = tensor.destination;
+    if (d.replicas->size() < 2 || tensor.digest.empty() || d.provenance == "kept") continue;
+    const auto [place, is_new] = places.emplace(d.replicas.get(), sets.size());
+    if (is_new) sets.push_back({ranks::RankSet(*d.replicas), {}});
+    sets[place->second].digests.push_back({d.name, d.slot, tensor.digest});
+  }
+  return sets;
+}
+
+void keep_for_ever(std::shared_ptr<const void> memory) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<const void>>;  // never freed
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(memory));
+}
+
 // The load of one rank among others.
 class GroupLoad {
  public:
-  GroupLoad(ranks::Channel& channel, Request request) : coordinator_(channel, {}), request_(std::move(request)) {
+  GroupLoad(ranks::Channel& channel, ranks::Bulk& bulk, GroupRequest request)
+      : coordinator_(channel, request.options),
+        bulk_(bulk),
+        exchange_(request.exchange),
+        node_(std::move(request.node)),
+        request_(std::move(request.load)) {
     request_.plan.ranks = {{channel.rank()}};
   }
 
-  Result<Report, GroupFailure> run() {
+  Result<GroupReport, GroupFailure> run() {
     auto report = load();
     coordinator_.leave();
     return report;
   }
 
  private:
-  Result<Report, GroupFailure> load() {
+  Result<GroupReport, GroupFailure> load() {
     if (auto begun = coordinator_.begin(); !begun) return failed(begun.error());
     const std::atomic<bool>* const wanted = std::exchange(request_.cancelled, &cancelled_);
+    const auto look_at_wish = [&] {
+      if (wanted != nullptr && *wanted) cancelled_ = true;
+    };
     ranks::Pulse pulse(coordinator_, [this] { cancelled_ = true; });
     const auto begin = std::chrono::steady_clock::now();
     auto plan = make_plan(request_.plan);
@@ -71,16 +146,79 @@ class GroupLoad {
       if (!plan) failure.failure.refused = plan.error().stage;
       return fail(std::move(failure));
     }
+    std::uint64_t done_bytes = 0;
     request_.progress = [&, shown = request_.progress](const LoadProgress& progress) {
-      if (wanted != nullptr && *wanted) cancelled_ = true;
-      pulse.progress(progress.done_bytes);
+      look_at_wish();
+      pulse.progress(done_bytes = progress.done_bytes);
       if (shown) shown(progress);
     };
+    if (exchange_ != Exchange::kNever) {
+      share_out(*plan);
+      request_.receive = [&](const Report& so_far) {
+        ranks::ExchangeOptions options;
+        options.rank = coordinator_rank();
+        options.is_cancelled = [&] {
+          look_at_wish();
+          return cancelled_.load();
+        };
+        options.on_progress = [&](std::uint64_t bytes) { pulse.progress(done_bytes + bytes); };
+        return hand_over(so_far, options);
+      };
+    }
     auto report = load_plan(request_, *std::move(plan));
     if (!report) return failed_here(std::move(report).error());
+    const auto agreed = agree_replicas(coordinator_, replica_sets(*report),
+                                       {{"read", fmt::format("{}", report->read_bytes), ranks::Field::Mode::kCollect}});
+    if (!agreed) return failed(agreed.error());
     if (auto committed = coordinator_.commit(); !committed) return failed(committed.error());
     report->planning_seconds = planning_seconds;
-    return *std::move(report);
+    report->notes.insert(report->notes.end(), notes_.begin(), notes_.end());
+    return GroupReport{*std::move(report), sum_of(said_by_rank(*agreed, "read", coordinator_.channel().size()))};
+  }
+
+  // Who reads what. Ranks that hold the same come to the same answer.
+  void share_out(const PlanReport& plan) {
+    auto owners = owners_of(plan, nodes_);
+    LADING_CHECK(owners.has_value());  // agree() saw as many ranks as the plan has
+    bool has_left_out = false;
+    std::size_t next = 0;
+    for (const plan::RankPlan& rank : plan.plan->ranks) {
+      for (const plan::Destination& d : rank.destinations) {
+        std::optional<std::uint64_t>& owner = (*owners)[next++];
+        if (!owner || is_in_host_memory(*plan.plan, d)) continue;
+        owner.reset();
+        has_left_out = true;
+      }
+    }
+    if (has_left_out)
+      notes_.emplace_back("what goes to GPUs is not exchanged over MPI: each rank has read it for itself");
+    request_.owners = *std::move(owners);
+  }
+
+  Result<void> hand_over(const Report& so_far, const ranks::ExchangeOptions& options) {
+    std::vector<ranks::Handover> handovers;
+    std::map<const void*, std::shared_ptr<const std::vector<std::uint64_t>>> on_node;  // by list of replicas
+    for (std::size_t i = 0; i < so_far.tensors.size(); ++i) {
+      if (!request_.owners[i]) continue;
+      const auto& replicas = so_far.tensors[i].destination.replicas;
+      auto& members = on_node[replicas.get()];
+      if (members == nullptr) members = members_of(*replicas);
+      handovers.push_back({*request_.owners[i], members, so_far.tensors[i].memory});
+    }
+    ranks::ExchangeOutcome outcome = ranks::exchange(bulk_, handovers, options);
+    // A peer that stands still in the middle of a transfer may go on later, and MPI then writes or reads: the memory
+    // stays until the process ends.
+    if (!outcome.memory_is_free) keep_for_ever(so_far.owned);
+    return std::move(outcome.result);
+  }
+
+  [[nodiscard]] std::shared_ptr<const std::vector<std::uint64_t>> members_of(
+      const std::vector<std::uint64_t>& replicas) const {
+    auto members = std::make_shared<std::vector<std::uint64_t>>();
+    for (const std::uint64_t rank : replicas) {
+      if (nodes_[rank] == nodes_[coordinator_rank()]) members->push_back(rank);
+    }
+    return members;
   }
 
   // What is compared first is what an error can be named by; the digest of the plan covers the rest.
@@ -94,10 +232,26 @@ class GroupLoad {
       error.found = fmt::format("{}", processes);
       failure = ranks::Failure{std::move(error), exit_code(Code::kUsage), false, {}};
     }
+    if (exchange_ != Exchange::kNever && request_.memory) {
+      Error error(Code::kUsage, "memory of the caller's cannot be filled by an exchange over MPI");
+      failure = ranks::Failure{std::move(error), exit_code(Code::kUsage), false, {}};
+    }
     LADING_TRY(coordinator_.agree("the plan", {}, failure ? &*failure : nullptr));
     LADING_TRY(agree_records(coordinator_, "checkpoint", checkpoint_records(*plan->plan)));
     LADING_TRY(agree_records(coordinator_, "model", model_records(*plan->plan)));
-    LADING_TRY(coordinator_.agree("the plan's digest", {{"plan", plan->digest}}));
+    const bool has_digests = request_.digests == Digests::kOn;
+    const auto contents = sampled_contents(*plan);
+    if (!contents) failure = ranks::Failure{contents.error(), exit_code(contents.error().code), false, {}};
+    LADING_ASSIGN_OR_RETURN(const Verdict agreed,
+                            coordinator_.agree("the plan's digest",
+                                               {{"plan", plan->digest},
+                                                {"contents of the checkpoint's files", contents ? *contents : ""},
+                                                {"exchange", std::string(word(exchange_))},
+                                                {"digests", has_digests ? "on" : "off"},
+                                                {"node", node_, ranks::Field::Mode::kCollect}},
+                                               failure ? &*failure : nullptr));
+    nodes_ = said_by_rank(agreed, "node", processes);
+    if (exchange_ == Exchange::kJob) nodes_.assign(processes, "");
     return {};
   }
 
@@ -124,7 +278,12 @@ class GroupLoad {
   [[nodiscard]] std::uint64_t coordinator_rank() const { return request_.plan.ranks->front(); }
 
   Coordinator coordinator_;
+  ranks::Bulk& bulk_;
+  const Exchange exchange_;
+  const std::string node_;
   Request request_;
+  std::vector<std::string> nodes_;  // by rank: between those of one name bytes are handed over
+  std::vector<std::string> notes_;
   std::atomic<bool> cancelled_ = false;
 };
 
@@ -136,8 +295,13 @@ Result<std::optional<MpiGroup>> MpiGroup::join() {
   return std::optional<MpiGroup>(MpiGroup(std::move(world)));
 }
 
-Result<Report, GroupFailure> MpiGroup::load(Request request) {
-  auto report = GroupLoad(world_->channel(), std::move(request)).run();
+Result<GroupReport, GroupFailure> load_in_group(ranks::Channel& channel, ranks::Bulk& bulk, GroupRequest request) {
+  return GroupLoad(channel, bulk, std::move(request)).run();
+}
+
+Result<GroupReport, GroupFailure> MpiGroup::load(GroupRequest request) {
+  request.node = world_->node();
+  auto report = load_in_group(world_->channel(), world_->bulk(), std::move(request));
   has_failed_ = !report;
   return report;
 }

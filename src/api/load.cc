@@ -11,6 +11,7 @@
 #include "exec/executor.h"
 #include "ledger/ledger.h"
 #include "plan/plan.h"
+#include "plan/replicas.h"
 #include "plan/words.h"
 #include "source/checkpoint_source.h"
 
@@ -122,6 +123,12 @@ class Loading {
 
   bool take_memory() {
     std::vector<DestinationInfo> destinations = destinations_of(report_.plan);
+    if (!request_.owners.empty() && request_.owners.size() != destinations.size()) {
+      problems_.add(Error(Code::kUsage, "there must be one owner, or none, for each destination")
+                        .wanted(std::to_string(destinations.size()))
+                        .got(std::to_string(request_.owners.size())));
+      return false;
+    }
     auto own = std::make_shared<OwnMemory>();
     if (!request_.memory) {
       if (auto allocated = own->allocate(destinations); !allocated) problems_.add(std::move(allocated).error());
@@ -156,9 +163,11 @@ class Loading {
     for (const plan::RankPlan& rank : plan().ranks) {
       auto& memory = inputs.memory.emplace_back();
       for (std::size_t d = 0; d < rank.destinations.size(); ++d, ++next) {
-        memory.push_back({report_.tensors[next].memory.data(), report_.tensors[next].memory.size()});
+        memory.push_back({report_.tensors[next].memory.data(), report_.tensors[next].memory.size(),
+                          received_from(next).has_value()});
       }
     }
+    if (request_.receive) inputs.receive = [this] { return request_.receive(report_); };
     inputs.open = [this](std::uint32_t file) { return open_file(plan().files[file].name); };
     if (request_.value) {
       inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
@@ -167,6 +176,13 @@ class Loading {
       };
     }
     return inputs;
+  }
+
+  // The rank that reads a destination, if it is another one.
+  [[nodiscard]] std::optional<std::uint64_t> received_from(std::size_t destination) const {
+    if (request_.owners.empty()) return std::nullopt;
+    const auto& owner = request_.owners[destination];
+    return owner == report_.tensors[destination].destination.rank ? std::nullopt : owner;
   }
 
   [[nodiscard]] Result<io::File> open_file(const std::string& name) const {
@@ -191,7 +207,8 @@ class Loading {
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
       const exec::TargetOutcome& one = outcome.outcomes[t];
       ledger::DestinationFacts& d = facts.destinations.emplace_back();
-      d = {outcome.targets[t].rank, outcome.targets[t].destination, one.written_bytes, one.expected_bytes, {}};
+      d = {outcome.targets[t].rank, outcome.targets[t].destination, one.written_bytes, one.expected_bytes, {},
+           received_from(t)};
       const bool is_kept = report_.tensors[t].destination.provenance == "kept";
       if (request_.digests == Digests::kOn && outcome.errors.empty() && !is_kept) d.digest = one.digest;
     }
@@ -235,10 +252,27 @@ int LoadFailure::exit_code() const { return refused ? PlanRefusal{*refused, prob
 
 std::vector<DestinationInfo> destinations_of(const PlanReport& plan) {
   std::vector<DestinationInfo> destinations;
+  plan::Replicas replicas(*plan.plan);
   for (const plan::RankPlan& rank : plan.plan->ranks) {
-    for (const plan::Destination& d : rank.destinations) destinations.push_back(describe(*plan.plan, rank, d));
+    for (const plan::Destination& d : rank.destinations) {
+      destinations.push_back(describe(*plan.plan, rank, d));
+      destinations.back().replicas = replicas.of(rank.rank, d);
+    }
   }
   return destinations;
+}
+
+Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>& nodes) {
+  if (nodes.size() != plan.rank_count) {
+    return fail(Error(Code::kUsage, "there must be the name of a node for each rank")
+                    .wanted(std::to_string(plan.rank_count))
+                    .got(std::to_string(nodes.size())));
+  }
+  Owners owners;
+  for (const auto& of_rank : plan::owners_of(*plan.plan, nodes)) {
+    owners.insert(owners.end(), of_rank.begin(), of_rank.end());
+  }
+  return owners;
 }
 
 Result<Report, LoadFailure> load_plan(const Request& request, PlanReport plan) {

@@ -16,6 +16,7 @@
 #include "plan/totals.h"
 #include "plan/words.h"
 #include "source/checkpoint_source.h"
+#include "source/sampled_contents.h"
 
 namespace lading {
 namespace {
@@ -264,6 +265,8 @@ int PlanRefusal::exit_code() const {
 }
 
 Result<PlanReport, PlanRefusal> make_plan(const PlanRequest& request) { return Planning(request).run(); }
+
+Result<std::string> sampled_contents(const PlanReport& report) { return source::sampled_contents(*report.source); }
 
 std::string plan_json(const PlanReport& report) { return plan::plan_json(*report.plan); }
 

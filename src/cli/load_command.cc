@@ -28,6 +28,9 @@ const std::map<std::string, ReadMethod> kReadMethods = {{"auto", ReadMethod::kAu
                                                         {"uring", ReadMethod::kUring},
                                                         {"uring-direct", ReadMethod::kUringDirect}};
 
+const std::map<std::string, Exchange> kExchanges = {
+    {"never", Exchange::kNever}, {"node", Exchange::kNode}, {"job", Exchange::kJob}};
+
 Error ledger_error(const std::string& path, std::string message) {
   return Error(Code::kWriteFailed, std::move(message))
       .in_file(path)
@@ -92,7 +95,8 @@ int refuse_usage(const Error& error, const LoadArguments& arguments, Output& out
   return exit_code(error.code);
 }
 
-int tell_success(const Report& report, const LoadArguments& arguments, Output& output) {
+int tell_success(const Report& report, const LoadArguments& arguments, Output& output,
+                 std::optional<std::uint64_t> group_read_bytes = {}) {
   const Style style(output.err_colour);
   tell(report.plan.warnings, style.yellow("note:"), output);
   for (const std::string& note : report.notes) output.err += fmt::format("{} {}\n", style.yellow("note:"), note);
@@ -103,7 +107,8 @@ int tell_success(const Report& report, const LoadArguments& arguments, Output& o
       return exit_code(written.error().code);
     }
   }
-  output.out += arguments.json ? load_json(report) : load_text(report, output.out_colour);
+  output.out +=
+      arguments.json ? load_json(report, group_read_bytes) : load_text(report, output.out_colour, group_read_bytes);
   return 0;
 }
 
@@ -111,10 +116,10 @@ int tell_success(const Report& report, const LoadArguments& arguments, Output& o
 int run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
   if (arguments.ledger) arguments.ledger = ledger_of_rank(*arguments.ledger, group.rank());
   if (group.rank() != 0) arguments.request.progress = nullptr;
-  const auto report = group.load(arguments.request);
+  const auto report = group.load({arguments.request, arguments.exchange, "", {}});
   int code = 0;
   if (report) {
-    code = tell_success(*report, arguments, output);
+    code = tell_success(report->report, arguments, output, report->read_bytes);
     if (group.rank() != 0 && code == 0) output.err.clear();
     if (group.rank() != 0) output.out.clear();
   } else {
@@ -141,6 +146,11 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
           "--rank", [&request](std::uint64_t rank) { request.plan.ranks = {{rank}}; }, "Load this rank only")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--alone", arguments.alone, "Under mpirun: load without the other processes");
+  command
+      ->add_option_function<std::string>(
+          "--exchange", [&arguments](const std::string& word) { arguments.exchange = kExchanges.at(word); },
+          "Under mpirun: what several ranks hold is read once per node or job, and handed over (docs/exchange.md)")
+      ->check(CLI::IsMember({"never", "node", "job"}));
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
   command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
   command
@@ -171,7 +181,17 @@ int run_load(const LoadArguments& arguments, Output& output) {
   if (!request.plan.ranks && !arguments.alone) {
     auto group = MpiGroup::join();
     if (!group) return refuse_usage(group.error(), arguments, output);
-    if (*group) return run_in_group(**group, {std::move(request), arguments.ledger, arguments.json, false}, output);
+    if (*group) {
+      LoadArguments of_rank = arguments;
+      of_rank.request = std::move(request);
+      return run_in_group(**group, std::move(of_rank), output);
+    }
+  }
+  if (arguments.exchange != Exchange::kNever) {
+    const Error error = Error(Code::kUsage, "there are no other processes to exchange bytes with")
+                            .wanted("mpirun, without --alone and --rank")
+                            .try_this("leave --exchange away: one process reads what its ranks share once");
+    return refuse_usage(error, arguments, output);
   }
   const auto report = materialize(request);
   line.clear();

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "api/group_load.h"
 #include "cli/command.h"
 #include "lading/load.h"
 
@@ -15,6 +16,7 @@ struct LoadArguments {
   std::optional<std::string> ledger;
   bool json = false;
   bool alone = false;
+  Exchange exchange = Exchange::kNever;
 };
 
 CLI::App* add_load(CLI::App& app, LoadArguments& arguments);

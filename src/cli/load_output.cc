@@ -37,7 +37,7 @@ std::uint64_t loaded_bytes(const Report& report) {
 
 }  // namespace
 
-std::string load_text(const Report& report, Colour colour) {
+std::string load_text(const Report& report, Colour colour, std::optional<std::uint64_t> group_read_bytes) {
   const Style style(colour);
   const std::uint64_t bytes = loaded_bytes(report);
   std::string out = style.bold(shorten(report.plan.path)) + "\n";
@@ -50,6 +50,10 @@ std::string load_text(const Report& report, Colour colour) {
   out +=
       style.dim(fmt::format("read {} with {}, {} of staging; every byte written once\n", human_bytes(report.read_bytes),
                             plural(report.threads, "thread"), human_bytes(report.staging_bytes)));
+  if (group_read_bytes) {
+    out += style.dim(
+        fmt::format("all {} read {}\n", plural(report.plan.rank_count, "rank"), human_bytes(*group_read_bytes)));
+  }
   out += "\n" + style.bold("Rank        memory    tensors") + "\n";
   std::size_t shown = 0;
   const auto sums = by_rank(report);
@@ -62,7 +66,7 @@ std::string load_text(const Report& report, Colour colour) {
   return out;
 }
 
-std::string load_json(const Report& report) {
+std::string load_json(const Report& report, std::optional<std::uint64_t> group_read_bytes) {
   JsonWriter json;
   json.begin_object();
   json.key("schema").string("lading.load/1");
@@ -73,6 +77,7 @@ std::string load_json(const Report& report) {
   json.key("tensors").number(report.plan.tensors.size());
   json.key("bytes").number(loaded_bytes(report));
   json.key("read_bytes").number(report.read_bytes);
+  if (group_read_bytes) json.key("group_read_bytes").number(*group_read_bytes);
   json.key("staging_bytes").number(report.staging_bytes);
   json.key("threads").number(std::uint64_t{report.threads});
   json.key("planning_seconds").number(report.planning_seconds);

@@ -57,6 +57,16 @@ void refuse_overlaps(const WorkList& works, Crew& crew) {
   }
 }
 
+// Other values are made where they are needed, and a shared buffer holds more than one tensor.
+void refuse_to_receive(const Inputs& inputs, const Work& work, Crew& crew) {
+  if (work.root->provenance != plan::Provenance::kFile || !work.destination->unit.empty()) {
+    crew.add_error(work.name(Error(Code::kUsage, "only a tensor from a file, in memory of its own, can be received")
+                                 .try_this("let every rank load it (owners)")));
+  } else if (!inputs.receive) {
+    crew.add_error(work.name(Error(Code::kUsage, "a tensor shall be received, and nobody receives")));
+  }
+}
+
 // Borrows the destinations, and refuses what cannot be filled before a byte is written.
 void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew) {
   const plan::Plan& plan = inputs.plan;
@@ -79,6 +89,8 @@ void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew
         crew.add_error(work->name(std::move(sampling).error()));
       }
     }
+    if (memory.received) refuse_to_receive(inputs, *work, crew);
+    work->digest_at_end = memory.received;
     total_bytes += work->expected_bytes;
     works.push_back(std::move(work));
   }
@@ -111,6 +123,7 @@ void carry_out(const Load& load, std::uint32_t threads, Outcome& outcome) {
   read_files(load);
   make_values(load);
   compare_ties(load);
+  receive(load);
   run_calls(load);
   digest_rest(load);
   close(load.crew, outcome);

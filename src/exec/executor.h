@@ -26,6 +26,7 @@ namespace lading::exec {
 struct Memory {
   std::byte* data = nullptr;
   std::uint64_t size_bytes = 0;
+  bool received = false;  ///< Inputs::receive writes all of it, nobody else does
 };
 
 /// A whole tensor, row-major, in host memory. Borrowed while the call that asked for it runs.
@@ -62,6 +63,9 @@ struct Inputs {
   std::function<Result<io::File>(std::uint32_t file)> open;
   /// Values of kHost statements, by name; of kCall statements, once their inputs are complete.
   std::function<Result<HostValue>(const plan::Statement& statement, std::uint64_t rank)> value;
+  /// Hands over to other loads what they receive from this one, and takes what is received. Called once by the calling
+  /// thread, when everything that this load reads is written, and before calls and digests of what was received.
+  std::function<Result<void>()> receive = nullptr;
 };
 
 struct TargetOutcome {

@@ -188,9 +188,21 @@ void make_values(const Load& load) {
     }
   }
   make_tiles(load, tiles);
-  const std::vector<Constant> constants = constants_of(load);
+  std::vector<Constant> constants = constants_of(load);
+  std::erase_if(constants, [&](const Constant& one) { return load.works[one.target]->memory.received; });
   load.crew.run(constants.size(),
                 [&](const Lanes& lanes, std::size_t i) { return make_constant(load, lanes, constants[i]); });
+}
+
+void receive(const Load& load) {
+  if (!load.inputs.receive || load.crew.stopped()) return;
+  if (auto received = load.inputs.receive(); !received) {
+    load.crew.add_error(std::move(received).error());
+    return;
+  }
+  for (const auto& work : load.works) {
+    if (work->memory.received) load.add_written(*work, work->expected_bytes);
+  }
 }
 
 void run_calls(const Load& load) {

@@ -1,4 +1,5 @@
-// The stages of a load that make values: constants, padding, random initial values, values handed in, calls.
+// The stages of a load that need no file: constants, padding, random initial values, values handed in, calls, and what
+// other loads have read.
 #pragma once
 
 #include "exec/load.h"
@@ -13,6 +14,9 @@ void fetch_values(const Load& load);
 
 /// Constants, padding, random values and values that the caller hands in.
 void make_values(const Load& load);
+
+/// Lets the caller exchange with other loads what was read once for all of them.
+void receive(const Load& load);
 
 /// Values computed from others, each when its inputs are complete (R66).
 void run_calls(const Load& load);

@@ -59,6 +59,17 @@ class RandomLoad {
   /// What the buffers held before.
   void restore(const std::map<std::string, Bytes>& buffers) { buffers_ = buffers; }
   [[nodiscard]] const std::map<std::string, Bytes>& buffers() const { return buffers_; }
+  /// What a destination's memory must hold, guards aside.
+  [[nodiscard]] std::span<const std::byte> expected(const Target& target) const {
+    const plan::RankPlan& rank = plan_.ranks[target.rank];
+    const plan::Destination& d = rank.destinations[target.destination];
+    return std::span(expected_.at(key(rank, d))).subspan(kGuardBytes, d.buffer_bytes);
+  }
+  /// Whether its value comes from a file, and nothing else shares its memory.
+  [[nodiscard]] bool can_be_received(const Target& target) const {
+    const plan::Destination& d = plan_.ranks[target.rank].destinations[target.destination];
+    return d.unit.empty() && root_of(plan_.statements[d.statement]).provenance == plan::Provenance::kFile;
+  }
   /// Which of them is a destination's.
   static std::string key(const plan::RankPlan& rank, const plan::Destination& d) {
     const std::string unit = d.unit.empty() ? "of " + std::to_string(d.statement) : d.unit;

@@ -266,6 +266,7 @@ const plan::Destination& destination_of(const Load& load, std::uint32_t target) 
 void read_files(const Load& load) {
   std::vector<Wanted> wanted;
   for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
+    if (load.works[t]->memory.received) continue;
     const std::uint32_t device = load.works[t]->device;
     const bool in_place = load.devices[device].device->is_host();
     for (const plan::Transfer& transfer : destination_of(load, t).transfers) {
@@ -288,6 +289,7 @@ void compare_ties(const Load& load) {
   std::vector<Wanted> wanted;
   std::vector<Wanted> constants;
   for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
+    if (load.works[t]->memory.received) continue;  // compared where it is read
     for (const auto& comparison : destination_of(load, t).comparisons) {
       for (const plan::Transfer& transfer : comparison) {
         (transfer.is_fill() ? constants : wanted).push_back({t, &transfer, load.works[t]->device, false});

@@ -23,6 +23,7 @@ struct Work {
   std::uint64_t expected_bytes = 0;   ///< of owned elements and of padding that the plan defines
   bool made_by_transfers = false;     ///< a constant tensor whose elements stand among the transfers
   bool digest_at_end = false;         ///< some task leaves gaps: bytes stand side by side only when all are written
+                                      ///< (all that is received is digested then)
   HostValue value;                    ///< handed in by the caller
   device::SampleParameters sampling;  ///< of kRandom
   std::atomic<std::uint64_t> written_bytes = 0;

@@ -98,8 +98,9 @@ struct Record {
   /// Otherwise where the value comes from: for a member of a tie class, what the class's source is.
   plan::Provenance provenance = plan::Provenance::kFile;
   std::string alias_of;
-  std::vector<TakenBytes> reads;  ///< by file and place
-  std::vector<DType> cast_from;   ///< dtypes that were cast to the storage dtype; sorted by name, each once
+  std::vector<TakenBytes> reads;               ///< by file and place
+  std::optional<std::uint64_t> received_from;  ///< the rank that read them and handed over what it had made of them
+  std::vector<DType> cast_from;  ///< dtypes that were cast to the storage dtype; sorted by name, each once
   Region region;
   std::string device;             ///< "cpu", "cuda:1"
   std::uint64_t owned_elems = 0;  ///< without padding
@@ -141,7 +142,8 @@ struct DestinationFacts {
   std::uint32_t destination = 0;  ///< into RankPlan::destinations
   std::uint64_t written_bytes = 0;
   std::uint64_t expected_bytes = 0;
-  std::optional<device::Digest> digest;  ///< nothing: verification was off, or the value was only kept
+  std::optional<device::Digest> digest;             ///< nothing: verification was off, or the value was only kept
+  std::optional<std::uint64_t> received_from = {};  ///< the rank that read it; nothing: this one did
 };
 
 struct LedgerFacts {

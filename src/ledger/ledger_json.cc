@@ -103,6 +103,7 @@ void write_record(JsonWriter& json, const Record& record, const Ledger& ledger) 
     }
     json.end_array();
   }
+  if (record.received_from) json.key("received_from").number(*record.received_from);
   write_text(json, "cast", cast_text(record, tensor.storage));
   write_region(json.key("region"), record.region);
   json.key("device").string(record.device);

@@ -57,6 +57,30 @@ TEST(LedgerJson, RoundTripOfPartsWithoutDigests) {
   EXPECT_EQ(*parsed, ledger);
 }
 
+TEST(LedgerJson, WhatWasReceivedIsSaidAndComesBack) {
+  const auto plan = test::world_of_everything().plan();
+  ASSERT_TRUE(plan);
+  LedgerFacts facts = test::good_facts(*plan);
+  for (DestinationFacts& found : facts.destinations) {
+    const auto& d = plan->ranks[found.rank].destinations[found.destination];
+    if (found.rank != 1 || plan->statements[d.statement].name != "tied") continue;
+    found.received_from = 3;
+  }
+  const Ledger ledger = make_ledger(*plan, facts);
+  const std::string text = ledger_json(ledger);
+  const auto parsed = parse(text);
+  ASSERT_TRUE(parsed) << all_text(parsed.error());
+  EXPECT_EQ(*parsed, ledger);
+  const std::size_t place = text.find(R"("received_from": 3)");
+  ASSERT_NE(place, std::string::npos);
+  EXPECT_EQ(text.find("received_from", place + 1), std::string::npos) << "an alias has nothing of its own";
+  for (const char* bad : {"1", "99", "-1", "\"3\""}) {
+    std::string wrong = text;
+    wrong.replace(place, std::string(R"("received_from": 3)").size(), R"("received_from": )" + std::string(bad));
+    expect_refused(wrong, "received_from");
+  }
+}
+
 TEST(LedgerJson, R62_TheSameLoadGivesTheSameBytes) {
   EXPECT_EQ(good_text(), ledger_json(ledger_of(test::world_of_everything(), {3, 1, 0, 2})));
 }

@@ -175,6 +175,7 @@ class Maker {
       record.written_bytes = facts->written_bytes;
       record.expected_bytes = facts->expected_bytes;
       record.digest = facts->digest;
+      record.received_from = facts->received_from;
     }
     record.complete = record.written_bytes == record.expected_bytes;
     for (const std::uint32_t alias : destination.aliases) {
@@ -184,6 +185,7 @@ class Maker {
       shared.alias_of = s.name;
       shared.reads.clear();
       shared.cast_from.clear();
+      shared.received_from.reset();
       shared.bytes = shared.written_bytes = shared.expected_bytes = 0;
     }
     ledger_.records.push_back(std::move(record));

@@ -94,6 +94,7 @@ class RecordReader {
       fields.optional_each("reads", [&](const JsonValue& taken, const std::string& path) {
         record.reads.push_back(read_taken(taken, path));
       });
+      read_received(fields, record);
       read_cast(fields, record);
     }
     if (const auto region = fields.require("region")) record.region = read_region(*region, fields, record);
@@ -147,6 +148,16 @@ class RecordReader {
       return {};
     }
     return taken;
+  }
+
+  void read_received(JsonFields& fields, Record& record) {
+    const auto value = fields.find("received_from");
+    if (!value) return;
+    record.received_from = value->as_uint64();
+    const std::uint64_t ranks = ledger_.mesh.ranks();
+    if (!record.received_from || *record.received_from >= ranks || record.received_from == record.rank) {
+      fields.problem(*value, "received_from", "not a rank to receive from", "another rank of the mesh");
+    }
   }
 
   void read_cast(JsonFields& fields, Record& record) {

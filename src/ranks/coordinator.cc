@@ -109,11 +109,12 @@ std::optional<Verdict> Coordinator::refuse_twin(std::uint64_t last, std::string_
 }
 
 Result<Verdict, Verdict> Coordinator::agree(const std::string& name, const std::vector<Field>& fields,
-                                            const Failure* failure) {
+                                            const Failure* failure, Patience patience) {
   if (auto end = ended()) return lading::fail(*std::move(end));
   Statement mine = statement_of(me(), fields, failure);
   mine.fields[std::string(kStepField)] = {Field::Mode::kSame, {{name, RankSet(me())}}};
-  Verdict verdict = run_step({name, Verdict::Kind::kAgreed, channel_.now() + options_.step_timeout}, std::move(mine));
+  const Time limit = patience == Patience::kWhileAlive ? Time::max() : channel_.now() + options_.step_timeout;
+  Verdict verdict = run_step({name, Verdict::Kind::kAgreed, limit}, std::move(mine));
   if (verdict.failed()) return lading::fail(keep(verdict));
   if (verdict.kind == Verdict::Kind::kCommitted) return lading::fail(insist(did_not_come(RankSet(me()), name, {})));
   ++step_;

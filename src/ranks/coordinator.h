@@ -39,6 +39,12 @@ struct Options {
   std::string process;                             ///< tells processes apart; "": made up
 };
 
+/// How long a step waits for ranks that live.
+enum class Patience : std::uint8_t {
+  kStepTimeout,
+  kWhileAlive,  ///< after a load, which may take any time: stall_timeout watches over it
+};
+
 /// Why this rank cannot go on.
 struct Failure {
   Errors problems;
@@ -61,7 +67,7 @@ class Coordinator {
   Result<void, Verdict> begin(std::vector<Field> fields = {});
   /// Ends when all ranks have come. With a failure on any rank, or a field that differs, it fails on all.
   Result<Verdict, Verdict> agree(const std::string& step, const std::vector<Field>& fields,
-                                 const Failure* failure = nullptr);
+                                 const Failure* failure = nullptr, Patience patience = Patience::kStepTimeout);
   /// Cheap when called often. `done` is any number that changes as the load goes on; without it, only signs of life are
   /// given.
   Result<void, Verdict> poll(std::optional<std::uint64_t> done = {});

@@ -127,6 +127,22 @@ TEST(Coordinator, AFailureWhileLoadingReachesThoseThatLoadAndThoseThatAreDone) {
   EXPECT_THAT(said.front(), HasSubstr("rank 3: the disk is gone"));
 }
 
+TEST(Coordinator, AfterALoadRanksWaitAsLongAsTheOthersLive) {
+  for (const Patience patience : {Patience::kWhileAlive, Patience::kStepTimeout}) {
+    const auto said = on_ranks(2, [&](Coordinator& ranks) -> std::string {
+      if (auto begun = ranks.begin(); !begun) return told(begun);
+      const Time end = steady_now() + ranks.options().step_timeout * 2 + ranks.options().deadline;
+      while (ranks.channel().rank() == 1 && steady_now() < end) {
+        if (auto polled = ranks.poll(); !polled) return told(polled);
+        std::this_thread::sleep_for(10ms);
+      }
+      const auto agreed = ranks.agree("what was loaded", {}, nullptr, patience);
+      return agreed ? "well" : agreed.error().text();
+    });
+    EXPECT_THAT(said, Each(HasSubstr(patience == Patience::kWhileAlive ? "well" : "rank 1 did not come")));
+  }
+}
+
 TEST(Coordinator, ALoadWithoutProgressIsAFailure) {
   NoteStore store;
   ThreadChannel channel(store, 0, 1);

@@ -69,16 +69,47 @@ CallbackBackend backend_of(const lading_mpi_plugin& plugin) {
   return backend;
 }
 
+class PluginBulk : public Bulk {
+ public:
+  explicit PluginBulk(const lading_mpi_plugin& plugin) : plugin_(plugin) {}
+
+  Result<Transfer> send(std::uint64_t to, std::span<const std::byte> memory) override {
+    return begun(plugin_.send(to, memory.data(), memory.size()), to);
+  }
+  Result<Transfer> receive(std::uint64_t from, std::span<std::byte> memory) override {
+    return begun(plugin_.receive(from, memory.data(), memory.size()), from);
+  }
+  Result<bool> is_over(Transfer transfer) override {
+    const int state = plugin_.test(transfer);
+    if (state < 2) return state == 1;
+    return fail(Error(Code::kNoAnswer, "bytes that another rank has read did not come over MPI"));
+  }
+  void take_back(Transfer transfer) override { plugin_.cancel(transfer); }
+
+ private:
+  static Result<Transfer> begun(Transfer transfer, std::uint64_t other) {
+    if (transfer != nullptr) return transfer;
+    return fail(Error(Code::kNoAnswer, fmt::format("MPI cannot move bytes between this rank and rank {}", other)));
+  }
+
+  const lading_mpi_plugin plugin_;
+};
+
 class PluginWorld : public MpiWorld {
  public:
   PluginWorld(const lading_mpi_plugin& plugin, Time answer_timeout)
-      : plugin_(plugin), channel_({plugin.rank, plugin.size, plugin.rank == 0, answer_timeout}, backend_of(plugin)) {}
+      : plugin_(plugin),
+        bulk_(plugin),
+        channel_({plugin.rank, plugin.size, plugin.rank == 0, answer_timeout}, backend_of(plugin)) {}
 
   [[nodiscard]] Channel& channel() override { return channel_; }
+  [[nodiscard]] Bulk& bulk() override { return bulk_; }
+  [[nodiscard]] std::string node() const override { return plugin_.node; }
   bool stop(Time patience) override { return plugin_.stop(std::chrono::duration<double>(patience).count()) == 0; }
 
  private:
   lading_mpi_plugin plugin_;
+  PluginBulk bulk_;
   CallbackChannel channel_;
 };
 

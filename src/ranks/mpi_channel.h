@@ -1,9 +1,11 @@
-// The ranks of one `mpirun`: notes over MPI, through liblading_mpi.so, which is opened only here.
+// The ranks of one `mpirun`: notes and bytes over MPI, through liblading_mpi.so, which is opened only here.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "lading/result.h"
+#include "ranks/bulk.h"
 #include "ranks/channel.h"
 
 namespace lading::ranks {
@@ -24,6 +26,9 @@ class MpiWorld {
   virtual ~MpiWorld() = default;
 
   [[nodiscard]] virtual Channel& channel() = 0;
+  [[nodiscard]] virtual Bulk& bulk() = 0;
+  /// The machine that this rank runs on: ranks with the same name share one.
+  [[nodiscard]] virtual std::string node() const = 0;
   /// Ends MPI, together with the others; false: one of them did not come within `patience`.
   virtual bool stop(Time patience) = 0;
 };

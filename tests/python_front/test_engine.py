@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = Path(os.environ.get("LADING_COMMAND", REPOSITORY / "build" / "dev" / "lading")).resolve()
 os.environ.setdefault("LADING_LIBRARY", str(COMMAND.parent / "liblading.so"))
 
-from lading import _engine  # noqa: E402
+from lading import _engine, coordinator  # noqa: E402
 from lading.errors import LadingError, Problem  # noqa: E402
 
 DTYPES = {"F32": numpy.float32, "F16": numpy.float16, "I64": numpy.int64, "BOOL": numpy.bool_, "U8": numpy.uint8}
@@ -366,12 +366,11 @@ def test_a_library_of_another_abi_is_refused(tmp_path, monkeypatch):
 def test_the_header_says_the_same_as_the_binding():
     header = (REPOSITORY / "include" / "lading" / "lading_c.h").read_text()
     assert re.search(r"#define LADING_ABI_VERSION (\d+)", header)[1] == str(_engine.ABI_VERSION)
-    bound = set(re.findall(r'\("(lading_\w+)"', Path(_engine.__file__).read_text())) | {"lading_abi_version"}
+    binding = "".join(Path(module.__file__).read_text() for module in (_engine, coordinator))
+    bound = set(re.findall(r'"(lading_\w+)"', binding)) | {"lading_abi_version"}
     declared = set(re.findall(r"LADING_API [^;]*?(lading_\w+)\(", header))
-    # The front agrees over torch's store by itself.
-    declared -= {name for name in declared if name.startswith("lading_ranks_")} | {"lading_add_note"}
-    # Structures of C are slow to read from Python: the same destinations stand in the JSON.
-    assert bound == declared - {"lading_destinations"}
+    # Structures of C are slow to read from Python: the same destinations, and their replicas, stand in the JSON.
+    assert bound == declared - {"lading_destinations", "lading_replicas"}
     assert ctypes.sizeof(_engine._Callbacks) == 4 * ctypes.sizeof(ctypes.c_void_p)
 
 

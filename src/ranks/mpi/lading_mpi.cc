@@ -1,4 +1,5 @@
-// liblading_mpi.so: a store of notes over MPI. The first rank keeps them, and a thread of its own serves the others.
+// liblading_mpi.so: a store of notes over MPI, and bytes from rank to rank. The first rank keeps the notes, and a
+// thread of its own serves the others.
 //
 // A rank has one question under way at a time. A question that nobody answered in time is left behind; its number keeps
 // a late answer from being taken for that of the next. No collective is used after the start, and none of the calls
@@ -6,12 +7,14 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -27,6 +30,7 @@ using Values = std::vector<std::string>;
 
 constexpr int kQuestion = 1;  // tags
 constexpr int kAnswer = 2;
+constexpr int kBytes = 3;
 
 enum class Verb : std::uint64_t { kPut, kDecide, kWait };
 
@@ -249,6 +253,7 @@ struct State {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;
   int size = 0;
+  std::array<char, MPI_MAX_PROCESSOR_NAME> node{};
   Notes notes;
   std::optional<Server> server;
   std::mutex mutex;
@@ -318,6 +323,50 @@ int wait(const char* const* keys, std::uint64_t key_count, double timeout_s, lad
       ask({0, static_cast<std::uint64_t>(Verb::kWait), static_cast<std::uint64_t>(timeout.count()), list}), take, sink);
 }
 
+// Bytes under way to or from another rank, in the caller's memory.
+struct Transfer {
+  MPI_Request request = MPI_REQUEST_NULL;
+  int size_bytes = 0;
+  bool is_receive = false;
+};
+
+void* send(std::uint64_t to, const void* data, std::uint64_t size_bytes) {
+  auto transfer = std::make_unique<Transfer>();
+  transfer->size_bytes = static_cast<int>(size_bytes);
+  const int begun =
+      MPI_Isend(data, transfer->size_bytes, MPI_BYTE, static_cast<int>(to), kBytes, state->comm, &transfer->request);
+  return begun == MPI_SUCCESS ? transfer.release() : nullptr;
+}
+
+void* receive_into(std::uint64_t from, void* data, std::uint64_t size_bytes) {
+  auto transfer = std::make_unique<Transfer>();
+  transfer->size_bytes = static_cast<int>(size_bytes);
+  transfer->is_receive = true;
+  const int begun =
+      MPI_Irecv(data, transfer->size_bytes, MPI_BYTE, static_cast<int>(from), kBytes, state->comm, &transfer->request);
+  return begun == MPI_SUCCESS ? transfer.release() : nullptr;
+}
+
+int test(void* handle) {
+  auto* const transfer = static_cast<Transfer*>(handle);
+  int done = 0;
+  MPI_Status status;
+  const int looked = MPI_Test(&transfer->request, &done, &status);
+  if (looked == MPI_SUCCESS && done == 0) return 0;
+  bool is_whole = looked == MPI_SUCCESS;
+  int is_cancelled = 0;
+  if (is_whole) MPI_Test_cancelled(&status, &is_cancelled);
+  int received = 0;
+  if (is_whole && is_cancelled == 0 && transfer->is_receive) {
+    MPI_Get_count(&status, MPI_BYTE, &received);
+    is_whole = received == transfer->size_bytes;
+  }
+  delete transfer;
+  return is_whole && is_cancelled == 0 ? 1 : 2;
+}
+
+void cancel(void* handle) { MPI_Cancel(&static_cast<Transfer*>(handle)->request); }
+
 // MPI_Finalize waits for all ranks, and for ever for one that is stopped: it gets a thread that can be left behind.
 int stop(double patience_s) {
   struct Ending {
@@ -361,6 +410,18 @@ extern "C" __attribute__((visibility("default"))) int lading_mpi_start(int versi
   MPI_Comm_rank(state->comm, &state->rank);
   MPI_Comm_size(state->comm, &state->size);
   if (state->rank == 0) state->server.emplace(state->notes, state->comm);
-  *plugin = {static_cast<std::uint64_t>(state->rank), static_cast<std::uint64_t>(state->size), put, decide, wait, stop};
+  int length = 0;
+  MPI_Get_processor_name(state->node.data(), &length);
+  *plugin = {static_cast<std::uint64_t>(state->rank),
+             static_cast<std::uint64_t>(state->size),
+             state->node.data(),
+             put,
+             decide,
+             wait,
+             send,
+             receive_into,
+             test,
+             cancel,
+             stop};
   return 0;
 }

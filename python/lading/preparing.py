@@ -1,0 +1,126 @@
+"""What a rank knows of its model before anybody agrees on anything: all that `lading.materialize` asks the engine for, but
+the devices of other ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _engine, fsdp1, peft, zero3
+from .agreement import Agreement
+from .allocate import is_made_with
+from .conversion import Conversion, conversion_of
+from .devices import rank_device
+from .emptied import emptied
+from .errors import LadingError, Problem
+from .exchange_scope import node_name
+from .host_values import HostValues
+from .inventory import Entry, take_inventory
+from .inventory_json import skeleton_document
+from .options import POLICY_FIELDS, Options
+from .patterns import matches
+from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
+from .recording import SkeletonError
+from .stages import Origin
+
+
+@dataclasses.dataclass
+class Prepared:
+    entries: list[Entry]
+    origin: Origin
+    placements: Placements
+    layout: Layout  # of all ranks, once they have agreed
+    device: torch.device
+    values: HostValues
+    skeleton: dict[str, Any]
+    conversion: Conversion
+    notes: list[str]
+
+
+def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agreement) -> Prepared:
+    modules = [module for part in parts for module in part.modules()]
+    for module, groups in fsdp_states(modules):
+        if groups:
+            module.reshard()  # type: ignore[operator]  # after a forward pass its parameters may still be gathered
+    fsdp1.reshard(modules)
+    try:
+        entries = take_inventory(parts)
+        held = [entry for entry in entries if not is_elsewhere(entry.value) and not is_foreign(entry)]
+        if lost := emptied(parts, held, options.spoken_for()):
+            raise LadingError(lost, stage="documents", exit_code=4)
+        origin = Origin.of(parts, held, options.whole)
+        adapters = peft.prepare(parts, held, options.adapter, options.spoken_for())
+        options.external |= adapters.values
+        placements = read_placements(held, ranks.ranks, modules)
+        if placements.problems:
+            raise LadingError(placements.problems, stage="documents", exit_code=4)
+        device, note = rank_device(options.device, placements, entries)
+        conversion = conversion_of(origin.parts, location, origin.entries)
+        given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
+        values = HostValues(origin.parts, origin.held, **given)
+        restored = zero3.restored(parts, held, values)
+        values.hand_in(restored.values)
+        conversion.constructed_dtypes |= restored.dtypes
+        skeleton = _skeleton(held, conversion, values, with_all_inits=bool(options.allow_mismatch))
+        zero3.say_what_has_values(skeleton["tensors"], held, [*options.keep, *conversion.adapters])
+    except SkeletonError as error:
+        problem = Problem("skeleton", error.reason, tensor=error.tensor or None)
+        raise LadingError(problem, stage="documents", exit_code=4) from error
+    return Prepared(
+        entries,
+        origin,
+        placements,
+        placements.layout,
+        device,
+        values,
+        skeleton,
+        conversion,
+        [note, *conversion.notes, *adapters.notes, *restored.notes],
+    )
+
+
+def _skeleton(
+    entries: list[Entry], conversion: Conversion, values: HostValues, *, with_all_inits: bool
+) -> dict[str, Any]:
+    """docs/schema/skeleton.md, less the views of other tensors, which come with these."""
+    own = [entry for entry in entries if not is_made_with(entry)]
+
+    def is_adapter(name: str) -> bool:
+        return any(matches(pattern, name) for pattern in conversion.adapters)
+
+    document = skeleton_document(
+        own, pins=conversion.pins, is_adapter=is_adapter, without_init=() if with_all_inits else conversion.with_key
+    )
+    values.documents(document["tensors"])
+    names = {tensor["name"] for tensor in document["tensors"]}
+    document["ties"] += [known for tie in conversion.ties if len(known := [name for name in tie if name in names]) > 1]
+    return document
+
+
+def facts(prepared: Prepared, options: Options, location: str) -> dict[str, Any]:
+    """What ranks must have in common, beside the model. The budget may differ, and where files are mounted."""
+    policy = options.policy(prepared.conversion)
+    return {
+        "version": _engine.version(),
+        "device": str(prepared.device),
+        **{f"policy: {name}": _said(policy.get(name)) for name in POLICY_FIELDS},
+        "mapping": _digest(prepared.conversion.mapping_document()),
+        "checkpoint": location,
+        "exchange": options.exchange,
+        "node": node_name(),
+    }
+
+
+def _said(value: Any) -> str:
+    """As it is, or if that is long its digest."""
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) < 80 else _digest(value)
+
+
+def _digest(document: Any) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
