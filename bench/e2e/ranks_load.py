@@ -11,17 +11,14 @@ lading also every buffer must be real. Prints one line of JSON.
 import argparse
 import json
 import os
-import signal
 import statistics
 import sys
-import tempfile
 import time
-import traceback
 import types
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench/gpu"), str(ROOT / "python")]
+sys.path[:0] = [str(ROOT / "bench/e2e"), str(ROOT / "bench/gpu"), str(ROOT / "python")]
 
 import accelerate
 import page_cache
@@ -29,6 +26,7 @@ import torch
 import torch.distributed as dist
 from accelerate.utils.fsdp_utils import fsdp2_load_full_state_dict
 from checkpoints import files_of
+from forked import run_ranks
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
@@ -108,35 +106,9 @@ def run_rank(contender: str, checkpoint: Path, ranks: int) -> dict:
     return {"seconds": seconds, "wrong": wrong(model, checkpoint, with_buffers=contender == "lading")}
 
 
-def run_ranks(contender: str, checkpoint: Path, ranks: int) -> list[dict]:
-    """What each of them answers."""
-    with tempfile.TemporaryDirectory() as scratch:
-        children = []
-        for rank in range(ranks):
-            pid = os.fork()
-            if pid == 0:
-                status = 1
-                try:
-                    signal.alarm(LIMIT_S)
-                    dist.init_process_group("gloo", init_method=f"file://{scratch}/store", rank=rank, world_size=ranks)
-                    answer = run_rank(contender, checkpoint, ranks)
-                    Path(scratch, f"{rank}.json").write_text(json.dumps(answer))
-                    dist.barrier()
-                    status = 0
-                except BaseException:  # noqa: BLE001
-                    traceback.print_exc()
-                finally:
-                    os._exit(status)
-            children.append(pid)
-        statuses = [os.waitpid(pid, 0)[1] for pid in children]
-        if any(statuses):
-            raise SystemExit(f"{contender}: a rank failed")
-        return [json.loads(Path(scratch, f"{rank}.json").read_text()) for rank in range(ranks)]
-
-
 def measure(contender: str, checkpoint: Path, ranks: int) -> float:
     page_cache.warm(files_of(checkpoint))
-    answers = run_ranks(contender, checkpoint, ranks)
+    answers = run_ranks(ranks, LIMIT_S, lambda: run_rank(contender, checkpoint, ranks))
     for rank, answer in enumerate(answers):
         if answer["wrong"]:
             raise SystemExit(f"{contender}, rank {rank}: {answer['wrong']}")

@@ -1,4 +1,4 @@
-"""The ranks of one call: they agree before a byte moves, notice when one of them fails or falls silent, and end together.
+"""The ranks of one call: they agree before a byte moves, notice when one fails or falls silent, and end together.
 
     with Agreement.of(group, timeout_s=600) as ranks:
         with agreed(ranks, "the plan") as step:                       # what all ranks do, and then agree on

@@ -1,7 +1,7 @@
 """Whether ranks exchange bytes, and between whom: `exchange="never" | "node" | "job" | "auto"`.
 
-"auto" measures: every rank reads a little of the checkpoint, all at the same time, and then bytes are sent round. Reading
-once and exchanging is chosen if that would take less time than reading on every rank (docs/exchange.md).
+"auto" measures: every rank reads a little of the checkpoint, all at the same time, and then bytes are sent round.
+Reading once and exchanging is chosen if that would clearly take less time than reading on every rank (docs/exchange.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from .agreement import Agreement, agreed
 from .exchange import move
 
 _SAMPLES = 4
-_SAMPLE_BYTES = 2 << 20
+_MOST_SAMPLE_BYTES = 2 << 20
+_SAMPLED_SHARE = 400  # of the checkpoint no more than a 400th, by all ranks together
+_CLEARLY = 0.7  # of the time: what is received is digested once more, and the group has other costs
 _SENT_BYTES = 16 << 20
 
 
@@ -59,7 +61,7 @@ def _measured(ranks: Agreement, path: str, device: str, group: Any) -> tuple[lis
     sent = min(message["sent"] for message in told)
     each_reads, exchanged = 1 / read, 1 / (read * ranks.size) + 1 / sent
     speeds = f"{read / 1e9:.2f} GB/s from files on each rank, {sent / 1e9:.2f} GB/s between ranks"
-    if exchanged < each_reads:
+    if exchanged < _CLEARLY * each_reads:
         return [""] * ranks.size, [f"exchange: yes, by measurement: {speeds}"]
     return None, [f"exchange: no, by measurement: {speeds}"]
 
@@ -69,13 +71,14 @@ def _read_speed(path: str, rank: int, size: int) -> float:
     found = Path(path)
     files = [found] if found.is_file() else sorted(found.glob("*.safetensors"))
     total = sum(file.stat().st_size for file in files)
+    sample_bytes = min(_MOST_SAMPLE_BYTES, max(1, total // (_SAMPLED_SHARE * _SAMPLES * size)))
     began, read = time.perf_counter(), 0
     for sample in range(_SAMPLES):
         place = (sample * size + rank) * total // (_SAMPLES * size)
         for file in files:
             if place < file.stat().st_size:
                 with open(file, "rb", buffering=0) as opened:
-                    read += len(os.pread(opened.fileno(), _SAMPLE_BYTES, place))
+                    read += len(os.pread(opened.fileno(), sample_bytes, place))
                 break
             place -= file.stat().st_size
     return max(read, 1) / max(time.perf_counter() - began, 1e-9)

@@ -1,5 +1,5 @@
-"""What a rank knows of its model before anybody agrees on anything: all that `lading.materialize` asks the engine for, but
-the devices of other ranks."""
+"""What a rank knows of its model before anybody agrees on anything: all that `lading.materialize` asks the engine for,
+but the devices of other ranks."""
 
 from __future__ import annotations
 
