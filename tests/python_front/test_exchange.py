@@ -30,7 +30,7 @@ def test_every_rank_reads_what_it_holds_unless_asked(told, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("scope", ["node", "job"])
-def test_each_byte_is_read_once(told, layout, scope):
+def test_R58_each_byte_is_read_once(told, layout, scope):
     once = totals(told, f"{layout} {scope}")
     assert once["received"] > 0
     # Two ranks that have every other piece of a row each read whole rows, here of half of the blocks.
