@@ -204,8 +204,9 @@ class Agreement:
         return self._pulse is not None and self._pulse.has_failed
 
     @contextlib.contextmanager
-    def progress(self) -> Iterator[Callable[[int], None]]:
-        """A function to be called with a number that grows: if it stands still for minutes, the load fails."""
+    def progress(self) -> Iterator[Callable[[int | None], None]]:
+        """A function to be called with a number that grows: if it stands still for minutes, the load fails. With None it
+        may, until the next number."""
         pulse = self._pulse
         if pulse is None:
             yield lambda done: None

@@ -63,8 +63,10 @@ class Exchange:
             for members, lines in said.items()
         }
 
-    def run(self, tell: Callable[[int], None]) -> None:
+    def run(self, tell: Callable[[int | None], None]) -> None:
         """Hands over what this rank has read, and takes what others have. `tell` hears of the bytes that moved."""
+        tell(None)  # who waits for a slow reader makes no progress, and is well
+        self._ranks.exchange("what was read", {}, while_alive=True)
         move(self._blocks, self._ranks, tell)
 
     def _blocks(self) -> Iterator[tuple[int, list[Any]]]:
@@ -76,7 +78,7 @@ class Exchange:
                 yield block.numel(), self._transport.start(block, owner, members)
 
 
-def move(blocks: _Blocks, ranks: Agreement, tell: Callable[[int], None] | None = None) -> None:
+def move(blocks: _Blocks, ranks: Agreement, tell: Callable[[int | None], None] | None = None) -> None:
     """Until all blocks are where they belong, or another rank has failed."""
     thread = _Moving(blocks)
     thread.start()
@@ -84,7 +86,7 @@ def move(blocks: _Blocks, ranks: Agreement, tell: Callable[[int], None] | None =
         while thread.is_alive():
             thread.join(_LOOK_S)
             if tell is not None:
-                tell(thread.moved_bytes)
+                tell(1 + thread.moved_bytes)  # another number than that of a load which had nothing to read
             if thread.is_alive() and ranks.has_failed():
                 raise LadingError(Problem("cancelled", "another rank failed while bytes were exchanged"))
         if thread.error is not None:

@@ -372,14 +372,14 @@ class _Load:
                     if shows_progress:
                         bar.show(progress)
 
-                exchanged, read_bytes = self.exchanged, sum(slot.memory.nbytes for slot in self.slots)
+                exchanged = self.exchanged
                 return self.plan.load(
                     [slot.for_engine() for slot in self.slots],
                     value=self._value,
                     progress=show,
                     cancelled=self.ranks.has_failed,
                     owners=exchanged.owners if exchanged is not None else None,
-                    receive=lambda: exchanged.run(lambda moved: tell(read_bytes + moved)) if exchanged else None,
+                    receive=(lambda: exchanged.run(tell)) if exchanged is not None else None,
                 )
         except LadingError as error:
             if not error.begun or self.writes:

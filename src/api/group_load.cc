@@ -154,7 +154,12 @@ class GroupLoad {
     };
     if (exchange_ != Exchange::kNever) {
       share_out(*plan);
-      request_.receive = [&](const Report& so_far) {
+      request_.receive = [&](const Report& so_far) -> Result<void> {
+        // A rank may wait long for one that reads slowly. Once all have read, standing still is a failure.
+        pulse.rest();
+        const auto all_there = coordinator_.agree("what was read", {}, nullptr, ranks::Patience::kWhileAlive);
+        if (!all_there) return fail(Error(Code::kCancelled, "another rank could not read its part"));
+        pulse.progress(done_bytes += 1);
         ranks::ExchangeOptions options;
         options.rank = coordinator_rank();
         options.is_cancelled = [&] {
@@ -167,6 +172,7 @@ class GroupLoad {
     }
     auto report = load_plan(request_, *std::move(plan));
     if (!report) return failed_here(std::move(report).error());
+    pulse.rest();
     const auto agreed = agree_replicas(coordinator_, replica_sets(*report),
                                        {{"read", fmt::format("{}", report->read_bytes), ranks::Field::Mode::kCollect}});
     if (!agreed) return failed(agreed.error());

@@ -23,13 +23,15 @@ class Pulse {
 
   /// From now on a load that stands still is noticed. Any number that grows.
   void progress(std::uint64_t done) { done_ = done + 1; }
+  /// Until progress() is called again, with another number: this rank waits for others, which is no standstill.
+  void rest() { done_ = 0; }
 
  private:
   void run();
 
   Coordinator& ranks_;
   std::function<void()> on_failure_;
-  std::atomic<std::uint64_t> done_ = 0;  // 0: nothing is loaded yet
+  std::atomic<std::uint64_t> done_ = 0;  // 0: nothing is loaded, yet or any more
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_over_ = false;

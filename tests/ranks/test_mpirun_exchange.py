@@ -99,5 +99,3 @@ def test_a_process_alone_has_nobody_to_exchange_with(run, folder):
     assert code == 2 and "no other processes" in error
     code, _, error = run("load", folder / "ckpt", *DDP, "--exchange", "never")
     assert code == 0, error
-
-
