@@ -1,0 +1,74 @@
+"""`tools/kill_points`, a few loads of each launcher: real ranks, one of which is killed, stopped, interrupted or fails.
+
+docs/reliability.md records the long runs. Mistakes that are planted in the front are found.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from geometry.launch import require
+
+DEADLINE_S = 120
+FAULTS = ("kill", "stop", "brief", "end", "interrupt", "error", "truncate", "nothing")
+KINDS = ("hang", "false success", "different texts", "failure of nothing", "wrong exit code", "model touched", "orphan")
+NOTHING_WRONG = ", ".join(f"{kind}: 0" for kind in KINDS)
+
+# By name: the options of a run. Three run side by side, since most of their time is waiting.
+RUNS = {
+    "fork": "--launcher fork --loads 10 --at-once 5 --deadline 3",
+    "mpirun": "--launcher mpirun --loads 6 --ranks 2,4 --faults kill,stop,brief,error,truncate,nothing",
+    "torchrun": "--launcher torchrun --loads 1 --ranks 2 --faults stop --deadline 3",
+    "alone": "--plant alone --loads 3 --ranks 2 --faults kill --deadline 3",
+    "pulse": "--plant pulse --loads 3 --ranks 2 --faults nothing --deadline 3",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(repository, lading):
+    """Exit code and output of each, once it is asked for."""
+
+    def run(options):
+        argv = [sys.executable, repository / "tools" / "kill_points", *options.split(), "--command", lading.command]
+        done = subprocess.run(argv, env=dict(os.environ), capture_output=True, text=True, timeout=DEADLINE_S)
+        return done.returncode, done.stdout + done.stderr[-2000:]
+
+    require("torch", exactly=False)
+    with ThreadPoolExecutor(3) as pool:
+        yield {name: pool.submit(run, options) for name, options in RUNS.items() if name != "mpirun" or has_mpi(lading)}
+
+
+def has_mpi(lading):
+    return shutil.which("mpirun") is not None and (Path(lading.command).parent / "liblading_mpi.so").exists()
+
+
+def test_R44_forked_ranks_of_the_front_end_together(runs):
+    code, out = runs["fork"].result()
+    assert code == 0 and NOTHING_WRONG in out, out
+    assert all(f"| {fault}: " in out for fault in FAULTS)
+
+
+def test_R44_ranks_of_mpirun_end_together(runs):
+    if "mpirun" not in runs:
+        pytest.skip("there is no mpirun, or lading was built without MPI")
+    code, out = runs["mpirun"].result()
+    assert code == 0 and NOTHING_WRONG in out, out
+    assert "| kill: SIGKILL | 1 |" in out
+
+
+def test_R44_workers_of_torchrun_end_together(runs):
+    code, out = runs["torchrun"].result()
+    assert code == 0 and NOTHING_WRONG in out, out
+    assert "| stop: " in out
+
+
+@pytest.mark.parametrize(("plant", "found"), [("alone", "false success"), ("pulse", "failure of nothing")])
+def test_R44_a_planted_mistake_is_found(runs, plant, found):
+    """Every rank loads for itself; no rank gives signs of life."""
+    code, out = runs[plant].result()
+    assert code == 1 and f"{found}: Case" in out and f"{found}: 0" not in out, out
