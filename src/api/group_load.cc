@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ledger/ledger.h"
 #include "plan/plan.h"
 #include "plan/words.h"
 #include "ranks/coordinator.h"
@@ -137,7 +138,14 @@ class GroupLoad {
     const auto look_at_wish = [&] {
       if (wanted != nullptr && *wanted) cancelled_ = true;
     };
-    ranks::Pulse pulse(coordinator_, [this] { cancelled_ = true; });
+    // While bytes move the load itself hears of the wish, and says how far it came.
+    const auto heed_wish = [&] {
+      look_at_wish();
+      const Phase phase = phase_;
+      if (!cancelled_ || phase == Phase::kLoading) return;
+      coordinator_.fail({Error(Code::kCancelled, "the load was cancelled"), 5, phase == Phase::kLoaded, {}});
+    };
+    ranks::Pulse pulse(coordinator_, [this] { cancelled_ = true; }, heed_wish);
     const auto begin = std::chrono::steady_clock::now();
     auto plan = make_plan(request_.plan);
     const double planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -170,13 +178,15 @@ class GroupLoad {
         return hand_over(so_far, options);
       };
     }
+    phase_ = Phase::kLoading;
     auto report = load_plan(request_, *std::move(plan));
+    phase_ = Phase::kLoaded;
     if (!report) return failed_here(std::move(report).error());
     pulse.rest();
     const auto agreed = agree_replicas(coordinator_, replica_sets(*report),
                                        {{"read", fmt::format("{}", report->read_bytes), ranks::Field::Mode::kCollect}});
-    if (!agreed) return failed(agreed.error());
-    if (auto committed = coordinator_.commit(); !committed) return failed(committed.error());
+    if (!agreed) return failed_after(*report, agreed.error());
+    if (auto committed = coordinator_.commit(); !committed) return failed_after(*report, committed.error());
     report->planning_seconds = planning_seconds;
     report->notes.insert(report->notes.end(), notes_.begin(), notes_.end());
     return GroupReport{*std::move(report), sum_of(said_by_rank(*agreed, "read", coordinator_.channel().size()))};
@@ -263,6 +273,17 @@ class GroupLoad {
 
   Unexpected<GroupFailure> failed(const Verdict& verdict) { return fail(told(verdict)); }
 
+  // Everything is written here, and it may not be used.
+  Unexpected<GroupFailure> failed_after(Report& report, const Verdict& verdict) {
+    GroupFailure failure = told(verdict);
+    failure.failure.begun = true;
+    auto facts = std::make_shared<ledger::LedgerFacts>(*report.facts);
+    facts->has_failed = true;
+    report.facts = std::move(facts);
+    failure.failure.ledger = ledger_json(report);
+    return fail(std::move(failure));
+  }
+
   GroupFailure told(const Verdict& verdict) const {
     GroupFailure failure;
     failure.failure.begun = verdict.begun;
@@ -290,7 +311,10 @@ class GroupLoad {
   Request request_;
   std::vector<std::string> nodes_;  // by rank: between those of one name bytes are handed over
   std::vector<std::string> notes_;
+  enum class Phase : std::uint8_t { kAgreeing, kLoading, kLoaded };
+
   std::atomic<bool> cancelled_ = false;
+  std::atomic<Phase> phase_ = Phase::kAgreeing;
 };
 
 }  // namespace

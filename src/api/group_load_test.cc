@@ -153,6 +153,21 @@ TEST_F(GroupLoadTest, R44_WhereOneRankIsCancelledNobodyWaitsForItsBytes) {
   EXPECT_THAT(failure_of(ended), AllOf(HasSubstr("cancelled"), HasSubstr("rank 1")));
 }
 
+TEST_F(GroupLoadTest, R44_ARankThatIsCancelledWhileItWaitsForOthersEndsAll) {
+  std::atomic<bool> cancelled = false;
+  request_.exchange = Exchange::kNever;
+  const std::jthread user([&] {
+    std::this_thread::sleep_for(500ms);
+    cancelled = true;
+  });
+  const Ended ended = load([&](std::uint64_t rank, GroupRequest& request) {
+    if (rank == 1) request.load.cancelled = &cancelled;
+    if (rank == 2) request.load.progress = [](const LoadProgress&) { std::this_thread::sleep_for(1500ms); };
+  });
+  EXPECT_THAT(failure_of(ended), HasSubstr("rank 1: the load was cancelled"));
+  EXPECT_THAT(ended[1].error().failure.ledger, HasSubstr(R"("complete": false)"));
+}
+
 TEST_F(GroupLoadTest, R44_ATransferThatNeverEndsEndsWithItsRank) {
   post_.hangs = [](const ranks::BulkPost::Pair& pair) { return pair.first == 2; };
   std::atomic<bool> cancelled = false;

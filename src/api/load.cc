@@ -203,6 +203,7 @@ class Loading {
     auto made = std::make_shared<ledger::LedgerFacts>();
     ledger::LedgerFacts& facts = *made;
     facts.checkpoint = report_.plan.path;
+    facts.has_failed = !outcome.errors.empty();
     for (const plan::File& file : plan().files) facts.files.push_back(identity_of(file.name));
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
       const exec::TargetOutcome& one = outcome.outcomes[t];

@@ -73,7 +73,7 @@ int tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Out
   if (arguments.json) output.out += load_failure_json(failure);
   tell(failure.problems, style.red(failure.refused ? "refused:" : "failed:"), output);
   if (failure.begun) output.err += "nothing that was loaded may be used: the destinations are incomplete\n";
-  if (arguments.ledger && failure.begun) {
+  if (arguments.ledger && !failure.ledger.empty()) {
     if (auto written = write_ledger(*arguments.ledger, failure.ledger); !written) {
       tell(written.error(), style.red("failed:"), output);
     }

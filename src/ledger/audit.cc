@@ -173,6 +173,9 @@ class RecordChecker {
         check_tensor(rank, t, first, next);
       }
     }
+    if (!ledger_.complete && errors_.empty()) {
+      errors_.add(Error(Code::kIncomplete, "the load that the ledger is of has failed").by_rule("R11"));
+    }
     return std::move(errors_);
   }
 

@@ -161,6 +161,15 @@ TEST(LedgerAudit, R11_ARecordThatIsNotCompleteIsNamed) {
   EXPECT_EQ(errors.front().rank, 0);
 }
 
+TEST(LedgerAudit, R11_ALoadThatFailedIsSaid) {
+  Ledger ledger = ledger_of(test::world_of_everything());
+  EXPECT_TRUE(check_records(ledger).empty());
+  ledger.complete = false;
+  const Errors errors = check_records(ledger);
+  ASSERT_EQ(errors.size(), 1U);
+  EXPECT_EQ(errors.front().code, Code::kIncomplete);
+}
+
 TEST(LedgerAudit, StagesHaveOnlyTheirTensors) {
   World world = world_of({8}, {{"pp", 2}}, {owner(0, {1})});
   const Ledger ledger = ledger_of(world);

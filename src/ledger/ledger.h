@@ -116,7 +116,7 @@ struct Record {
 
 struct Ledger {
   std::string version;    ///< of lading
-  bool complete = false;  ///< every record is
+  bool complete = false;  ///< the load was well, and every record is
   std::string checkpoint;
   std::string plan_digest;
   layout::Mesh mesh;
@@ -150,6 +150,7 @@ struct LedgerFacts {
   std::string checkpoint;                          ///< as the user named it
   std::vector<std::optional<FileIdentity>> files;  ///< by Plan::files; may be shorter
   std::vector<DestinationFacts> destinations;      ///< one that is not here has had nothing written
+  bool has_failed = false;                         ///< the load, here or on another rank, whatever was written
 };
 
 /// The plan must have passed check_plan().

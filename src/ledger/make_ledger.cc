@@ -151,8 +151,8 @@ class Maker {
     std::sort(ledger_.records.begin(), ledger_.records.end(), [](const Record& a, const Record& b) {
       return std::tie(a.rank, a.tensor, a.slot) < std::tie(b.rank, b.tensor, b.slot);
     });
-    ledger_.complete = std::all_of(ledger_.records.begin(), ledger_.records.end(),
-                                   [](const Record& record) { return record.complete; });
+    ledger_.complete = !facts_.has_failed && std::all_of(ledger_.records.begin(), ledger_.records.end(),
+                                                         [](const Record& record) { return record.complete; });
   }
 
   void add_record(const plan::RankPlan& rank, const Destination& destination, const DestinationFacts* facts) {

@@ -110,6 +110,17 @@ TEST(MakeLedger, R11_IncompleteIsSaidOfTheRecordItsAliasAndTheLedger) {
   EXPECT_TRUE(find(ledger, 2, "tied")->complete);
 }
 
+TEST(MakeLedger, R11_ALoadThatFailedIsNotCompleteWhateverItWrote) {
+  const World world = test::world_of_everything();
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan);
+  LedgerFacts facts = test::good_facts(*plan);
+  facts.has_failed = true;
+  const Ledger ledger = make_ledger(*plan, facts);
+  EXPECT_FALSE(ledger.complete);
+  EXPECT_TRUE(find(ledger, 3, "tied")->complete);
+}
+
 TEST(MakeLedger, R3_WhatNobodySpeaksOfIsNotComplete) {
   const auto plan = one_key({8}, {}).plan();
   ASSERT_TRUE(plan);

@@ -15,8 +15,8 @@ namespace lading::ranks {
 
 class Pulse {
  public:
-  /// `on_failure` is called once, on the pulse's thread. Both outlive the pulse.
-  Pulse(Coordinator& ranks, std::function<void()> on_failure);
+  /// `on_failure` is called once, on the pulse's thread; `on_beat` all the time, there too. All outlive the pulse.
+  Pulse(Coordinator& ranks, std::function<void()> on_failure, std::function<void()> on_beat = {});
   ~Pulse();
   Pulse(const Pulse&) = delete;
   Pulse& operator=(const Pulse&) = delete;
@@ -31,6 +31,7 @@ class Pulse {
 
   Coordinator& ranks_;
   std::function<void()> on_failure_;
+  std::function<void()> on_beat_;
   std::atomic<std::uint64_t> done_ = 0;  // 0: nothing is loaded, yet or any more
   std::mutex mutex_;
   std::condition_variable changed_;
