@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from .dispatch_mode import PlainDispatchMode
 
 Expression = Any  # a key, or an object with one member (docs/schema/mapping.md)
 
@@ -26,7 +27,7 @@ class NotMoving(Exception):
     """A conversion did something else than to move elements."""
 
 
-class Trace(TorchDispatchMode):
+class Trace(PlainDispatchMode):
     """Follows tensors on meta through ops that move elements."""
 
     def __init__(self) -> None:

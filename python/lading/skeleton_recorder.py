@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as _module_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from . import recording as rec
+from .dispatch_mode import PlainDispatchMode
 from .recipes import Recipe, recipe_of_operand
 from .recording import Captured, Op, Operand, Recording, SkeletonError, Version, recording_of, snapshot_of
 from .replay import Seeds, early_value, run_seeded, seed_number, value_of
@@ -108,7 +108,7 @@ def _operand(tensor: torch.Tensor | Operand) -> Operand:
     return rec.operand_of(tensor)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(PlainDispatchMode):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.recording = recording

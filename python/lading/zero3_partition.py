@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .allocate import put
+from .dispatch_mode import PlainDispatchMode
 from .placements import is_dtensor
 
 
@@ -74,7 +74,7 @@ def _partitioner() -> Any:
     return Partitioner
 
 
-class _CopiesOfNothing(TorchDispatchMode):
+class _CopiesOfNothing(PlainDispatchMode):
     """A copy from meta leaves what it should write to as it is."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
