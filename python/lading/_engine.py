@@ -255,7 +255,7 @@ class _Caller:
         value: Callable[[str, int], HostValue] | None,
         progress: Callable[[Progress], None] | None,
         cancelled: Callable[[], bool] | None,
-        receive: Callable[[], None] | None = None,
+        receive: Callable[[Callable[[], bool]], None] | None = None,
     ) -> None:
         self._value = value
         self._progress = progress
@@ -317,7 +317,7 @@ class _Caller:
     def _on_receive(self, _user: int) -> int:
         try:
             if self._receive is not None:
-                self._receive()
+                self._receive(lambda: self._flag.value != 0)
             return 0
         except BaseException as error:  # noqa: BLE001
             self._keep(error)
@@ -379,7 +379,7 @@ class Plan:
         progress: Callable[[Progress], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
         owners: Sequence[int | None] | None = None,
-        receive: Callable[[], None] | None = None,
+        receive: Callable[[Callable[[], bool]], None] | None = None,
     ) -> Report:
         """Fills the destinations. Raises LadingError; `error.begun` says whether anything was written.
 
@@ -394,8 +394,9 @@ class Plan:
             cancelled: asked several times a second; True stops the load with the code "cancelled".
             owners: who reads what, as `owners()` has it. What another rank reads is not read here.
             receive: with owners: called once, on this thread, when what is read here is in place. It hands over all
-                bytes of the destinations that this rank owns, and takes all bytes of those that others do. What it
-                raises becomes the cause of the LadingError.
+                bytes of the destinations that this rank owns, and takes all bytes of those that others do. It is given
+                a function that says whether the load was stopped meanwhile, and should look. What it raises becomes the
+                cause of the LadingError.
         """
         caller = _Caller(value, progress, cancelled, receive)
         # Two words a memory, as struct lading_memory has them; an address and a size are both 8 bytes wide.

@@ -41,6 +41,7 @@ class Agreement:
     Attributes:
         begun: set when memory that a model had before may be written, on any rank; errors then say so.
         is_committed: all ranks are complete.
+        is_stopped: where signals are only noted, as while the engine loads: whether there was one.
     """
 
     def __init__(
@@ -53,12 +54,15 @@ class Agreement:
         name: str = "",
         deadline_s: float = DEADLINE_S,
     ) -> None:
-        self.rank, self.ranks = rank, list(ranks)
+        if not 0 < timeout_s < float("inf"):
+            raise ValueError(f"timeout is {timeout_s!r}; it should be a number of seconds")
+        self.rank, self.ranks, self.store = rank, list(ranks), store
         self.begun = False
         self._pulse: _Pulse | None = None
-        self._last: _Ended | None = None
+        self._last: Ended | None = None
         self._told: LadingError | None = None
         self.is_committed = False
+        self.is_stopped: Callable[[], bool] = lambda: False
         self._coordinator: Coordinator | None = None
         if store is not None:
             self._coordinator = Coordinator(
@@ -205,8 +209,8 @@ class Agreement:
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Callable[[int | None], None]]:
-        """A function to be called with a number that grows: if it stands still for minutes, the load fails. With None it
-        may, until the next number."""
+        """A function to be called with a number that grows: if it stands still for minutes, the load fails. With None,
+        nothing is expected until the next number."""
         pulse = self._pulse
         if pulse is None:
             yield lambda done: None
@@ -226,9 +230,10 @@ class Agreement:
 
     def _step(self, step: Callable[[], _Result], own: LadingError | None = None) -> _Result:
         """On a thread, while this one looks for signals: Python hears of an interrupt only where Python runs."""
-        ended = self._last = _Ended(step)
+        ended = self._last = Ended(step)
         while not ended.wait(_LOOK_S):
-            pass
+            if self.is_stopped():
+                raise LadingError(Problem("cancelled", "the load was stopped while this rank waited for others"))
         if ended.error is None:
             return ended.result
         if not isinstance(ended.error, LadingError):
@@ -255,7 +260,7 @@ class Agreement:
         )
 
 
-class _Ended:
+class Ended:
     """What a function gave or raised on a thread of its own."""
 
     def __init__(self, function: Callable[[], Any]) -> None:

@@ -168,7 +168,7 @@ class _Audit:
     def look(self, location: str | None, twins: list[nn.Module]) -> None:
         """Ranks agree after each step, so that one that fails does not leave the others waiting."""
         wanted: Wanted | None = None
-        with agreed(self.ranks, "the model") as step:
+        with agreed(self.ranks, "the model to audit") as step:
             wanted = self._without_files(location, twins)
             step.message = {"asks": wanted is not None}
         if location is not None and all(answer["asks"] for answer in step.answers):

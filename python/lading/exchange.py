@@ -1,20 +1,21 @@
 """Each byte is read once where several ranks hold it: one of them reads it, the others take it from its memory.
 
-    nodes = exchange_nodes(options.exchange, everybody)              # or None: every rank reads what it holds
     exchange = Exchange(plan, slots, ranks, nodes, group)
-    plan.load(memories, owners=exchange.owners, receive=lambda: exchange.run(tell))
+    plan.load(memories, owners=exchange.owners, receive=lambda is_stopped: exchange.run(tell, is_stopped))
 
-Who reads what is the engine's choice (`Plan.owners`, docs/exchange.md). Bytes go over the process group, from memory to
-memory, in the order of the plan, which is the same on all ranks: a broadcast where a group has just the ranks that hold
-a tensor, otherwise messages from one to each (gloo only). A thread does it, so that a rank that dies or hangs while
-others wait for its bytes does not keep them: they leave the thread behind, and the memory that it may still write.
+Who reads what is the engine's choice (`Plan.owners`, docs/exchange.md). Bytes are broadcast, in the order of the plan,
+which is the same on all ranks, over process groups of our own: one that had to be given up leaves the user's in step.
+Nothing here waits for a rank that has failed: work that is under way is left behind, with the memory that it may still
+write, which is never memory that the model had before.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
+import datetime
 import hashlib
-import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,17 +23,17 @@ import torch
 import torch.distributed as dist
 
 from . import _engine
-from .agreement import VALUE, Agreement, ranges
-from .allocate import Slot
+from .agreement import DEADLINE_S, VALUE, Agreement, Ended, ranges
+from .allocate import IN_PLACE, Slot
 from .errors import LadingError, Problem
 
-_BLOCK_BYTES = 64 << 20  # what a backend may stage of one tensor
+_BLOCK_BYTES = 64 << 20
+_PACKED_BYTES = 1 << 20  # small tensors go together, up to this
 _IN_FLIGHT_BYTES = 256 << 20
-_LOOK_S = 0.05  # how long another rank's failure, or a signal of this process, may wait
+_WORK_TIMEOUT_S = 300.0
+_LONGEST_PAUSE_S = 0.002
 
-_Blocks = Callable[[], Iterator[tuple[int, list[Any]]]]  # bytes, and the work under way to move them
-
-# Threads that wait for bytes of ranks that are gone, with the memory that they may still write to.
+# Work that may still write, and what it writes to. Never freed, not even when the process ends.
 _left_behind: list[Any] = []
 
 
@@ -43,13 +44,10 @@ class Exchange:
         self, plan: _engine.Plan, slots: Sequence[Slot], ranks: Agreement, nodes: Sequence[str], group: Any
     ) -> None:
         self._slots, self._ranks = slots, ranks
-        self._transport = _Transport(ranks, group)
+        self.wires = Wires(ranks, group)
         node = nodes[ranks.rank]
         self._members = [tuple(rank for rank in one.replicas if nodes[rank] == node) for one in plan.destinations]
-        self.owners = [
-            owner if owner is not None and self._transport.reaches(members, slot.memory.device.type) else None
-            for owner, members, slot in zip(plan.owners(nodes), self._members, slots, strict=True)
-        ]
+        self.owners = plan.owners(nodes)
 
     def facts(self) -> dict[str, str]:
         """What those that exchange bytes must have in common, or they would wait for each other in vain."""
@@ -63,118 +61,189 @@ class Exchange:
             for members, lines in said.items()
         }
 
-    def run(self, tell: Callable[[int | None], None]) -> None:
+    def run(self, tell: Callable[[int | None], None], is_stopped: Callable[[], bool]) -> None:
         """Hands over what this rank has read, and takes what others have. `tell` hears of the bytes that moved."""
         tell(None)  # who waits for a slow reader makes no progress, and is well
-        self._ranks.exchange("what was read", {}, while_alive=True)
-        move(self._blocks, self._ranks, tell)
+        self._ranks.is_stopped = is_stopped
+        try:
+            self._ranks.exchange("what was read", {}, while_alive=True)
+            move(self._blocks(), self.wires, tell)
+        finally:
+            self._ranks.is_stopped = lambda: False
 
-    def _blocks(self) -> Iterator[tuple[int, list[Any]]]:
-        """The bytes of each block, and the work under way to move it."""
+    def _blocks(self) -> Iterator[Block]:
+        pack: Block | None = None
         for owner, members, slot in zip(self.owners, self._members, self._slots, strict=True):
             if owner is None:
                 continue
-            for block in _bytes_of(slot.memory).split(_BLOCK_BYTES):
-                yield block.numel(), self._transport.start(block, owner, members)
+            must_stage = slot.how == IN_PLACE or not self.wires.takes(slot.memory.device.type)
+            for part in bytes_of(slot.memory).split(_BLOCK_BYTES):
+                joins = pack is not None and (pack.owner, pack.members) == (owner, members)
+                if pack is not None and not (joins and pack.size + part.numel() <= _PACKED_BYTES):
+                    yield pack
+                    pack = None
+                if pack is None:
+                    pack = Block(owner, members)
+                pack.parts.append(part)
+                pack.must_stage = pack.must_stage or must_stage
+        if pack is not None:
+            yield pack
 
 
-def move(blocks: _Blocks, ranks: Agreement, tell: Callable[[int | None], None] | None = None) -> None:
-    """Until all blocks are where they belong, or another rank has failed."""
-    thread = _Moving(blocks)
-    thread.start()
+@dataclasses.dataclass
+class Block:
+    """Bytes that go from one rank to others at once."""
+
+    owner: int
+    members: tuple[int, ...]
+    parts: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    must_stage: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(part.numel() for part in self.parts)
+
+
+class Wires:
+    """Process groups of our own, one for each set of ranks, made when it is first needed."""
+
+    def __init__(self, ranks: Agreement, group: Any) -> None:
+        self.ranks = ranks
+        self.token = ""  # the same on all ranks, and of this load only
+        self._group = group if group is not None else dist.group.WORLD
+        self._made: dict[tuple[int, ...], Any] = {}
+
+    def takes(self, device: str) -> bool:
+        """Whether memory of this kind can be sent as it is; otherwise through host memory."""
+        return device == "cpu" or self._has_nccl(device)
+
+    def _has_nccl(self, device: str) -> bool:
+        try:
+            return self._group._get_backend(torch.device(device)).name() == "nccl"
+        except RuntimeError:
+            return False
+
+    def broadcast(self, block: torch.Tensor, owner: int, members: tuple[int, ...]) -> Any:
+        """Work under way. All members come here, in the same order."""
+        if members not in self._made:
+            make = self._make_nccl if block.device.type != "cpu" else self._make_gloo
+            self._made[members] = self._waited(lambda: make(members))
+        options = dist.BroadcastOptions()
+        options.rootRank = members.index(owner)
+        options.rootTensor = 0
+        return self._made[members].broadcast([block], options)
+
+    def _make_gloo(self, members: tuple[int, ...]) -> Any:
+        name = f"lading/exchange/{self.token}/{ranges(members)}"
+        store = dist.PrefixStore(name, self.ranks.store)
+        timeout = datetime.timedelta(seconds=_WORK_TIMEOUT_S)
+        return dist.ProcessGroupGloo(store, members.index(self.ranks.rank), len(members), timeout)
+
+    def _make_nccl(self, members: tuple[int, ...]) -> Any:
+        everyone = [self.ranks.ranks[rank] for rank in members]
+        return dist.new_group(everyone, backend="nccl", use_local_synchronization=True)
+
+    def _waited(self, make: Callable[[], Any]) -> Any:
+        """Groups meet in the store, where one that has died would be waited for."""
+        made = Ended(make)
+        while not made.wait(_LONGEST_PAUSE_S):
+            refuse_failed(self.ranks)
+        if made.error is not None:
+            raise made.error
+        return made.result
+
+
+def move(blocks: Iterator[Block], wires: Wires, tell: Callable[[int | None], None]) -> None:
+    """Until all blocks are where they belong; or the load has failed elsewhere, or was stopped here."""
+    under_way: collections.deque[_Flight] = collections.deque()
+    flying_bytes, moved_bytes = 0, 0
+
+    def finish() -> int:
+        flight = under_way[0]
+        flight.finish(wires.ranks)
+        under_way.popleft()
+        return flight.block.size
+
     try:
-        while thread.is_alive():
-            thread.join(_LOOK_S)
-            if tell is not None:
-                tell(1 + thread.moved_bytes)  # another number than that of a load which had nothing to read
-            if thread.is_alive() and ranks.has_failed():
-                raise LadingError(Problem("cancelled", "another rank failed while bytes were exchanged"))
-        if thread.error is not None:
-            raise thread.error
+        for block in blocks:
+            under_way.append(_Flight(block, wires))
+            flying_bytes += block.size
+            while flying_bytes > _IN_FLIGHT_BYTES:
+                size = finish()
+                flying_bytes, moved_bytes = flying_bytes - size, moved_bytes + size
+                tell(1 + moved_bytes)  # another number than that of a load which had nothing to read
+        while under_way:
+            moved_bytes += finish()
+            tell(1 + moved_bytes)
     except BaseException:
-        _left_behind.append((thread, blocks))
+        _leave_behind((wires, list(under_way)))
         raise
 
 
-class _Moving(threading.Thread):
-    """Moves blocks, a bounded number of them at once."""
+class _Flight:
+    """A block on its way. Staged, unless it can be sent from and to where it belongs."""
 
-    def __init__(self, blocks: _Blocks) -> None:
-        super().__init__(name="lading exchange", daemon=True)
-        self.moved_bytes = 0
-        self.error: Exception | None = None
-        self._blocks = blocks
+    def __init__(self, block: Block, wires: Wires) -> None:
+        self.block = block
+        self._is_mine = block.owner == wires.ranks.rank
+        self._staging: torch.Tensor | None = None
+        wire = block.parts[0]
+        if len(block.parts) > 1 or block.must_stage:
+            device = wire.device if wires.takes(wire.device.type) else torch.device("cpu")
+            wire = self._staging = torch.empty(block.size, dtype=torch.uint8, device=device)
+            if self._is_mine:
+                for part, place in self._places():
+                    place.copy_(part)
+        self._work = wires.broadcast(wire, block.owner, block.members)
 
-    def run(self) -> None:
+    def finish(self, ranks: Agreement) -> None:
+        pause_s = 1e-5
+        while not self._work.is_completed():
+            refuse_failed(ranks)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         try:
-            self._move()
-        except Exception as error:  # noqa: BLE001 - raised by who waits
-            self.error = error
+            self._work.wait()
+        except RuntimeError:
+            # A connection that broke is another rank's end, as a rule, which is noticed soon: then it is named.
+            _wait_for_failure(ranks)
+            raise
+        if self._staging is not None and not self._is_mine:
+            for part, place in self._places():
+                part.copy_(place)
+        device = self.block.parts[0].device
+        if device.type != "cpu":
+            torch.get_device_module(device.type).synchronize(device)
 
-    def _move(self) -> None:
-        under_way: collections.deque[tuple[int, list[Any]]] = collections.deque()
-        flying_bytes = 0
-        for size, works in self._blocks():
-            under_way.append((size, works))
-            flying_bytes += size
-            while flying_bytes > _IN_FLIGHT_BYTES:
-                flying_bytes -= self._finish(under_way.popleft())
-        while under_way:
-            self._finish(under_way.popleft())
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # NCCL's work is only queued when it is waited for
-
-    def _finish(self, block: tuple[int, list[Any]]) -> int:
-        size, works = block
-        for work in works:
-            work.wait()
-        self.moved_bytes += size
-        return size
+    def _places(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each part, and where it lies in the staging memory."""
+        assert self._staging is not None
+        yield from zip(self.block.parts, self._staging.split([part.numel() for part in self.block.parts]), strict=True)
 
 
-class _Transport:
-    """Moves a block from one rank to others, over torch.distributed."""
-
-    def __init__(self, ranks: Agreement, group: Any) -> None:
-        self._ranks = ranks
-        self._group = group if group is not None else dist.group.WORLD
-        self._known = {frozenset(dist.get_process_group_ranks(one)): one for one in reversed(_groups())}
-        self._known[frozenset(ranks.ranks)] = self._group
-
-    def reaches(self, members: tuple[int, ...], device: str) -> bool:
-        """Whether there is a way between them. The same on all members: groups are made by all of them together."""
-        group = self._own_group(members)
-        if group is not None:
-            return _backend(group, device) != ""
-        return device == "cpu" and _backend(self._group, device) == "gloo"
-
-    def start(self, block: torch.Tensor, owner: int, members: tuple[int, ...]) -> list[Any]:
-        everyone = self._ranks.ranks
-        group = self._own_group(members)
-        if group is not None:
-            return [dist.broadcast(block, src=everyone[owner], group=group, async_op=True)]
-        if owner != self._ranks.rank:
-            return [dist.irecv(block, src=everyone[owner], group=self._group)]
-        return [dist.isend(block, dst=everyone[rank], group=self._group) for rank in members if rank != owner]
-
-    def _own_group(self, members: tuple[int, ...]) -> Any:
-        return self._known.get(frozenset(self._ranks.ranks[rank] for rank in members))
+def refuse_failed(ranks: Agreement) -> None:
+    if ranks.is_stopped():
+        raise LadingError(Problem("cancelled", "the load was stopped while bytes were exchanged"))
+    if ranks.has_failed():
+        raise LadingError(Problem("cancelled", "another rank failed while bytes were exchanged"))
 
 
-def _groups() -> list[Any]:
-    """All process groups of this process, in the order in which they were made: meshes have one per dim."""
-    return list(dist.distributed_c10d._world.pg_group_ranks)
+def _wait_for_failure(ranks: Agreement) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        refuse_failed(ranks)
+        time.sleep(_LONGEST_PAUSE_S)
 
 
-def _backend(group: Any, device: str) -> str:
-    """Its name, or "" if the group has none for the device."""
-    try:
-        return group._get_backend(torch.device(device)).name()
-    except RuntimeError:
-        return ""
+def _leave_behind(what: Any) -> None:
+    import ctypes
+
+    _left_behind.append(what)
+    # Groups that are destroyed wait for their work, and that may be for ever.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_left_behind))
 
 
-def _bytes_of(memory: torch.Tensor) -> torch.Tensor:
+def bytes_of(memory: torch.Tensor) -> torch.Tensor:
     """The same memory as bytes. It is contiguous."""
     begin = memory.storage_offset() * memory.element_size()
     size = memory.numel() * memory.element_size()

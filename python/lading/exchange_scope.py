@@ -1,7 +1,7 @@
 """Whether ranks exchange bytes, and between whom: `exchange="never" | "node" | "job" | "auto"`.
 
 "auto" measures: every rank reads a little of the checkpoint, all at the same time, and then bytes are sent round.
-Reading once and exchanging is chosen if that would clearly take less time than reading on every rank (docs/exchange.md).
+Reading once and exchanging is chosen if that would clearly take less time (docs/exchange.md).
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from .agreement import Agreement, agreed
-from .exchange import move
+from .exchange import Block, Wires, move
 
+_LEAST_BYTES = 64 << 20  # below, latencies would be measured
 _SAMPLES = 4
 _MOST_SAMPLE_BYTES = 2 << 20
 _SAMPLED_SHARE = 400  # of the checkpoint no more than a 400th, by all ranks together
@@ -48,16 +49,21 @@ def exchange_nodes(
         return list(names), []
     if scope == "job":
         return [""] * ranks.size, []
-    return _measured(ranks, path, kinds.pop(), group)
+    return _measured(ranks, path, devices[ranks.rank], group)
 
 
 def _measured(ranks: Agreement, path: str, device: str, group: Any) -> tuple[list[str] | None, list[str]]:
-    with agreed(ranks, "exchange"):  # all begin to read at once
-        pass
+    files = _files(path)
+    total = sum(file.stat().st_size for file in files)
+    with agreed(ranks, "exchange") as step:  # then all begin to read at once
+        step.message = {"size": total, "token": uuid.uuid4().hex}
+    if min(message["size"] for message in step.answers) < _LEAST_BYTES:
+        return None, ["exchange: no, there is too little to read for a measurement"]
+    token = step.answers[0]["token"]
     with agreed(ranks, "how fast files are") as step:
-        step.message = {"read": _read_speed(path, ranks.rank, ranks.size)}
+        step.message = {"read": _read_speed(files, total, ranks)}
     read = statistics.median(message["read"] for message in step.answers)
-    told = ranks.exchange("how fast the group is", {"sent": _sent_speed(device, ranks, group)})
+    told = ranks.exchange("how fast the group is", {"sent": _sent_speed(device, ranks, group, token)})
     sent = min(message["sent"] for message in told)
     each_reads, exchanged = 1 / read, 1 / (read * ranks.size) + 1 / sent
     speeds = f"{read / 1e9:.2f} GB/s from files on each rank, {sent / 1e9:.2f} GB/s between ranks"
@@ -66,15 +72,19 @@ def _measured(ranks: Agreement, path: str, device: str, group: Any) -> tuple[lis
     return None, [f"exchange: no, by measurement: {speeds}"]
 
 
-def _read_speed(path: str, rank: int, size: int) -> float:
-    """Bytes per second, of places that no other rank looks at."""
+def _files(path: str) -> list[Path]:
     found = Path(path)
-    files = [found] if found.is_file() else sorted(found.glob("*.safetensors"))
-    total = sum(file.stat().st_size for file in files)
-    sample_bytes = min(_MOST_SAMPLE_BYTES, max(1, total // (_SAMPLED_SHARE * _SAMPLES * size)))
+    if found.is_file() and found.suffix != ".json":
+        return [found]
+    return sorted((found if found.is_dir() else found.parent).glob("*.safetensors"))
+
+
+def _read_speed(files: list[Path], total: int, ranks: Agreement) -> float:
+    """Bytes per second, of places that no other rank looks at."""
+    sample_bytes = min(_MOST_SAMPLE_BYTES, max(1, total // (_SAMPLED_SHARE * _SAMPLES * ranks.size)))
     began, read = time.perf_counter(), 0
     for sample in range(_SAMPLES):
-        place = (sample * size + rank) * total // (_SAMPLES * size)
+        place = (sample * ranks.size + ranks.rank) * total // (_SAMPLES * ranks.size)
         for file in files:
             if place < file.stat().st_size:
                 with open(file, "rb", buffering=0) as opened:
@@ -84,15 +94,15 @@ def _read_speed(path: str, rank: int, size: int) -> float:
     return max(read, 1) / max(time.perf_counter() - began, 1e-9)
 
 
-def _sent_speed(device: str, ranks: Agreement, group: Any) -> float:
-    """Bytes per second of a broadcast; the second one, for the first may have to connect."""
-    block = torch.empty(_SENT_BYTES, dtype=torch.uint8, device=device)
-
-    def blocks() -> Iterator[tuple[int, list[Any]]]:
-        yield _SENT_BYTES, [dist.broadcast(block, src=ranks.ranks[0], group=group, async_op=True)]
-
+def _sent_speed(device: str, ranks: Agreement, group: Any, token: str) -> float:
+    """Bytes per second of a broadcast; the second one, for the first has to connect."""
+    wires = Wires(ranks, group)
+    wires.token = f"{token}/measured"
+    memory = torch.empty(_SENT_BYTES, dtype=torch.uint8, device=device)
+    everyone = tuple(range(ranks.size))
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
-        move(blocks, ranks)
+        block = Block(0, everyone, [memory], must_stage=not wires.takes(memory.device.type))
+        move(iter([block]), wires, lambda _: None)
     return _SENT_BYTES / max(time.perf_counter() - began, 1e-9)

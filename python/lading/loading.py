@@ -18,6 +18,7 @@ import functools
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -246,7 +247,9 @@ def _agreed_exchange(
     exchanged: Exchange | None = None
     with agreed(ranks, "who reads what") as step:
         exchanged = Exchange(plan, slots, ranks, nodes, group)
-        step.message = exchanged.facts()
+        step.message = {"token": uuid.uuid4().hex, **exchanged.facts()}
+    assert exchanged is not None
+    exchanged.wires.token = step.answers[0]["token"]
     return exchanged
 
 
@@ -337,8 +340,8 @@ def _checked_slots(plan: _engine.Plan, prepared: Prepared) -> list[Slot]:
 def _agreed_load(
     load: _Load, location: str, options: Options, *, shows_progress: bool
 ) -> tuple[_engine.Report, dict[str, Any] | None]:
-    """Every rank has filled its memory, and replicas are the same bits (R17). What fails here is told at once, and not when
-    all have come: others may be waiting for bytes of this rank."""
+    """Every rank has filled its memory, and replicas are the same bits (R17). What fails here is told at once, and not
+    when all have come: others may be waiting for bytes of this rank."""
     loaded = load.run(shows_progress=shows_progress)
     verification = _verified(loaded, location, options, has_written=load.writes)
     _wait(load.prepared.device)
@@ -379,7 +382,7 @@ class _Load:
                     progress=show,
                     cancelled=self.ranks.has_failed,
                     owners=exchanged.owners if exchanged is not None else None,
-                    receive=(lambda: exchanged.run(tell)) if exchanged is not None else None,
+                    receive=(lambda is_stopped: exchanged.run(tell, is_stopped)) if exchanged is not None else None,
                 )
         except LadingError as error:
             if not error.begun or self.writes:

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import nn
 
+from .agreement import TIMEOUT_S, Agreement, agreed
 from .errors import LadingError, Problem
 from .huggingface import build, load_generation_config
 from .loading import materialize
@@ -46,10 +47,12 @@ def from_pretrained(
         options: everything that `lading.materialize` takes.
     """
     location = os.fspath(path_or_id)
-    config = config if config is not None else _config(location, trust_remote_code, cls)
-    chosen = cls if cls is not None else _class_of(location, config)
     asked = {name: options[name] for name in ("dtype", "cast") if name in options}
-    model = build(chosen, config, seed=seed, **asked)
+    together = Agreement.of(options.get("group"), options.get("timeout", TIMEOUT_S))
+    with together as ranks, agreed(ranks, "the configuration"):  # one that has none must not leave the others waiting
+        config = config if config is not None else _config(location, trust_remote_code, cls)
+        chosen = cls if cls is not None else _class_of(location, config)
+        model = build(chosen, config, seed=seed, **asked)
     model.eval()
     if parallelize is not None:
         changed = parallelize(model)

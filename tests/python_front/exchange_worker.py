@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import lading
 from lading import exchange as exchanging
+from lading import exchange_scope
 
 WORLD = 4
 DEADLINE_S = 100
@@ -40,6 +41,7 @@ def main():
 
 
 def rank_main(rank, scratch, made):
+    exchange_scope._LEAST_BYTES = 0  # the checkpoint is small
     answers = {}
     for layout in (ddp, hsdp, tensor_parallel, in_place):
         for scope in ("never", "node", "job", "auto"):
@@ -47,6 +49,7 @@ def rank_main(rank, scratch, made):
     answers["two machines node"] = on_two_machines(scratch, made)
     answers["half of the ranks"] = in_halves(scratch, made)
     answers["wrong byte"] = with_a_wrong_byte(rank, scratch)
+    answers["after a failure"] = after_a_failure(rank, scratch, made)
     return answers
 
 
@@ -125,8 +128,8 @@ def with_a_wrong_byte(rank, scratch):
     model = ddp()
     real = exchanging.Exchange.run
 
-    def run(exchange, tell):
-        real(exchange, tell)
+    def run(exchange, tell, is_stopped):
+        real(exchange, tell, is_stopped)
         received = [slot for slot, owner in zip(exchange._slots, exchange.owners, strict=True) if owner not in (None, rank)]
         if rank == 2:
             slot = next(slot for slot in received if slot.destination.name == "blocks.3.weight")
@@ -144,6 +147,34 @@ def with_a_wrong_byte(rank, scratch):
     finally:
         exchanging.Exchange.run = real
     return {"text": "well"}
+
+
+def after_a_failure(rank, scratch, made):
+    """One rank stops in the middle: the group is in step afterwards, and nobody writes to the model any more."""
+    model = in_place()
+    real, count = exchanging.Wires.broadcast, 0
+
+    def broadcast(wires, *arguments):
+        nonlocal count
+        count += 1
+        if rank == 1 and count == 3:
+            raise OSError("the cable is gone")
+        return real(wires, *arguments)
+
+    exchanging.Wires.broadcast = broadcast
+    try:
+        lading.materialize(model, scratch, device="cpu", exchange="job", progress=False)
+        text = "well"
+    except lading.LadingError as error:
+        text = str(error)
+    finally:
+        exchanging.Wires.broadcast = real
+    model.load_state_dict({name: torch.zeros_like(value) for name, value in made.items()})
+    sent = torch.full((SIDE, SIDE), float(rank))
+    dist.broadcast(sent, src=3)
+    again = loaded(ddp, "job", scratch, made)
+    untouched = not any(value.any() for value in model.state_dict().values())
+    return {"text": text, "sent": sent.unique().tolist(), "again": again["wrong"], "untouched": untouched}
 
 
 def wrong_names(model, made):

@@ -57,6 +57,14 @@ def test_once_in_each_of_two_groups(told):
     assert 1.9 * told["size"] < found["read"] <= 2 * SLACK * told["size"]
 
 
+def test_R44_a_failed_exchange_leaves_the_group_in_step_and_the_memory_alone(told):
+    answers = [rank["after a failure"] for rank in told["ranks"]]
+    assert len({answer["text"] for answer in answers}) == 1 and "rank 1" in answers[0]["text"]
+    assert "the cable is gone" in answers[0]["text"]
+    for answer in answers:
+        assert answer["sent"] == [3.0] and answer["again"] == [] and answer["untouched"]
+
+
 def test_R17_a_byte_that_changed_on_the_way_is_found(told):
     answers = [rank["wrong byte"] for rank in told["ranks"]]
     assert len({answer["text"] for answer in answers}) == 1
