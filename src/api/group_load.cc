@@ -145,7 +145,8 @@ class GroupLoad {
       if (!cancelled_ || phase == Phase::kLoading) return;
       coordinator_.fail({Error(Code::kCancelled, "the load was cancelled"), 5, phase == Phase::kLoaded, {}});
     };
-    ranks::Pulse pulse(coordinator_, [this] { cancelled_ = true; }, heed_wish);
+    ranks::Pulse pulse(
+        coordinator_, [this] { cancelled_ = true; }, heed_wish);
     const auto begin = std::chrono::steady_clock::now();
     auto plan = make_plan(request_.plan);
     const double planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
