@@ -118,8 +118,8 @@ LADING_API Result<PlanReport, PlanRefusal> make_plan(const PlanRequest& request)
 /// docs/schema/plan.md
 LADING_API std::string plan_json(const PlanReport& report);
 
-/// A word about what the files hold, from a few blocks of each: 32 digits. Another checkpoint of the same shapes has
-/// another one; a few changed values may go unseen.
+/// A word about what the files hold, from a few blocks of each: 32 digits. Another checkpoint of the same shapes as
+/// a rule has another one; a few changed values may go unseen.
 LADING_API Result<std::string> sampled_contents(const PlanReport& report);
 
 struct ExplainedFact {

@@ -360,7 +360,7 @@ class Plan:
         return _Answer(_library.lading_plan_document(self._answered.handle)).checked()
 
     def sampled_contents(self) -> str:
-        """A word about what the files hold: another checkpoint of the same shapes has another one."""
+        """A word about what the files hold: another checkpoint of the same shapes as a rule has another one."""
         return json.loads(_Answer(_library.lading_sampled_contents(self._answered.handle)).checked())["contents"]
 
     def owners(self, nodes: Sequence[str]) -> list[int | None]:
@@ -438,7 +438,7 @@ def plan(request: Mapping[str, Any]) -> Plan:
 
 
 def dtypes(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What the dtype contract decides for a model: `request` as docs/schema/request.md has it; no checkpoint is fine."""
+    """What the dtype contract decides for a model: `request` as in docs/schema/request.md; no checkpoint is fine."""
     return json.loads(_Answer(_library.lading_dtypes(_request(request))).checked())
 
 

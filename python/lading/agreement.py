@@ -27,7 +27,7 @@ from .errors import LadingError, Problem
 
 DEADLINE_S = 10.0  # from a rank's silence to the failure of all others
 TIMEOUT_S = 600.0  # for ranks that come late
-VALUE = "value of "  # fields with a tensor's name behind it: ranks that have one must have the same
+VALUE = "value of "  # fields with a name behind it: ranks that have one must have the same
 _LOOK_S = 0.1  # how long a signal of this process may wait
 _SHOWN = 8
 _ANOTHER_RANK = 7  # exit code
@@ -59,7 +59,7 @@ class Agreement:
         self.rank, self.ranks, self.store = rank, list(ranks), store
         self.begun = False
         self._pulse: _Pulse | None = None
-        self._last: Ended | None = None
+        self._last: OnThread | None = None
         self._told: LadingError | None = None
         self.is_committed = False
         self.is_stopped: Callable[[], bool] = lambda: False
@@ -150,7 +150,7 @@ class Agreement:
 
     # ---- the steps
 
-    def exchange(
+    def say(
         self,
         step: str,
         message: dict[str, Any],
@@ -188,7 +188,7 @@ class Agreement:
     def documents(self, step: str, text: str) -> list[str]:
         """All ranks' documents, in the order of ranks. They travel only where they differ, each different one once."""
         digest = hashlib.sha256(text.encode()).hexdigest()
-        digests = [message["digest"] for message in self.exchange(step, {"digest": digest})]
+        digests = [message["digest"] for message in self.say(step, {"digest": digest})]
         if len(set(digests)) == 1:
             return [text] * self.size
         is_first = digests.index(digest) == self.rank
@@ -209,8 +209,8 @@ class Agreement:
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Callable[[int | None], None]]:
-        """A function to be called with a number that grows: if it stands still for minutes, the load fails. With None,
-        nothing is expected until the next number."""
+        """A function to be called with a number that changes: if it stands still for minutes, the load fails. After
+        None, nothing is expected until the next number."""
         pulse = self._pulse
         if pulse is None:
             yield lambda done: None
@@ -230,7 +230,7 @@ class Agreement:
 
     def _step(self, step: Callable[[], _Result], own: LadingError | None = None) -> _Result:
         """On a thread, while this one looks for signals: Python hears of an interrupt only where Python runs."""
-        ended = self._last = Ended(step)
+        ended = self._last = OnThread(step)
         while not ended.wait(_LOOK_S):
             if self.is_stopped():
                 raise LadingError(Problem("cancelled", "the load was stopped while this rank waited for others"))
@@ -260,7 +260,7 @@ class Agreement:
         )
 
 
-class Ended:
+class OnThread:
     """What a function gave or raised on a thread of its own."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -330,9 +330,9 @@ def agreed(ranks: Agreement, name: str, *, while_alive: bool = False) -> Iterato
     except Exception as error:
         if ranks.size == 1:
             raise
-        ranks.exchange(name, {}, failure=as_error(error), while_alive=while_alive)
+        ranks.say(name, {}, failure=as_error(error), while_alive=while_alive)
         raise
-    step.answers = ranks.exchange(name, step.message, must_match=step.must_match, while_alive=while_alive)
+    step.answers = ranks.say(name, step.message, must_match=step.must_match, while_alive=while_alive)
 
 
 # ---- words

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from . import _engine
-from .agreement import DEADLINE_S, VALUE, Agreement, Ended, ranges
+from .agreement import DEADLINE_S, VALUE, Agreement, OnThread, ranges
 from .allocate import IN_PLACE, Slot
 from .errors import LadingError, Problem
 
@@ -66,7 +66,7 @@ class Exchange:
         tell(None)  # who waits for a slow reader makes no progress, and is well
         self._ranks.is_stopped = is_stopped
         try:
-            self._ranks.exchange("what was read", {}, while_alive=True)
+            self._ranks.say("what was read", {}, while_alive=True)
             move(self._blocks(), self.wires, tell)
         finally:
             self._ranks.is_stopped = lambda: False
@@ -78,7 +78,7 @@ class Exchange:
                 continue
             must_stage = slot.how == IN_PLACE or not self.wires.takes(slot.memory.device.type)
             for part in bytes_of(slot.memory).split(_BLOCK_BYTES):
-                joins = pack is not None and (pack.owner, pack.members) == (owner, members)
+                joins = pack is not None and (pack.owner, pack.members, pack.device) == (owner, members, part.device)
                 if pack is not None and not (joins and pack.size + part.numel() <= _PACKED_BYTES):
                     yield pack
                     pack = None
@@ -100,6 +100,10 @@ class Block:
     must_stage: bool = False
 
     @property
+    def device(self) -> torch.device:
+        return self.parts[0].device
+
+    @property
     def size(self) -> int:
         return sum(part.numel() for part in self.parts)
 
@@ -111,7 +115,7 @@ class Wires:
         self.ranks = ranks
         self.token = ""  # the same on all ranks, and of this load only
         self._group = group if group is not None else dist.group.WORLD
-        self._made: dict[tuple[int, ...], Any] = {}
+        self._made: dict[tuple[str, tuple[int, ...]], Any] = {}
 
     def takes(self, device: str) -> bool:
         """Whether memory of this kind can be sent as it is; otherwise through host memory."""
@@ -125,13 +129,21 @@ class Wires:
 
     def broadcast(self, block: torch.Tensor, owner: int, members: tuple[int, ...]) -> Any:
         """Work under way. All members come here, in the same order."""
-        if members not in self._made:
-            make = self._make_nccl if block.device.type != "cpu" else self._make_gloo
-            self._made[members] = self._waited(lambda: make(members))
+        kind = block.device.type
+        if (kind, members) not in self._made:
+            make = self._make_nccl if kind != "cpu" else self._make_gloo
+            self._made[kind, members] = self._waited(lambda: make(members))
         options = dist.BroadcastOptions()
         options.rootRank = members.index(owner)
         options.rootTensor = 0
-        return self._made[members].broadcast([block], options)
+        return self._made[kind, members].broadcast([block], options)
+
+    def close(self) -> None:
+        """When all work is done. Those of gloo end with this object; what torch has a list of must be taken off it."""
+        for (kind, _), group in self._made.items():
+            if kind != "cpu":
+                dist.destroy_process_group(group)
+        self._made.clear()
 
     def _make_gloo(self, members: tuple[int, ...]) -> Any:
         name = f"lading/exchange/{self.token}/{ranges(members)}"
@@ -145,7 +157,7 @@ class Wires:
 
     def _waited(self, make: Callable[[], Any]) -> Any:
         """Groups meet in the store, where one that has died would be waited for."""
-        made = Ended(make)
+        made = OnThread(make)
         while not made.wait(_LONGEST_PAUSE_S):
             refuse_failed(self.ranks)
         if made.error is not None:
@@ -211,7 +223,7 @@ class _Flight:
         if self._staging is not None and not self._is_mine:
             for part, place in self._places():
                 part.copy_(place)
-        device = self.block.parts[0].device
+        device = self.block.device
         if device.type != "cpu":
             torch.get_device_module(device.type).synchronize(device)
 

@@ -56,14 +56,14 @@ def _measured(ranks: Agreement, path: str, device: str, group: Any) -> tuple[lis
     files = _files(path)
     total = sum(file.stat().st_size for file in files)
     with agreed(ranks, "exchange") as step:  # then all begin to read at once
-        step.message = {"size": total, "token": uuid.uuid4().hex}
+        step.message = {"size": total, "token": uuid.uuid4().hex if ranks.rank == 0 else ""}
     if min(message["size"] for message in step.answers) < _LEAST_BYTES:
         return None, ["exchange: no, there is too little to read for a measurement"]
     token = step.answers[0]["token"]
     with agreed(ranks, "how fast files are") as step:
         step.message = {"read": _read_speed(files, total, ranks)}
     read = statistics.median(message["read"] for message in step.answers)
-    told = ranks.exchange("how fast the group is", {"sent": _sent_speed(device, ranks, group, token)})
+    told = ranks.say("how fast the group is", {"sent": _sent_speed(device, ranks, group, token)})
     sent = min(message["sent"] for message in told)
     each_reads, exchanged = 1 / read, 1 / (read * ranks.size) + 1 / sent
     speeds = f"{read / 1e9:.2f} GB/s from files on each rank, {sent / 1e9:.2f} GB/s between ranks"
@@ -105,4 +105,6 @@ def _sent_speed(device: str, ranks: Agreement, group: Any, token: str) -> float:
         began = time.perf_counter()
         block = Block(0, everyone, [memory], must_stage=not wires.takes(memory.device.type))
         move(iter([block]), wires, lambda _: None)
-    return _SENT_BYTES / max(time.perf_counter() - began, 1e-9)
+    took_s = time.perf_counter() - began
+    wires.close()
+    return _SENT_BYTES / max(took_s, 1e-9)

@@ -127,12 +127,12 @@ def materialize(
             digest.
         budget: host memory beside the model, per node, in bytes.
         exchange: "never": each rank reads all that it holds. Where ranks hold the same bytes, one of them can read them
-            and hand them to the others over the process group: "node" within a machine, "job" everywhere, "auto" if a
-            measurement says that it is faster.
+            and hand them to the others: "node" within a machine, "job" everywhere, "auto" if a measurement says that
+            it is clearly faster (docs/exchange.md).
         progress: a bar on the first rank, if tqdm is there.
         group: the process group whose ranks load together; None is the default one, False is this process alone.
-        timeout: seconds to wait at each agreement for ranks that have not come to it yet. One that is killed or
-            stopped on the way is noticed within ten.
+        timeout: seconds to wait at each agreement before the load for ranks that have not come to it yet. One that is
+            killed or stopped on the way is noticed within ten.
 
     Raises:
         LadingError: everything that is wrong, in one message. Unless its `begun` is True the model is as it was.
@@ -186,6 +186,8 @@ def materialize(
         except BaseException as error:
             _mark_after(ranks.tell(error), parts, slots, ranks)
             raise
+        if exchanged is not None:
+            exchanged.wires.close()  # not before the commit: another rank may still be receiving
     _mark(parts, None)
     mark_loaded(parts)
     mark_initialised(parts)
@@ -247,7 +249,7 @@ def _agreed_exchange(
     exchanged: Exchange | None = None
     with agreed(ranks, "who reads what") as step:
         exchanged = Exchange(plan, slots, ranks, nodes, group)
-        step.message = {"token": uuid.uuid4().hex, **exchanged.facts()}
+        step.message = {"token": uuid.uuid4().hex if ranks.rank == 0 else "", **exchanged.facts()}
     assert exchanged is not None
     exchanged.wires.token = step.answers[0]["token"]
     return exchanged
@@ -347,7 +349,7 @@ def _agreed_load(
     _wait(load.prepared.device)
     sets = replica_sets(loaded)
     message = {**load.handed_in, "replicas": combined(sets)}
-    answers = load.ranks.exchange("what was loaded", message, while_alive=True)
+    answers = load.ranks.say("what was loaded", message, while_alive=True)
     refuse_different_replicas(load.ranks, sets, [answer["replicas"] for answer in answers])
     return loaded, verification
 

@@ -43,7 +43,7 @@ def refuse_different_replicas(ranks: Agreement, sets: Sets, everybody: Sequence[
     differing = sorted(key for key, found in words.items() if len(found) > 1)
     if not differing:
         return
-    answers = ranks.exchange("replicas that differ", {key: sets[key] for key in differing if key in sets})
+    answers = ranks.say("replicas that differ", {key: sets[key] for key in differing if key in sets})
     with agreed(ranks, "replicas"):
         raise LadingError(_problems(answers), stage="loading", exit_code=5)
 
@@ -59,7 +59,7 @@ def _problems(answers: Sequence[Mapping[str, Mapping[str, str]]]) -> list[Proble
         if len(found) > 1:
             shares = "; ".join(f"{digest} on {ranges(members)}" for digest, members in found.items())
             message = f"ranks {key} must hold the same bytes of it, and do not"
-            problems.append(Problem("replicas", message, tensor=name, rule="R17", found=shares))
+            problems.append(Problem("values_differ", message, tensor=name, rule="R17", found=shares))
     return problems
 
 

@@ -170,7 +170,7 @@ class GroupLoad {
         if (!all_there) return fail(Error(Code::kCancelled, "another rank could not read its part"));
         pulse.progress(done_bytes += 1);
         ranks::ExchangeOptions options;
-        options.rank = coordinator_rank();
+        options.rank = own_rank();
         options.is_cancelled = [&] {
           look_at_wish();
           return cancelled_.load();
@@ -233,26 +233,28 @@ class GroupLoad {
       const std::vector<std::uint64_t>& replicas) const {
     auto members = std::make_shared<std::vector<std::uint64_t>>();
     for (const std::uint64_t rank : replicas) {
-      if (nodes_[rank] == nodes_[coordinator_rank()]) members->push_back(rank);
+      if (nodes_[rank] == nodes_[own_rank()]) members->push_back(rank);
     }
     return members;
   }
 
   // What is compared first is what an error can be named by; the digest of the plan covers the rest.
   Result<void, Verdict> agree(const Result<PlanReport, PlanRefusal>& plan) {
-    std::optional<ranks::Failure> failure;
-    if (!plan) failure = ranks::Failure{plan.error().problems, plan.error().exit_code(), false, {}};
+    Errors problems;
+    if (!plan) problems = plan.error().problems;
     const std::uint64_t processes = coordinator_.channel().size();
     if (plan && plan->rank_count != processes) {
       Error error(Code::kUsage, "the layout has another number of ranks than there are processes");
       error.expected = fmt::format("{} processes", plan->rank_count);
       error.found = fmt::format("{}", processes);
-      failure = ranks::Failure{std::move(error), exit_code(Code::kUsage), false, {}};
+      problems.add(std::move(error));
     }
     if (exchange_ != Exchange::kNever && request_.memory) {
-      Error error(Code::kUsage, "memory of the caller's cannot be filled by an exchange over MPI");
-      failure = ranks::Failure{std::move(error), exit_code(Code::kUsage), false, {}};
+      problems.add(Error(Code::kUsage, "memory of the caller's cannot be filled by an exchange over MPI"));
     }
+    std::optional<ranks::Failure> failure;
+    const int code = plan ? exit_code(Code::kUsage) : plan.error().exit_code();
+    if (!problems.empty()) failure = ranks::Failure{std::move(problems), code, false, {}};
     LADING_TRY(coordinator_.agree("the plan", {}, failure ? &*failure : nullptr));
     LADING_TRY(agree_records(coordinator_, "checkpoint", checkpoint_records(*plan->plan)));
     LADING_TRY(agree_records(coordinator_, "model", model_records(*plan->plan)));
@@ -290,7 +292,7 @@ class GroupLoad {
     failure.failure.begun = verdict.begun;
     failure.failure.problems = verdict.errors();
     failure.error_id = verdict.id;
-    if (verdict.at_fault.contains(coordinator_rank()) && verdict.exit_code != 0) failure.exit_code = verdict.exit_code;
+    if (verdict.at_fault.contains(own_rank()) && verdict.exit_code != 0) failure.exit_code = verdict.exit_code;
     return failure;
   }
 
@@ -303,7 +305,7 @@ class GroupLoad {
     return fail(std::move(failure));
   }
 
-  [[nodiscard]] std::uint64_t coordinator_rank() const { return request_.plan.ranks->front(); }
+  [[nodiscard]] std::uint64_t own_rank() const { return request_.plan.ranks->front(); }
 
   Coordinator coordinator_;
   ranks::Bulk& bulk_;

@@ -1,6 +1,6 @@
 // Replicas: which ranks hold the same bytes, and which of them reads them for the others. Pure.
 //
-// Both answers follow from the layout alone, so ranks that hold the same bytes come to the same ones without asking
+// Both answers follow from the plan alone, so ranks that hold the same bytes come to the same ones without asking
 // each other.
 #pragma once
 

@@ -21,7 +21,7 @@ class Pulse {
   Pulse(const Pulse&) = delete;
   Pulse& operator=(const Pulse&) = delete;
 
-  /// From now on a load that stands still is noticed. Any number that grows.
+  /// From now on a load that stands still is noticed. Any number that changes.
   void progress(std::uint64_t done) { done_ = done + 1; }
   /// Until progress() is called again, with another number: this rank waits for others, which is no standstill.
   void rest() { done_ = 0; }

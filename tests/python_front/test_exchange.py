@@ -68,6 +68,6 @@ def test_R44_a_failed_exchange_leaves_the_group_in_step_and_the_memory_alone(tol
 def test_R17_a_byte_that_changed_on_the_way_is_found(told):
     answers = [rank["wrong byte"] for rank in told["ranks"]]
     assert len({answer["text"] for answer in answers}) == 1
-    assert answers[0]["codes"] == ["replicas"] and answers[0]["tensors"] == ["blocks.3.weight"]
+    assert answers[0]["codes"] == ["values_differ"] and answers[0]["tensors"] == ["blocks.3.weight"]
     assert "R17" in answers[0]["text"] and "on 2" in answers[0]["text"]
     assert all(answer["untouched"] for answer in answers)
