@@ -266,4 +266,4 @@ def run_all(cases: Iterable[Case], start: Callable[[Case], World], at_once: int)
 
 
 def phase_name(phase: int) -> str:
-    return PHASES[phase] if START <= phase <= OVER else "?"
+    return PHASES[phase]

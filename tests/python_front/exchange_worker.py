@@ -130,7 +130,9 @@ def with_a_wrong_byte(rank, scratch):
 
     def run(exchange, tell, is_stopped):
         real(exchange, tell, is_stopped)
-        received = [slot for slot, owner in zip(exchange._slots, exchange.owners, strict=True) if owner not in (None, rank)]
+        received = [
+            slot for slot, owner in zip(exchange._slots, exchange.owners, strict=True) if owner not in (None, rank)
+        ]
         if rank == 2:
             slot = next(slot for slot in received if slot.destination.name == "blocks.3.weight")
             slot.memory.view(-1)[17] += 1
@@ -140,7 +142,12 @@ def with_a_wrong_byte(rank, scratch):
         lading.materialize(model, scratch, device="cpu", exchange="job", progress=False)
     except lading.LadingError as error:
         on_meta_still = all(value.is_meta for value in model.parameters())
-        return {"text": str(error), "codes": [p.code for p in error.problems], "tensors": list(error.tensors), "untouched": on_meta_still}
+        return {
+            "text": str(error),
+            "codes": [p.code for p in error.problems],
+            "tensors": list(error.tensors),
+            "untouched": on_meta_still,
+        }
     finally:
         exchanging.Exchange.run = real
     return {"text": "well"}

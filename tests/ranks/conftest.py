@@ -1,4 +1,4 @@
-"""`mpirun` of the command under test."""
+"""The command under test, alone and under `mpirun`."""
 
 import os
 import shutil
@@ -9,6 +9,16 @@ import pytest
 
 RANKS = 4
 DEADLINE_S = 30
+
+
+@pytest.fixture(scope="package")
+def run(lading):
+    def call(*arguments):
+        argv = [lading.command, *map(str, arguments)]
+        done = subprocess.run(argv, env=lading.environment(), capture_output=True, text=True, timeout=DEADLINE_S)
+        return done.returncode, done.stdout, done.stderr
+
+    return call
 
 
 @pytest.fixture(scope="package")

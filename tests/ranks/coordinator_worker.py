@@ -19,10 +19,10 @@ from lading.coordinator import Coordinator
 from lading.errors import LadingError, Problem
 
 SIZE = 4
-DEADLINE_S = 3.0  # from a rank's silence to the end of all others
-STEP_TIMEOUT_S = 4.0  # for ranks that never come
+DEADLINE_S = 8.0  # from a rank's silence to the end of all others
+STEP_TIMEOUT_S = 9.0  # for ranks that never come
 LOAD_S = 1.0
-CASE_DEADLINE_S = 40
+CASE_DEADLINE_S = 50
 
 # what happens: to which rank
 CASES = {

@@ -4,8 +4,8 @@ import pytest
 
 from geometry.launch import require, run_worker
 
-DEADLINE_S = 3.0  # as in coordinator_worker
-STEP_TIMEOUT_S = 4.0
+DEADLINE_S = 8.0  # as in coordinator_worker
+STEP_TIMEOUT_S = 9.0
 GRACE_S = 2.0
 
 require("torch", exactly=False)
@@ -13,7 +13,7 @@ require("torch", exactly=False)
 
 @pytest.fixture(scope="module")
 def told():
-    return run_worker("coordinator_worker", 60, package="ranks")
+    return run_worker("coordinator_worker", 70, package="ranks")
 
 
 def one_error(answers, gone=None):
@@ -71,6 +71,6 @@ def test_R44_the_store_dies_with_the_first_rank(told):
 
 def test_R44_a_rank_that_never_comes_is_named(told):
     error = one_error(told["absent"], 2)
-    assert "rank 2 did not come to agree on the beginning within 4 s" in error["text"]
+    assert "rank 2 did not come to agree on the beginning within 9 s" in error["text"]
     assert not error["begun"]
     assert slowest_s(told["absent"]) < STEP_TIMEOUT_S + GRACE_S

@@ -1,24 +1,11 @@
-"""`mpirun -n 4 lading load`: four processes, a rank each, do what one process does for all four, or all refuse alike."""
-
-import subprocess
+"""`mpirun -n 4 lading load`: four processes, a rank each, do what one does for all four, or all refuse alike."""
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 RANKS = 4
-DEADLINE_S = 30
 LAYOUT = ("--mesh", f"dp={RANKS}", "--strategy", "fsdp2")
-
-
-@pytest.fixture(scope="module")
-def run(lading):
-    def call(*arguments):
-        argv = [lading.command, *map(str, arguments)]
-        done = subprocess.run(argv, env=lading.environment(), capture_output=True, text=True, timeout=DEADLINE_S)
-        return done.returncode, done.stdout, done.stderr
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -55,4 +42,6 @@ def test_R44_a_rank_with_another_checkpoint_is_refused_by_all(mpirun, checkpoint
     assert len(texts) == 1, texts
     (text,) = texts
     assert text.startswith("failed: ") and "error id " in text
-    assert 'tensor "v": the ranks do not have the same checkpoint: dtype; found F32 on ranks 0-1, 3; F16 on rank 2' in text
+    assert (
+        'tensor "v": the ranks do not have the same checkpoint: dtype; found F32 on ranks 0-1, 3; F16 on rank 2' in text
+    )
