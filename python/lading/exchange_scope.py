@@ -63,7 +63,10 @@ def _measured(ranks: Agreement, path: str, device: str, group: Any) -> tuple[lis
     with agreed(ranks, "how fast files are") as step:
         step.message = {"read": _read_speed(files, total, ranks)}
     read = statistics.median(message["read"] for message in step.answers)
-    told = ranks.say("how fast the group is", {"sent": _sent_speed(device, ranks, group, token)})
+    wires = Wires(ranks, group)
+    wires.token = f"{token}/measured"
+    told = ranks.say("how fast the group is", {"sent": _sent_speed(device, wires)})
+    wires.close()  # when all have received
     sent = min(message["sent"] for message in told)
     each_reads, exchanged = 1 / read, 1 / (read * ranks.size) + 1 / sent
     speeds = f"{read / 1e9:.2f} GB/s from files on each rank, {sent / 1e9:.2f} GB/s between ranks"
@@ -94,17 +97,13 @@ def _read_speed(files: list[Path], total: int, ranks: Agreement) -> float:
     return max(read, 1) / max(time.perf_counter() - began, 1e-9)
 
 
-def _sent_speed(device: str, ranks: Agreement, group: Any, token: str) -> float:
+def _sent_speed(device: str, wires: Wires) -> float:
     """Bytes per second of a broadcast; the second one, for the first has to connect."""
-    wires = Wires(ranks, group)
-    wires.token = f"{token}/measured"
     memory = torch.empty(_SENT_BYTES, dtype=torch.uint8, device=device)
-    everyone = tuple(range(ranks.size))
+    everyone = tuple(range(wires.ranks.size))
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
         block = Block(0, everyone, [memory], must_stage=not wires.takes(memory.device.type))
         move(iter([block]), wires, lambda _: None)
-    took_s = time.perf_counter() - began
-    wires.close()
-    return _SENT_BYTES / max(took_s, 1e-9)
+    return _SENT_BYTES / max(time.perf_counter() - began, 1e-9)
