@@ -103,17 +103,17 @@ class Rank:
 
     def _mark_steps(self) -> None:
         kind = agreement.Agreement
-        begin, exchange, progress, commit = kind.__enter__, kind.exchange, kind.progress, kind.commit
+        begin, say, progress, commit = kind.__enter__, kind.say, kind.progress, kind.commit
 
         def marked_begin(ranks):
             begun = begin(ranks)
             self.marks.reach(self.rank, AGREEMENT)
             return begun
 
-        def failing_exchange(ranks, *arguments, **named):
+        def failing_say(ranks, *arguments, **named):
             self._linger()
             self._fail_if_asked()
-            return exchange(ranks, *arguments, **named)
+            return say(ranks, *arguments, **named)
 
         def marked_progress(ranks):
             self.marks.reach(self.rank, LOAD)
@@ -125,9 +125,9 @@ class Rank:
             self.marks.reach(self.rank, COMMIT)
             commit(ranks)
 
-        kind.__enter__, kind.exchange, kind.progress, kind.commit = (  # type: ignore[method-assign]
+        kind.__enter__, kind.say, kind.progress, kind.commit = (  # type: ignore[method-assign]
             marked_begin,
-            failing_exchange,
+            failing_say,
             marked_progress,
             marked_commit,
         )

@@ -21,9 +21,9 @@ NOTHING_WRONG = ", ".join(f"{kind}: 0" for kind in KINDS)
 
 # By name: the options of a run. Three run side by side, since most of their time is waiting.
 RUNS = {
-    "fork": "--launcher fork --loads 10 --at-once 4 --deadline 8",
+    "fork": "--launcher fork --loads 10 --at-once 4 --deadline 5",
     "mpirun": "--launcher mpirun --loads 6 --ranks 2,4 --faults kill,stop,brief,error,truncate,nothing",
-    "torchrun": "--launcher torchrun --loads 1 --ranks 2 --faults stop --deadline 8",
+    "torchrun": "--launcher torchrun --loads 1 --ranks 2 --faults stop --deadline 5",
     "alone": "--plant alone --loads 3 --ranks 2 --faults kill --deadline 3",
     "pulse": "--plant pulse --loads 3 --ranks 2 --faults nothing --deadline 3",
 }
