@@ -177,10 +177,8 @@ class Agreement:
             self._agree(step, {}, failure=differ)  # every rank has found the same
         return messages
 
-    def records(self, step: str, records: Mapping[str, Mapping[str, str]], digest: str) -> None:
-        """All ranks have the same digest. If not, the records say what differs, by name and field (R30)."""
-        if self._coordinator is None or len(set(self._agree(step, {}, collect={"digest": digest})["digest"])) == 1:
-            return
+    def refuse_difference(self, step: str, records: Mapping[str, Mapping[str, str]], digest: str) -> None:
+        """The ranks' digests differ: the error says in what, by name and field of the records if it can (R30)."""
         listed = [{"name": name, "fields": dict(fields)} for name, fields in sorted(records.items())]
         self._agree(step, {}, records=listed)
         self._agree(step, {f"digest of {step}": digest})
@@ -242,7 +240,7 @@ class Agreement:
         raise self._told from own
 
     def _completed(self, told: LadingError, own: LadingError | None) -> LadingError:
-        """With what only this rank knows, none of which is in the text."""
+        """With what only this rank knows, and in a subgroup the numbers that its ranks have in the whole."""
         problems = list(told.problems)
         if self.ranks != list(range(self.size)):
             numbers = ", ".join(map(str, self.ranks))

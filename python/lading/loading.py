@@ -221,12 +221,14 @@ def _agreed_plan(
         if lost := kept_unwritten(parts, kept, prepared.entries, options.spoken_for()):
             raise LadingError(lost, stage="planning", exit_code=4)
         slots = _checked_slots(plan, prepared)
-        step.message = {"writes": any(slot.how == IN_PLACE for slot in slots)}
+        digest = plan.answer["plan_digest"]
+        step.message = {"plan": digest, "writes": any(slot.how == IN_PLACE for slot in slots)}
         if ranks.size > 1:
             step.message["contents of the checkpoint's files"] = plan.sampled_contents()
             step.must_match = ["contents of the checkpoint's files"]
     assert plan is not None
-    ranks.records("the plan", _records(plan), plan.answer["plan_digest"])
+    if len({message["plan"] for message in step.answers}) > 1:
+        ranks.refuse_difference("the plan", _records(plan), digest)
     ranks.begun = ranks.size > 1 and any(message["writes"] for message in step.answers)
     return plan, slots
 

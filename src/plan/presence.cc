@@ -18,13 +18,6 @@ using layout::Slot;
 
 constexpr std::uint64_t kMostPlaces = std::uint64_t{1} << 20;
 
-bool has(const Slot& slot, const Mesh& mesh, std::uint64_t rank) {
-  return std::all_of(slot.cuts.begin(), slot.cuts.end(), [&](const Cut& cut) {
-    return cut.kind != CutKind::kOwner ||
-           std::find(cut.owners.begin(), cut.owners.end(), mesh.seat(cut.axes, rank).index) != cut.owners.end();
-  });
-}
-
 // Per axis, the coordinates that owners are named by. All others are alike: they own nothing.
 class Places {
  public:
@@ -83,16 +76,23 @@ class Places {
 
 }  // namespace
 
+bool is_on(const Slot& slot, const Mesh& mesh, std::uint64_t rank) {
+  return std::all_of(slot.cuts.begin(), slot.cuts.end(), [&](const Cut& cut) {
+    return cut.kind != CutKind::kOwner ||
+           std::find(cut.owners.begin(), cut.owners.end(), mesh.seat(cut.axes, rank).index) != cut.owners.end();
+  });
+}
+
 bool is_on(const layout::Placement& placement, const Mesh& mesh, std::uint64_t rank) {
   return std::any_of(placement.slots.begin(), placement.slots.end(),
-                     [&](const Slot& slot) { return has(slot, mesh, rank); });
+                     [&](const Slot& slot) { return is_on(slot, mesh, rank); });
 }
 
 bool can_meet(const Slot& one, const Slot& two, const Mesh& mesh) {
   Places places(mesh);
   places.add(one);
   places.add(two);
-  const auto both = [&](std::uint64_t rank) { return has(one, mesh, rank) && has(two, mesh, rank); };
+  const auto both = [&](std::uint64_t rank) { return is_on(one, mesh, rank) && is_on(two, mesh, rank); };
   return places.find_rank(both) != Places::Search::kNotFound;
 }
 

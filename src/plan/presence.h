@@ -10,6 +10,8 @@
 
 namespace lading::plan {
 
+/// Whether the rank has this memory of a tensor.
+[[nodiscard]] bool is_on(const layout::Slot& slot, const layout::Mesh& mesh, std::uint64_t rank);
 /// Whether the rank has memory for a tensor placed so, in any slot.
 [[nodiscard]] bool is_on(const layout::Placement& placement, const layout::Mesh& mesh, std::uint64_t rank);
 

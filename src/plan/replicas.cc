@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "plan/presence.h"
 
 namespace lading::plan {
 namespace {
@@ -21,13 +22,6 @@ const Slot* find_slot(const Statement& statement, const std::string& name) {
   const auto& slots = statement.placement.slots;
   const auto found = std::find_if(slots.begin(), slots.end(), [&](const Slot& slot) { return slot.name == name; });
   return found == slots.end() ? nullptr : &*found;
-}
-
-bool is_held(const Slot& slot, const Mesh& mesh, std::uint64_t rank) {
-  return std::all_of(slot.cuts.begin(), slot.cuts.end(), [&](const Cut& cut) {
-    return cut.kind != CutKind::kOwner ||
-           std::find(cut.owners.begin(), cut.owners.end(), mesh.seat(cut.axes, rank).index) != cut.owners.end();
-  });
 }
 
 std::uint64_t stride_of(const Mesh& mesh, std::size_t axis) {
@@ -219,7 +213,7 @@ std::shared_ptr<const RankList> Replicas::of(std::uint64_t rank, const Destinati
   std::optional<RankList> ranks = picker.pick(kMostRanks);
   if (!ranks) return std::make_shared<const RankList>(RankList{rank});  // the key does not say which of them it is
   std::erase_if(*ranks, [&](std::uint64_t other) {
-    return std::any_of(before.begin(), before.end(), [&](const Slot* s) { return is_held(*s, plan_.mesh, other); });
+    return std::any_of(before.begin(), before.end(), [&](const Slot* s) { return is_on(*s, plan_.mesh, other); });
   });
   return sets_.emplace(std::move(key), std::make_shared<const RankList>(*std::move(ranks))).first->second;
 }
