@@ -2,8 +2,12 @@
 
 Only what is on meta is allocated, in the dtype that the plan decided, once per tensor object. Memory that is there
 already is written in place: FSDP2 gathers from the storage that it knows, and a tensor that is replaced after the
-first forward is silently ignored (R37). Nothing is put into the model before everything is loaded: until `attach` a
-model on meta is as it was.
+first forward is silently ignored (R37). The engine writes contiguous memory; other memory (strided, or with a conj or
+neg bit) gets its values from a contiguous copy. Three steps, each for all tensors:
+
+    make_slots    before the load: memory for every destination, and what cannot be filled is refused
+    settle        after the load, before the commit: values go where the engine could not write them, and are compared
+    attach        after the commit: what was on meta gets its memory
 
 A tensor object stays the same object (R61): its insides change places with those of a new tensor, so that its class,
 attributes, hooks, names in modules, optimizers' and weak references all still hold. `torch.utils.swap_tensors` would
@@ -16,16 +20,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import zero3
+from .bits import same_bits
 from .dtypes import torch_dtype
-from .errors import Problem
-from .inventory import ATTRIBUTE, EXTRA_STATE, NON_PERSISTENT, PARAMETER, Entry
+from .errors import LadingError, Problem
+from .inventory import ATTRIBUTE, BUFFER, EXTRA_STATE, NON_PERSISTENT, PARAMETER, Entry, is_sharded
+from .overlap import byte_extent, overlap, overlaps_itself
 from .placements import Unit, is_dtensor, is_elsewhere, layout_problem, local_of
 from .recording import is_dense
 
@@ -37,18 +43,30 @@ IN_PLACE, COPY_BACK, ATTACH, KEEP = "in place", "copy back", "attach", "keep"
 
 @dataclasses.dataclass
 class Slot:
-    """One memory of this rank, the tensors that are to have it, and how. What is written is contiguous."""
+    """One memory of this rank, the tensors that are to have it, and how. The engine sees it as contiguous memory."""
 
     destination: Any  # of the engine's plan
     entries: list[Entry]
     how: str
     memory: torch.Tensor
     plain: torch.Tensor | None = None  # of kept memory that is not contiguous: what the engine sees instead
+    copies: list[torch.Tensor] = dataclasses.field(default_factory=list)  # memory of the model that gets the values too
+    fresh: dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)  # by id of a tensor on meta: its memory
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes memory that the model had before the load."""
+        return self.how == IN_PLACE or bool(self.copies)
+
+    @property
+    def owner(self) -> str:
+        """The members of an FSDP1 unit have one memory, each its part of it."""
+        return self.destination.unit or self.destination.name
 
     def for_engine(self) -> tuple[int, int]:
         """Address and size. Of what is kept nothing is written."""
-        if self.how == KEEP and not self.memory.is_contiguous():
-            self.plain = self.memory.contiguous()
+        if self.how == KEEP and not _is_plain(self.memory):
+            self.plain = self.memory.resolve_conj().resolve_neg().contiguous()
         memory = self.memory if self.plain is None else self.plain
         return memory.data_ptr(), memory.numel() * memory.element_size()
 
@@ -61,22 +79,72 @@ def make_slots(
     unit_of = {key: unit for unit in units for key in unit.shard_dims}
     slots: list[Slot] = []
     problems: list[Problem] = []
-    written: dict[int, str] = {}
     _reserve(destination for destination in destinations if _is_new(destination, by_name))
     for destination in destinations:
         members = [by_name[name] for name in (destination.name, *destination.aliases) if name in by_name]
         problem = _misfit(destination, members)
         if problem is not None:
             problems.append(problem)
-            continue
-        slot = _slot(destination, members, unit_of)
-        slots.append(slot)
-        if slot.how == IN_PLACE and slot.memory.numel():
-            other = written.setdefault(slot.memory.data_ptr(), destination.unit or destination.name)
-            if other != (destination.unit or destination.name):
-                text = f"it and {other} are one memory, which cannot be filled twice"
-                problems.append(layout_problem(destination.name, text, "R11"))
-    return slots, problems
+        else:
+            slots.append(_slot(destination, members, unit_of))
+    return slots, [*problems, *_taken_apart(slots), *_shared_memory(slots)]
+
+
+def _taken_apart(slots: Sequence[Slot]) -> Iterator[Problem]:
+    """One object in two slots is a tie that the load takes apart: the second gets an object of its own. What a
+    framework has sharded it knows by the one object, and a place in a list or a tuple is not ours to change."""
+    first: dict[tuple[int, str], Slot] = {}
+    for slot in slots:
+        for entry in slot.entries:
+            known = first.setdefault((id(entry.value), slot.destination.slot), slot)
+            is_plain = type(entry.value) in (torch.Tensor, nn.Parameter) and not is_sharded(entry.value)
+            if known is slot or (is_plain and entry.attribute in entry.module.__dir__()):
+                continue
+            text = f"it is one tensor with {known.destination.name}, and the load would have to make them two"
+            remedy = "Make them two tensors before the model is sharded."
+            yield layout_problem(entry.name, text, "R50", remedy)
+
+
+def _shared_memory(slots: Sequence[Slot]) -> Iterator[Problem]:
+    """Memory that a load would write twice with different values, or write although it is to be kept (R11)."""
+    by_storage: dict[int, list[tuple[Slot, torch.Tensor]]] = {}
+    for slot in slots:
+        for memory in (*_held_alone(slot), *slot.copies):
+            if memory.numel() and memory.layout is torch.strided:
+                by_storage.setdefault(memory.untyped_storage()._cdata, []).append((slot, memory))
+        for memory in slot.copies:
+            if overlaps_itself(memory):
+                text = f"its memory, of strides {list(memory.stride())}, has fewer elements than its shape"
+                yield layout_problem(slot.destination.name, text, "R11", "Give it memory of its own, by .clone().")
+    for sharers in by_storage.values():
+        yield from _overlapping(sharers)
+
+
+def _held_alone(slot: Slot) -> list[torch.Tensor]:
+    """Memory that no other slot may share: what is written; and of what is in files what is kept, or was one memory
+    in a constructor on meta. Other tensors are made of values, and may be made apart."""
+    if slot.how == IN_PLACE:
+        return [slot.memory]
+    if slot.entries[0].kind not in (PARAMETER, BUFFER):
+        return []
+    if slot.how == KEEP:
+        return [slot.memory]
+    return [entry.value for entry in slot.entries if entry.is_meta and not is_sharded(entry.value)]
+
+
+def _overlapping(sharers: list[tuple[Slot, torch.Tensor]]) -> Iterator[Problem]:
+    """Sorted by where they begin, a tensor is compared with those that begin before it ends."""
+    sharers = sorted(sharers, key=lambda pair: byte_extent(pair[1])[0])
+    for place, (slot, memory) in enumerate(sharers):
+        end = byte_extent(memory)[1]
+        for other, other_memory in sharers[place + 1 :]:
+            if byte_extent(other_memory)[0] >= end:
+                break
+            one_memory = other.owner == slot.owner or (other.how == KEEP and slot.how == KEEP)
+            if not one_memory and overlap(memory, other_memory):
+                text = f"it and {slot.owner} share memory, which cannot hold the values of both"
+                remedy = "Give each memory of its own, by .clone(), or register one of them only."
+                yield layout_problem(other.destination.name, text, "R11", remedy)
 
 
 def _is_new(destination: Any, by_name: dict[str, Entry]) -> bool:
@@ -129,16 +197,33 @@ def _slot(destination: Any, members: list[Entry], unit_of: dict[int, Unit]) -> S
         member = next((one for one in members if not local_of(one.value).is_meta), members[0])
         kept = _memory_of(member, destination).detach()
         return Slot(destination, members, KEEP, kept if _same_device(kept.device, device) else kept.to(device))
-    for member in members:
-        local = _memory_of(member, destination)
-        if _fits(local, dtype, device):
-            if local.is_contiguous():
-                return Slot(destination, members, IN_PLACE, local.detach())
-            return Slot(destination, members, COPY_BACK, torch.empty(tuple(local.shape), dtype=dtype, device=device))
+    real = [local for local in _distinct(members, destination) if _fits(local, dtype, device)]
+    plain = next((local for local in real if _is_plain(local)), None)
+    if plain is not None:
+        storage = plain.untyped_storage()._cdata
+        others = [local.detach() for local in real if local.untyped_storage()._cdata != storage]
+        return Slot(destination, members, IN_PLACE, plain.detach(), copies=others)
+    if real:
+        memory = torch.empty(tuple(real[0].shape), dtype=dtype, device=device)
+        return Slot(destination, members, COPY_BACK, memory, copies=[local.detach() for local in real])
     local, unit = local_of(members[0].value), unit_of.get(id(members[0].value))
     pinned = unit is not None and unit.is_offloaded and unit.pins_memory and torch.cuda.is_available()
     memory = torch.empty(tuple(local.shape), dtype=dtype, device=device, pin_memory=pinned)
     return Slot(destination, members, ATTACH, memory)
+
+
+def _distinct(members: list[Entry], destination: Any) -> Iterator[torch.Tensor]:
+    """The memories of the objects that have these names, each once."""
+    seen: set[int] = set()
+    for member in members:
+        if id(member.value) not in seen:
+            seen.add(id(member.value))
+            yield _memory_of(member, destination)
+
+
+def _is_plain(memory: torch.Tensor) -> bool:
+    """Whether its bytes are its values, in order."""
+    return memory.is_contiguous() and not memory.is_conj() and not memory.is_neg()
 
 
 def _fits(local: torch.Tensor, dtype: torch.dtype, device: torch.device) -> bool:
@@ -156,15 +241,33 @@ def _count(shape: tuple[int, ...]) -> int:
 # ---- into the model
 
 
+def settle(slots: Sequence[Slot]) -> None:
+    """Puts loaded values where the engine could not write them, and compares them there. Tensors on meta stay so."""
+    problems = []
+    for slot in slots:
+        if slot.how == KEEP:
+            continue
+        with torch.no_grad():
+            for local in slot.copies:
+                local.copy_(slot.memory)
+        for entry in slot.entries:
+            local = _memory_of(entry, slot.destination)
+            if local.is_meta or not _fits(local, slot.memory.dtype, slot.memory.device):
+                slot.fresh[id(entry.value)] = _laid_out_like(slot.memory, local)
+        moved = [tensor for tensor in slot.fresh.values() if tensor is not slot.memory]
+        if not all(same_bits(tensor, slot.memory) for tensor in (*slot.copies, *moved)):
+            problems.append(Problem("incomplete", "its memory does not hold what was loaded", slot.destination.name))
+    if problems:
+        raise LadingError(problems, stage="loading", begun=any(slot.writes for slot in slots), exit_code=5)
+
+
 def attach(slots: Sequence[Slot], entries: Iterable[Entry], units: Iterable[Unit]) -> None:
     """Puts what was loaded into the model. To be called once everything is there."""
     entries = list(entries)
     views = _views(entries)
-    nothing = torch.empty(0)
     seen: set[tuple[int, str]] = set()
     for slot in slots:
         _attach_slot(slot, seen)
-        slot.memory = nothing  # the model has it now; where FSDP2 makes a padded copy, this one goes
     for view, base, offset in views:
         if view.value.is_meta or view.value.untyped_storage()._cdata != base.value.untyped_storage()._cdata:
             begin = base.value.storage_offset() + offset
@@ -178,31 +281,40 @@ def attach(slots: Sequence[Slot], entries: Iterable[Entry], units: Iterable[Unit
             if entry.kind == EXTRA_STATE and slot.how != KEEP:
                 entry.module.set_extra_state(entry.value)
     tell_fsdp2(units)
+    _refuse_other_values(slots)
     zero3.tell_optimizers(entries)
 
 
 def _attach_slot(slot: Slot, seen: set[tuple[int, str]]) -> None:
-    """Every object of the slot gets the memory: it has it already, or takes the values, or exchanges its insides."""
-    memory = slot.memory
+    """Every object of the slot that was on meta exchanges its insides. Real memory has its values already."""
     distinct: dict[tuple[int, str], Entry] = {}
     for entry in slot.entries:
         distinct.setdefault((id(entry.value), slot.destination.slot), entry)
     for key, entry in distinct.items():
-        local = _memory_of(entry, slot.destination)
         if key in seen:  # a tie that was taken apart: the object belongs to the first part
-            fresh = _renewed(entry.value, memory)
+            fresh = _renewed(entry.value, slot.memory)
             for member in slot.entries:
                 if member.value is entry.value:
                     _register(member, fresh)
-        elif not local.is_meta and local.untyped_storage()._cdata == memory.untyped_storage()._cdata:
-            if slot.how == IN_PLACE:
-                torch.autograd.graph.increment_version(local)
-        elif _fits(local, memory.dtype, memory.device):
-            with torch.no_grad():
-                local.copy_(memory)
-        else:
-            put(entry.value, _laid_out_like(memory, local))
+        elif id(entry.value) in slot.fresh:
+            put(entry.value, slot.fresh[id(entry.value)])
+        elif slot.writes:
+            torch.autograd.graph.increment_version(_memory_of(entry, slot.destination))
     seen |= set(distinct)
+
+
+def _refuse_other_values(slots: Sequence[Slot]) -> None:
+    """FSDP2 copies uneven parts into padded memory of its own; what it gathers from then is compared once more."""
+    problems = []
+    for slot in slots:
+        for entry in slot.entries if slot.how == ATTACH and is_dtensor(slot.entries[0].value) else ():
+            local = local_of(entry.value)
+            moved = local.untyped_storage()._cdata != slot.memory.untyped_storage()._cdata
+            if local.is_meta or (moved and not same_bits(local, slot.memory)):
+                problems.append(Problem("incomplete", "FSDP2 does not hold what was loaded", entry.name))
+        slot.memory, slot.fresh = torch.empty(0), {}  # the model has it now; where FSDP2 made a copy, this one goes
+    if problems:
+        raise LadingError(problems, stage="loading", begun=True, exit_code=5)
 
 
 def _laid_out_like(memory: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
@@ -246,6 +358,7 @@ def _renewed(value: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
 
 
 def _register(entry: Entry, tensor: torch.Tensor) -> None:
+    """Names in containers do not come here: `_taken_apart` refuses them."""
     if entry.kind == PARAMETER:
         entry.module._parameters[entry.attribute] = tensor  # type: ignore[assignment]
     elif entry.attribute in entry.module._buffers:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
 
 
-def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Its elements, row-major, as bytes on the CPU."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8) if plain.numel() else torch.empty(0, dtype=torch.uint8)
+def bytes_of(tensor: torch.Tensor, device: Any = "cpu") -> torch.Tensor:
+    """Its elements, row-major, as bytes on a device."""
+    plain = tensor.detach().resolve_conj().resolve_neg().to(device).contiguous().reshape(-1)
+    if not plain.numel():
+        return torch.empty(0, dtype=torch.uint8, device=device)
+    return (plain if plain.stride(0) == 1 else plain.clone(memory_format=torch.contiguous_format)).view(torch.uint8)  # one element may have any stride
 
 
 def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Of shape, dtype and value."""
-    return one.shape == two.shape and one.dtype == two.dtype and torch.equal(bytes_of(one), bytes_of(two))
+    """Of shape, dtype and value. Compared where they are, if that is one device."""
+    device = one.device if one.device == two.device else "cpu"
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    return torch.equal(bytes_of(one, device), bytes_of(two, device))
 
 
 def bits_digest(tensor: torch.Tensor) -> str:

@@ -164,12 +164,14 @@ def empty_parameters(module: nn.Module, device: Any = None) -> None:
         lading.materialize(model, "path/to/checkpoint")
     """
     from .allocate import put
+    from .watch import keep_record
 
     if device is None:
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
     for name, parameter in module._parameters.items():
         if parameter is not None and parameter.is_meta:
             module.__dict__.setdefault(EMPTY, set()).add(name)
+            keep_record(parameter)
             put(
                 parameter,
                 torch.empty_strided(parameter.size(), parameter.stride(), dtype=parameter.dtype, device=device),

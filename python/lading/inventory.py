@@ -21,8 +21,10 @@ from torch import nn
 
 from .fsdp1 import FlatMember, flat_members, is_flat_buffer
 from .recipes import Recipe, recipe_of_operand
-from .recording import Operand, SkeletonError, cell_of, is_dense, operand_of, snapshot_of
+from .reach import attributes
+from .recording import Operand, SkeletonError, is_dense
 from .replay import Seeds, slice_of, value_of
+from .watch import record_of, record_of_sharded
 
 PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE = (
     "parameter",
@@ -37,8 +39,6 @@ _KINDS = (PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE)
 _WRAPPED = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _MODULE_WRAPPERS = {"DistributedDataParallel", "DataParallel", "DeepSpeedEngine", "PipelineEngine"}
 _WRAPPERS = _MODULE_WRAPPERS | {"OptimizedModule", "CheckpointWrapper", "OffloadWrapper", "FullyShardedDataParallel"}
-_ATTRIBUTE_DEPTH = 3
-_EVERY_MODULE = frozenset(vars(nn.Module()))  # attributes of every module: they hold what is registered, and hooks
 
 
 @dataclasses.dataclass(eq=False)
@@ -191,64 +191,51 @@ def _names_of(cls: type) -> frozenset[str]:
 
 def _entries(root: nn.Module) -> Iterator[Entry]:
     modules = list(canonical_modules(root))
+    yield from (Entry(*held) for held in _held(modules))
+    for prefix, module in modules:
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            dot = f"{prefix}." if prefix else ""
+            yield Entry(dot + "_extra_state", EXTRA_STATE, module, "_extra_state", module.get_extra_state())
+
+
+def tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a model with its canonical name, as an inventory lists them, and nothing else about it."""
+    yield from ((name, tensor) for name, _, _, _, tensor in _held(list(canonical_modules(root))))
+
+
+def _held(modules: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, str, nn.Module, str, torch.Tensor]]:
+    """Name, kind, module, name in the module, and tensor."""
     flat = flat_members(modules)
     for prefix, module in modules:
         dot = f"{prefix}." if prefix else ""
         own = {name: member for (owner, name), member in flat.items() if owner == id(module)} if flat else {}
         for name, member in own.items():
-            yield Entry(dot + name, PARAMETER, module, name, member)
+            yield dot + name, PARAMETER, module, name, member
         for name, parameter in module._parameters.items():
             if parameter is not None and name not in own and not is_flat_buffer(parameter):
-                yield Entry(dot + name, PARAMETER, module, name, parameter)
+                yield dot + name, PARAMETER, module, name, parameter
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 kind = NON_PERSISTENT if name in module._non_persistent_buffers_set else BUFFER
-                yield Entry(dot + name, kind, module, name, buffer)
+                yield dot + name, kind, module, name, buffer
         if not _class_names(module) & _WRAPPERS:
-            for name, tensor in _attributes(module):
+            for name, tensor in attributes(module):
                 # FSDP1 leaves views of what it gathered; DeepSpeed's modules know parameters of other modules
                 if name not in own and not hasattr(tensor, "ds_id"):
-                    yield Entry(dot + name, ATTRIBUTE, module, name, tensor)
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
-            yield Entry(dot + "_extra_state", EXTRA_STATE, module, "_extra_state", module.get_extra_state())
-
-
-def _attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, value in vars(module).items():
-        if name not in _EVERY_MODULE and not _holds_nothing(type(value)) and not name.endswith("_hooks"):
-            yield from _tensors_in(name, value, _ATTRIBUTE_DEPTH)
-
-
-@functools.lru_cache(maxsize=4096)
-def _holds_nothing(kind: type) -> bool:
-    """Whether objects of this class are neither tensors nor what tensors may be in."""
-    return not issubclass(kind, (torch.Tensor, list, tuple, dict))
-
-
-def _tensors_in(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif depth and isinstance(value, (list, tuple)):
-        for place, item in enumerate(value):
-            yield from _tensors_in(f"{name}[{place}]", item, depth - 1)
-    elif depth and isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors_in(f"{name}[{key!r}]", item, depth - 1)
+                    yield dot + name, ATTRIBUTE, module, name, tensor
 
 
 def _find_record(entry: Entry) -> None:
-    """The record hangs on the storage; where sharding has replaced that, on the module."""
+    """The record hangs on the storage. Of a tensor that was sharded it is that of the tensor it was made of."""
     if not entry.is_tensor:
         return
-    snapshot = snapshot_of(entry.module, entry.attribute)
-    if cell_of(entry.value) is not None:
-        entry.recorded = operand_of(entry.value)
-        if snapshot is not None and snapshot.was_written_since(entry.value):
-            entry.problem = (
-                "it was written on meta after lading.skeleton() had ended, so what was recorded is out of date"
-            )
-    elif snapshot is not None and _is_sharded(entry.value) and tuple(snapshot.operand.size) == entry.shape:
-        entry.recorded = snapshot.operand
+    record = record_of(entry.value)
+    if record is None and is_sharded(entry.value):
+        record = record_of_sharded(entry.module, entry.attribute, entry.value)
+        if record is not None and tuple(record.operand.size) != entry.shape:
+            return
+    if record is not None:
+        entry.recorded, entry.problem = record.operand, record.problem
 
 
 def _share_records(entries: Sequence[Entry]) -> None:
@@ -259,7 +246,8 @@ def _share_records(entries: Sequence[Entry]) -> None:
             entry.recorded, entry.problem = known[id(entry.value)].recorded, known[id(entry.value)].problem
 
 
-def _is_sharded(tensor: torch.Tensor) -> bool:
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether FSDP1, FSDP2, tensor parallelism or ZeRO-3 has it."""
     return isinstance(tensor, FlatMember) or hasattr(tensor, "device_mesh") or hasattr(tensor, "ds_shape")
 
 
@@ -267,9 +255,11 @@ def _tie(entries: Iterable[Entry]) -> None:
     """One object, or one view of one storage, is one tensor. Other views are noted, with the largest."""
     classes: dict[Any, list[Entry]] = {}
     by_storage: dict[Any, list[Entry]] = {}
+    by_object: dict[int, Any] = {}  # one object is one tensor, whatever was recorded of it
     for entry in entries:
         if entry.is_tensor:
-            classes.setdefault(_identity(entry), []).append(entry)
+            identity = by_object.setdefault(id(entry.value), _identity(entry))
+            classes.setdefault(identity, []).append(entry)
     for members in classes.values():
         storage = _storage(members[0])
         if storage is not None:
@@ -282,10 +272,10 @@ def _tie(entries: Iterable[Entry]) -> None:
             entry.random_name = members[0].name
     for sharers in by_storage.values():
         if len(sharers) > 1:
-            _note_views(sharers, classes)
+            _note_views(sharers, {id(members[0]): members for members in classes.values()})
 
 
-def _note_views(sharers: list[Entry], classes: dict[Any, list[Entry]]) -> None:
+def _note_views(sharers: list[Entry], classes: dict[int, list[Entry]]) -> None:
     """A tensor that another one contains comes with it. One that no file has, and that is partly memory of one that a
     file has, cannot be made again; other sharers are made apart."""
     sharers = sorted(sharers, key=lambda entry: (-entry.value.numel(), _KINDS.index(entry.kind), entry.name))
@@ -294,7 +284,7 @@ def _note_views(sharers: list[Entry], classes: dict[Any, list[Entry]]) -> None:
         comes_with = entry.kind in (NON_PERSISTENT, ATTRIBUTE)
         bases = in_file if comes_with and any(_overlap(one, entry) for one in in_file) else sharers[:place]
         base = next((one for one in bases if entry.value.numel() and _contains(one, entry)), None)
-        for member in classes[_identity(entry)]:
+        for member in classes[id(entry)]:
             if base is not None:
                 member.view_of = base.name
             elif bases is in_file and comes_with and member.is_meta:
@@ -338,7 +328,7 @@ def _storage(entry: Entry) -> int | None:
 
 def _identity(entry: Entry) -> Any:
     recorded = entry.recorded
-    if recorded is not None and _is_sharded(entry.value):  # ties as they were before sharding
+    if recorded is not None and is_sharded(entry.value):  # ties as they were before sharding
         return "recorded", recorded.cell, recorded.size, recorded.stride, recorded.offset, recorded.dtype
     tensor = getattr(entry.value, "_local_tensor", entry.value)
     storage = _storage(entry)

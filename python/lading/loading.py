@@ -6,14 +6,15 @@
     report = lading.materialize(model, "path/to/checkpoint")
 
 In this order: what the model holds and how it is shared out is read off the model; all ranks agree on it; the engine
-plans and proves; all ranks agree on the plan; memory is made for what is on meta; the engine fills it; all ranks
-agree that it is filled; only then does anything on meta change. Memory that was real before is written in place: if
+plans and proves; all ranks agree on the plan; memory is made for what is on meta; the engine fills it; the model is
+looked at once more; all ranks agree that it is filled; only then does anything on meta change. Memory that was real before is written in place: if
 a load fails after it began, the model is marked (`is_incomplete`), and the error says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -27,7 +28,7 @@ from torch import nn
 
 from . import _engine
 from .agreement import TIMEOUT_S, VALUE, Agreement, agreed
-from .allocate import IN_PLACE, Slot, attach, make_slots
+from .allocate import Slot, attach, make_slots, settle
 from .bits import bits_digest
 from .dtypes import torch_dtype
 from .emptied import kept_unwritten, mark_loaded
@@ -37,6 +38,7 @@ from .exchange_scope import exchange_nodes
 from .host_values import Recipe
 from .inventory import parts_of
 from .inventory_json import dtype_name
+from .last_look import LastLook
 from .options import POLICY_FIELDS, Options
 from .patterns import matches
 from .preparing import Prepared, facts, prepare
@@ -44,6 +46,7 @@ from .replicas import combined, refuse_different_replicas, replica_sets
 from .report import LoadedTensor, Report
 from .skeleton_recorder import is_recording
 from .stages import joined
+from .watch import release
 
 _BAR_DELAY_S = 0.5
 
@@ -179,16 +182,19 @@ def materialize(
         plan, slots = _agreed_plan(parts, location, options, prepared, devices, ranks)
         exchanged = _agreed_exchange(plan, slots, prepared, options, everybody, ranks, group)
         try:
-            load = _Load(plan, slots, prepared, ranks, exchanged)
+            last_look = LastLook(parts, prepared.entries, prepared.left_on_meta)
+            load = _Load(plan, slots, prepared, ranks, exchanged, last_look)
             loaded, verification = _agreed_load(load, location, options, shows_progress=progress and ranks.rank == 0)
             ranks.commit()
             attach(slots, prepared.entries, prepared.placements.units)
+            last_look.refuse_meta()
         except BaseException as error:
             _mark_after(ranks.tell(error), parts, slots, ranks)
             raise
         if exchanged is not None:
             exchanged.wires.close()  # not before the commit: another rank may still be receiving
     _mark(parts, None)
+    release(module for part in parts for module in part.modules())
     mark_loaded(parts)
     mark_initialised(parts)
     return _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
@@ -216,13 +222,13 @@ def _agreed_plan(
         prepared.skeleton, prepared.layout = joined(ranks, prepared.skeleton, prepared.layout)
         prepared.origin.complete(prepared)
         _refuse_idle_recipes(options, prepared.skeleton)
-        plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared.conversion.problems)
+        plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared)
         kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
         if lost := kept_unwritten(parts, kept, prepared.entries, options.spoken_for()):
             raise LadingError(lost, stage="planning", exit_code=4)
         slots = _checked_slots(plan, prepared)
         digest = plan.answer["plan_digest"]
-        step.message = {"plan": digest, "writes": any(slot.how == IN_PLACE for slot in slots)}
+        step.message = {"plan": digest, "writes": any(slot.writes for slot in slots)}
         if ranks.size > 1:
             step.message["contents of the checkpoint's files"] = plan.sampled_contents()
             step.must_match = ["contents of the checkpoint's files"]
@@ -309,20 +315,28 @@ def _request(prepared: Prepared, options: Options, location: str, devices: list[
     }
 
 
-def _planned(request: dict[str, Any], unconverted: Sequence[Problem]) -> _engine.Plan:
+def _planned(request: dict[str, Any], prepared: Prepared) -> _engine.Plan:
     """What a library could not convert is told together with all that the plan refuses (R39)."""
+    unconverted = prepared.conversion.problems
+    lost = {entry.name: entry.problem for entry in prepared.entries if entry.problem}
     try:
         plan = _engine.plan(request)
     except LadingError as error:
-        if not unconverted:
+        if not unconverted and not lost:
             raise
         told = {problem.tensor for problem in unconverted}
-        more = [problem for problem in error.problems if problem.tensor not in told]
+        more = [_explained(problem, lost) for problem in error.problems if problem.tensor not in told]
         kept = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "not_listed")}
         raise LadingError([*unconverted, *more], **kept) from error
     if unconverted:
         raise LadingError(unconverted, stage="documents", exit_code=4)
     return plan
+
+
+def _explained(problem: Problem, lost: Mapping[str, str]) -> Problem:
+    """The engine knows that a tensor has no value; why its record does not count, only the front knows."""
+    why = lost.get(problem.tensor or "")
+    return dataclasses.replace(problem, message=f"{problem.message}: {why}") if why else problem
 
 
 def _checked_slots(plan: _engine.Plan, prepared: Prepared) -> list[Slot]:
@@ -347,6 +361,8 @@ def _agreed_load(
     """Every rank has filled its memory, and replicas are the same bits (R17). What fails here is told at once, and not
     when all have come: others may be waiting for bytes of this rank."""
     loaded = load.run(shows_progress=shows_progress)
+    settle(load.slots)
+    load.last_look.refuse_changes(has_written=load.writes)
     verification = _verified(loaded, location, options, has_written=load.writes)
     _wait(load.prepared.device)
     sets = replica_sets(loaded)
@@ -360,10 +376,17 @@ class _Load:
     """This rank's own part of a load. `handed_in` gets the digest of every value that is not the engine's."""
 
     def __init__(
-        self, plan: _engine.Plan, slots: list[Slot], prepared: Prepared, ranks: Agreement, exchanged: Exchange | None
+        self,
+        plan: _engine.Plan,
+        slots: list[Slot],
+        prepared: Prepared,
+        ranks: Agreement,
+        exchanged: Exchange | None,
+        last_look: LastLook,
     ) -> None:
         self.plan, self.slots, self.prepared, self.ranks, self.exchanged = plan, slots, prepared, ranks, exchanged
-        self.writes = any(slot.how == IN_PLACE for slot in slots)
+        self.last_look = last_look
+        self.writes = any(slot.writes for slot in slots)
         self.handed_in: dict[str, Any] = {}
         self._names = {slot.destination.name: (slot.destination.name, *slot.destination.aliases) for slot in slots}
 
@@ -450,7 +473,7 @@ def _new_bar() -> Any:
 
 def _mark_after(error: BaseException, parts: list[nn.Module], slots: list[Slot], ranks: Agreement) -> None:
     """A model is marked if memory that it had before may be incomplete, or if it has a part of its new memory."""
-    writes = any(slot.how == IN_PLACE for slot in slots)
+    writes = any(slot.writes for slot in slots)
     if ranks.is_committed or (writes and (ranks.begun or getattr(error, "begun", True))):
         _mark(parts, str(error))
 

@@ -230,11 +230,12 @@ def is_foreign(entry: Entry) -> bool:
         entry.is_tensor
         and entry.kind in (NON_PERSISTENT, ATTRIBUTE)
         and not entry.is_meta
-        and not _is_memory(entry.value)
+        and not is_memory(entry.value)
     )
 
 
-def _is_memory(value: torch.Tensor) -> bool:
+def is_memory(value: torch.Tensor) -> bool:
+    """Whether this rank's part is plain memory: neither sparse nor a subclass made of other tensors."""
     local = local_of(value)
     return local.layout is torch.strided and type(local).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
 
@@ -242,7 +243,7 @@ def _is_memory(value: torch.Tensor) -> bool:
 def _unsupported(entry: Entry) -> str:
     if isinstance(entry.value, FlatMember):
         return entry.value.problem
-    if not _is_memory(entry.value):
+    if not is_memory(entry.value):
         local = local_of(entry.value)
         return f"it is a {type(local).__name__} of layout {local.layout}, and no plain memory that could be filled"
     return ""

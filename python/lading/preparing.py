@@ -22,6 +22,7 @@ from .exchange_scope import node_name
 from .host_values import HostValues
 from .inventory import Entry, take_inventory
 from .inventory_json import skeleton_document
+from .last_look import refuse_stranded
 from .options import POLICY_FIELDS, Options
 from .patterns import matches
 from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
@@ -40,6 +41,7 @@ class Prepared:
     skeleton: dict[str, Any]
     conversion: Conversion
     notes: list[str]
+    left_on_meta: list[str]  # patterns of tensors that no load fills, and that the user named in keep
 
 
 def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agreement) -> Prepared:
@@ -51,6 +53,13 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
     try:
         entries = take_inventory(parts)
         held = [entry for entry in entries if not is_elsewhere(entry.value) and not is_foreign(entry)]
+        left_on_meta = refuse_stranded(parts, entries, options.keep)
+        names = [entry.name for entry in entries]
+        options.keep = [
+            pattern
+            for pattern in options.keep
+            if pattern not in left_on_meta or any(matches(pattern, name) for name in names)
+        ]
         if lost := emptied(parts, held, options.spoken_for()):
             raise LadingError(lost, stage="documents", exit_code=4)
         origin = Origin.of(parts, held, options.whole)
@@ -81,6 +90,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         skeleton,
         conversion,
         [note, *conversion.notes, *adapters.notes, *restored.notes],
+        left_on_meta,
     )
 
 

@@ -35,7 +35,7 @@ CAPTURE_BYTES = 1 << 20  # up to here a real tensor is captured by copying it, b
 
 _serials = itertools.count(1)
 _idents = itertools.count(1)
-# What each module held when its recording ended. Sharding replaces the tensors, not the modules.
+# What each module held when its recording ended.
 _snapshots: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Snapshot]] = weakref.WeakKeyDictionary()
 
 
@@ -186,34 +186,24 @@ def _operands(value: Any) -> Iterator[Operand | GeneratorUse]:
 class Cell:
     """What a storage knows of itself. It hangs on the storage object, which lives as long as the storage does."""
 
-    __slots__ = ("device", "head", "ident", "recording", "shadow", "shadow_checksum")
+    __slots__ = ("device", "epoch", "head", "ident", "recording", "sealed", "shadow", "shadow_checksum")
 
     def __init__(self, recording: Recording | None, device: torch.device) -> None:
         self.recording, self.device, self.ident = recording, device, next(_idents)
         self.head: Version | None = None
         self.shadow: torch.Tensor | None = None  # the memory that `.numpy()` gave away, of the whole storage
         self.shadow_checksum = 0
+        self.epoch = 0  # of the seals: a later recording that touches the storage begins another
+        self.sealed: set[int] = set()  # write counts of its tensors when the recording ended (watch.py)
 
 
 class Snapshot:
-    """A parameter or buffer at the end of its recording."""
+    """A parameter or buffer at the end of its recording: what the constructor made, whatever came afterwards."""
 
-    __slots__ = ("_tensor", "_writes", "operand", "requires_grad")
+    __slots__ = ("operand", "requires_grad")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.operand, self._tensor, self._writes = operand_of(tensor), weakref.ref(tensor), _write_count(tensor)
-        self.requires_grad = tensor.requires_grad
-
-    def was_written_since(self, tensor: torch.Tensor) -> bool:
-        """Whether this very tensor was written in place, on meta, where no skeleton() saw it."""
-        if self._tensor() is not tensor or _write_count(tensor) == self._writes:
-            return False
-        cell = cell_of(tensor)
-        return cell is not None and cell.head is self.operand.version
-
-
-def _write_count(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # inference tensors do not count
+        self.operand, self.requires_grad = operand_of(tensor), tensor.requires_grad
 
 
 class Recording:
@@ -232,10 +222,11 @@ class Recording:
         self.claim: torch.device | None = None  # where what is made just now would be, if the call was rewritten
         self.autocast: set[str] = set()  # device types that autocast was on for in the constructor's last call
         self.modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self.reopened: list[weakref.ref[torch.Tensor]] = []  # tensors of earlier recordings that this one touched
         self._generators: dict[int, list[Any]] = {}
 
     def remember_modules(self) -> None:
-        """Notes what the modules hold, so that it is found after sharding has replaced their tensors."""
+        """Notes what the modules hold, so that it is known after others have replaced their tensors."""
         for module in list(self.modules):
             held = {}
             for name, tensor in itertools.chain(module._parameters.items(), module._buffers.items()):
@@ -306,12 +297,18 @@ def add_out(op: Op, place: int, tensor: torch.Tensor, cell: int) -> None:
     op.outs.append((place, Operand(tensor, cell, None)))
 
 
+def unknown_op(note: str) -> Op:
+    """Something that was not seen."""
+    op = Op(None, "unknown")
+    op.kind, op.note = "unknown", note
+    return op
+
+
 def operand_of(tensor: torch.Tensor) -> Operand:
     """A meta tensor as it is now. One that was made elsewhere becomes known as unknown."""
     cell = cell_of(tensor)
     if cell is None:
-        op = Op(None, "unknown")
-        op.kind, op.note = "unknown", "it was made on meta outside lading.skeleton(), so its value is not known"
+        op = unknown_op("it was made on meta outside lading.skeleton(), so its value is not known")
         cell = attach(tensor, None, torch.device("meta"), op)
     refresh_shadow(cell)
     return Operand(tensor, cell.ident, cell.head)

@@ -17,6 +17,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 from . import recording as rec
 from .recording import Cell, Op, Recording, SkeletonError, Version, unrecorded
 from .replay import Seeds, early_value, value_of, view
+from .watch import reopen
 
 Handler = Callable[[Recording, Any, Any, Any], Any]
 
@@ -223,6 +224,7 @@ def recorded_truncated_normal(recording: Recording) -> Iterator[None]:
         if not plain:
             return original(tensor, mean, std, a, b, generator=generator)
         with torch._C.DisableTorchFunction():
+            reopen(tensor, recording)
             operand = rec.operand_of(tensor)
             if operand.covers_storage():
                 operand.version = None

@@ -32,6 +32,7 @@ from .recording import Captured, Op, Operand, Recording, SkeletonError, Version,
 from .replay import Seeds, early_value, run_seeded, seed_number, value_of
 from .skeleton_functions import FunctionMode, recorded_truncated_normal
 from .skeleton_ops import OpInfo, op_info
+from .watch import reopen, seal, watch, watch_data
 
 __all__ = ["Recipe", "Recording", "SkeletonError", "derive", "recipe_of", "recording_of", "skeleton", "snapshot_of"]
 
@@ -55,6 +56,7 @@ def skeleton(*, seed: int = 0) -> Iterator[Recording]:
     if is_recording():
         yield _active.recording
         return
+    watch_data()
     recording = Recording(seed)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_noting_modules(recording))
@@ -68,6 +70,10 @@ def skeleton(*, seed: int = 0) -> Iterator[Recording]:
         finally:
             _active.recording = None
     recording.remember_modules()
+    watch(recording.modules)
+    for reference in recording.reopened:
+        if (tensor := reference()) is not None:
+            seal(tensor)
 
 
 def derive(tensor: torch.Tensor | Operand, *, name: str = "", seed: int = 0) -> torch.Tensor:
@@ -123,6 +129,8 @@ class _Recorder(PlainDispatchMode):
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
         if any(tensor.layout is not torch.strided for tensor in tensors):
             return self._run_without_storages(func, info, args, kwargs)
+        for tensor in tensors:
+            reopen(tensor, self.recording)
         if info.is_lift and not tensors[0].is_meta:
             return self._as_constant(func(*args, **kwargs))
         if info.is_metadata:
@@ -208,8 +216,7 @@ class _Recorder(PlainDispatchMode):
         before = tensor.untyped_storage().nbytes()
         out = func(*args, **kwargs)
         if tensor.is_meta and info.short_name.startswith("resize") and tensor.untyped_storage().nbytes() > before:
-            op = Op(None, info.name)
-            op.kind, op.note = "unknown", "resize_ gave it more memory, and not all of it was written afterwards"
+            op = rec.unknown_op("resize_ gave it more memory, and not all of it was written afterwards")
             cell = rec.cell_of(tensor) or rec.attach(tensor, self.recording, torch.device("cpu"), op)
             cell.head = Version(op, cell.ident)
         return out
@@ -351,9 +358,13 @@ def _noting_modules(recording: Recording) -> Iterator[None]:
     def note(module: torch.nn.Module, name: str, value: Any) -> None:
         recording.modules.add(module)
 
+    def note_both(module: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
+        recording.modules.update(one for one in (module, child) if one is not None)
+
     handles = [
         _module_hooks.register_module_parameter_registration_hook(note),
         _module_hooks.register_module_buffer_registration_hook(note),
+        _module_hooks.register_module_module_registration_hook(note_both),
     ]
     try:
         yield

@@ -27,6 +27,7 @@ from torch import nn
 from .allocate import put
 from .dispatch_mode import PlainDispatchMode
 from .placements import is_dtensor
+from .watch import keep_record
 
 
 def zero3_init(model: nn.Module, config: Any, **options: Any) -> nn.Module:
@@ -65,6 +66,7 @@ def _partitioner() -> Any:
 
         def _take(self, parameter: nn.Parameter) -> None:
             dtype = self.dtype if parameter.is_floating_point() else parameter.dtype
+            keep_record(parameter)
             put(parameter, torch.empty(parameter.shape, dtype=dtype, device="meta"))
             self._convert_to_deepspeed_param(parameter)
             with _CopiesOfNothing():

@@ -1,0 +1,39 @@
+"""Models that change between `lading.skeleton()` and sharding, on ranks: changed_worker.py says what is done."""
+
+from pathlib import Path
+
+import pytest
+from ranks_launch import run_script
+
+WORKER = Path(__file__).resolve().parent / "changed_worker.py"
+
+
+@pytest.fixture(scope="module")
+def results():
+    return run_script(WORKER, 300)
+
+
+LAYOUTS = ("fsdp2", "tp", "zero3", "fsdp1")
+CHANGES = (
+    "tie, embed only",
+    "tie, both equal",
+    "tie, both differ",
+    "untie, embed only",
+    "untie, both differ",
+    "nothing, both differ",
+    "tied from the start, embed only",
+    "init, embed only",
+    "init through .data, embed only",
+    "replace, embed only",
+    "replace, recorded, embed only",
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_R9_what_was_sharded_is_what_is_filled(results, layout, change):
+    assert results[f"{layout}: {change}"] == []
+
+
+def test_every_case_was_run(results):
+    assert set(results) == {f"{layout}: {change}" for layout in LAYOUTS for change in CHANGES}

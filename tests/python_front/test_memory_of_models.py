@@ -1,0 +1,260 @@
+"""Memory that is not plain, memory that tensors share, tensors in odd places, and models that change during a load.
+
+Expected values are those of `load_state_dict` on a model that plain torch built.
+"""
+
+import collections
+import dataclasses
+import types
+
+import pytest
+import torch
+from lading.bits import same_bits
+from lading.overlap import overlap, overlaps_itself
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import lading
+
+
+def saved(folder, **tensors):
+    path = folder / "model.safetensors"
+    save_file({name: tensor.resolve_conj().resolve_neg().contiguous() for name, tensor in tensors.items()}, path)
+    return path
+
+
+class Holder(nn.Module):
+    """A module with one parameter and whatever a test gives it."""
+
+    def __init__(self, **buffers):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor)
+
+
+def turned():
+    return torch.zeros(4, dtype=torch.complex64).conj()
+
+
+NOT_PLAIN = {
+    "conj": lambda: torch.zeros(4, dtype=torch.complex64).conj(),
+    "neg": lambda: torch.zeros(4, dtype=torch.complex64).conj().imag,
+    "neg, one element": lambda: torch.zeros(1, dtype=torch.complex64).conj().imag,
+    "conj of a transpose": lambda: torch.zeros(2, 3, dtype=torch.complex64).t().conj(),
+    "transposed": lambda: torch.zeros(3, 2).t(),
+    "every second": lambda: torch.zeros(8)[::2],
+    "an offset": lambda: torch.zeros(8)[3:5],
+    "channels last": lambda: torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_PLAIN)
+@pytest.mark.parametrize("how", ["real", "skeleton"])
+def test_memory_that_is_not_plain_gets_the_values(kind, how, tmp_path):
+    buffer = NOT_PLAIN[kind]()
+    path = saved(tmp_path, w=torch.ones(2), b=torch.randn(buffer.shape, dtype=buffer.dtype))
+    expected = Holder(b=NOT_PLAIN[kind]())
+    expected.load_state_dict(load_file(path))
+    if how == "real":
+        model = Holder(b=buffer)
+    else:
+        with lading.skeleton():
+            model = Holder(b=NOT_PLAIN[kind]())
+    report = lading.materialize(model, path, device="cpu")
+    assert torch.equal(model.b, expected.b)
+    assert report.tensors["b"].digest == lading.materialize(Holder(b=torch.zeros_like(expected.b).contiguous()), path).tensors["b"].digest
+    if how == "real":
+        assert model.b.data_ptr() == buffer.data_ptr()
+
+
+def interleaved(base):
+    return {"a": base[:, :2], "b": base[:, 2:]}
+
+
+SHARED = {
+    "a transpose": lambda base: {"a": base, "b": base.t()},
+    "a part": lambda base: {"a": base, "b": base[1:]},
+    "other bits": lambda base: {"a": base, "b": base.view(torch.int32)},
+    "repeated": lambda base: {"a": base[:1].expand(4, 4)},
+    "folded": lambda base: {"a": base.view(-1).as_strided((3, 3), (1, 1))},
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_R11_memory_that_cannot_hold_all_values_is_refused(kind, tmp_path):
+    tensors = SHARED[kind](torch.zeros(4, 4))
+    path = saved(tmp_path, w=torch.ones(2), **{name: torch.ones_like(tensor).clone() for name, tensor in tensors.items()})
+    model = Holder(**tensors)
+    with pytest.raises(lading.LadingError) as raised:
+        lading.materialize(model, path)
+    assert {problem.rule for problem in raised.value.problems} == {"R11"} and not raised.value.begun
+    assert torch.equal(model.w, torch.zeros(2)), "nothing was written"
+
+
+def test_parts_of_one_memory_that_interleave_are_filled(tmp_path):
+    a, b = torch.arange(8.0).view(4, 2), 100 + torch.arange(8.0).view(4, 2)
+    base = torch.zeros(4, 4)
+    model = Holder(**interleaved(base))
+    lading.materialize(model, saved(tmp_path, w=torch.ones(2), a=a, b=b))
+    assert torch.equal(base, torch.cat([a, b], dim=1))
+
+
+class Transposed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(3, 3))
+        self.b = nn.Parameter(self.a.data.t())
+
+
+def test_R9_parameters_that_share_memory_on_meta_are_not_made_apart(tmp_path):
+    with lading.skeleton():
+        model = Transposed()
+    value = torch.arange(9.0).view(3, 3)
+    with pytest.raises(lading.LadingError, match="share memory"):
+        lading.materialize(model, saved(tmp_path, a=value, b=value.t()), device="cpu")
+
+
+def test_overlaps_are_those_of_the_elements():
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(high):
+        return int(torch.randint(0, high, (), generator=generator))
+
+    storage = torch.zeros(60, dtype=torch.int16)
+    places = torch.arange(60)
+    for _ in range(500):
+        views = []
+        while len(views) < 2:
+            size, stride = [draw(4) + 1 for _ in range(draw(4))], [draw(8) for _ in range(4)]
+            stride, offset = stride[: len(size)], draw(6)
+            if offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True)) < 60:
+                views.append((size, stride, offset))
+        one, two = (set(places.as_strided(*view).flatten().tolist()) for view in views)
+        tensors = [storage.as_strided(*view) for view in views]
+        assert overlap(*tensors) == bool(one & two)
+        assert overlaps_itself(tensors[0]) == (len(one) < tensors[0].numel())
+
+
+@dataclasses.dataclass
+class Tables:
+    cos: torch.Tensor
+    more: dict
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+        self.tables = Tables(torch.arange(3.0).cos(), {"sin": [torch.arange(3.0).sin()]})
+        self.lists = [[[[[torch.full((2,), 5.0)]]]]]
+        self.lists.append(self.lists)
+
+
+def test_R6_tensors_in_dataclasses_and_deep_containers_are_derived(tmp_path):
+    with lading.skeleton():
+        model = Deep()
+    expected = Deep()
+    lading.materialize(model, saved(tmp_path, w=torch.ones(2)), device="cpu")
+    assert torch.equal(model.tables.cos, expected.tables.cos)
+    assert torch.equal(model.tables.more["sin"][0], expected.tables.more["sin"][0])
+    assert torch.equal(model.lists[0][0][0][0][0], expected.lists[0][0][0][0][0])
+
+
+class Slotted:
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+STRANDED = {
+    "an object": lambda: types.SimpleNamespace(tensor=torch.ones(2)),
+    "slots": lambda: Slotted(torch.ones(2)),
+    "a set": lambda: {torch.ones(2)},
+    "a deque": lambda: collections.deque([torch.ones(2)]),
+    "a module in a list": lambda: [nn.Linear(2, 2)],
+    "an object in a dict": lambda: {"cache": types.SimpleNamespace(tensor=torch.ones(2))},
+}
+
+
+class Odd(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+        self.odd = make()
+
+
+@pytest.mark.parametrize("kind", STRANDED)
+def test_R11_nothing_is_left_on_meta(kind, tmp_path):
+    path = saved(tmp_path, w=torch.ones(2))
+    with lading.skeleton():
+        model = Odd(STRANDED[kind])
+    with pytest.raises(lading.LadingError, match="on meta, in a place that no load fills") as raised:
+        lading.materialize(model, path, device="cpu")
+    assert all(name.startswith("odd") for name in raised.value.tensors) and model.w.is_meta
+    lading.materialize(model, path, device="cpu", keep=["odd*"])  # named by the user
+    lading.materialize(Odd(STRANDED[kind]), path)  # real: nothing to say
+
+
+class WithBuffer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(4))
+        self.register_buffer("k", torch.zeros(3), persistent=False)
+
+
+def replaced(model):
+    model.w = nn.Parameter(torch.full((4,), 99.0, device="meta"))
+
+
+def added(model):
+    model.register_buffer("more", torch.zeros(2))
+
+
+def removed(model):
+    del model.w
+
+
+def moved(model):
+    model.w.data = torch.zeros(4)
+
+
+def hidden(model):
+    model.odd = types.SimpleNamespace(tensor=torch.ones(2, device="meta"))
+
+
+@pytest.mark.parametrize("change", [replaced, added, removed, moved, hidden])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_R61_a_recipe_that_changes_the_model_fails_the_load(change, device, tmp_path):
+    with torch.device(device):
+        model = WithBuffer()
+    if device == "cpu":
+        model.k = torch.empty(3, device="meta")
+
+    def recipe(module, name):
+        change(model)
+        return torch.ones(3)
+
+    with pytest.raises(lading.LadingError):
+        lading.materialize(model, saved(tmp_path, w=torch.ones(4)), device="cpu", recipes={"k": recipe})
+    assert bool(lading.is_incomplete(model)) == (device == "cpu"), "a model that was written to is marked"
+
+
+def test_a_tie_in_a_list_is_not_taken_apart_behind_the_list(tmp_path):
+    class Listed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(3))
+            self.v = self.w
+            self.listed = [self.w]
+
+    with lading.skeleton():
+        model = Listed()
+    path = saved(tmp_path, w=torch.zeros(3), v=torch.ones(3))
+    with pytest.raises(lading.LadingError):
+        lading.materialize(model, path, device="cpu", ties="untie")
+
+
+def test_same_bits_wants_the_same_dtype():
+    assert not same_bits(torch.zeros(2), torch.zeros(2, dtype=torch.int32))
