@@ -178,7 +178,6 @@ def attach(slots: Sequence[Slot], entries: Iterable[Entry], units: Iterable[Unit
             if entry.kind == EXTRA_STATE and slot.how != KEEP:
                 entry.module.set_extra_state(entry.value)
     tell_fsdp2(units)
-    zero3.tell_optimizers(entries)
 
 
 def _attach_slot(slot: Slot, seen: set[tuple[int, str]]) -> None:

@@ -183,6 +183,8 @@ def materialize(
             loaded, verification = _agreed_load(load, location, options, shows_progress=progress and ranks.rank == 0)
             ranks.commit()
             attach(slots, prepared.entries, prepared.placements.units)
+            for refresh in prepared.refreshes:
+                refresh()
         except BaseException as error:
             _mark_after(ranks.tell(error), parts, slots, ranks)
             raise
