@@ -282,7 +282,6 @@ def attach(slots: Sequence[Slot], entries: Iterable[Entry], units: Iterable[Unit
                 entry.module.set_extra_state(entry.value)
     tell_fsdp2(units)
     _refuse_other_values(slots)
-    zero3.tell_optimizers(entries)
 
 
 def _attach_slot(slot: Slot, seen: set[tuple[int, str]]) -> None:

@@ -188,6 +188,8 @@ def materialize(
             ranks.commit()
             attach(slots, prepared.entries, prepared.placements.units)
             last_look.refuse_meta()
+            for refresh in prepared.refreshes:
+                refresh()
         except BaseException as error:
             _mark_after(ranks.tell(error), parts, slots, ranks)
             raise

@@ -21,7 +21,7 @@ from . import _engine
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .fsdp1 import clean_name
-from .inventory import Entry
+from .inventory import BUFFER, PARAMETER, Entry
 
 
 def adapter_values(
@@ -87,7 +87,8 @@ def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[s
 
     own: dict[int, list[Entry]] = {}
     for entry in entries.values():
-        own.setdefault(id(entry.module), []).append(entry)
+        if entry.kind in (PARAMETER, BUFFER):  # what a state dict has
+            own.setdefault(id(entry.module), []).append(entry)
     state, names = {}, {}
     for prefix, module in model.named_modules(remove_duplicate=False):  # with the names of wrappers, as PEFT looks
         for entry in own.get(id(module), ()):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _engine, fsdp1, peft, zero3
+from . import _engine, fsdp1, holders, peft, zero3
 from .agreement import Agreement
 from .allocate import is_made_with
 from .conversion import Conversion, conversion_of
@@ -19,6 +19,7 @@ from .devices import rank_device
 from .emptied import emptied
 from .errors import LadingError, Problem
 from .exchange_scope import node_name
+from .holders_common import Refresh
 from .host_values import HostValues
 from .inventory import Entry, take_inventory
 from .inventory_json import skeleton_document
@@ -42,6 +43,7 @@ class Prepared:
     conversion: Conversion
     notes: list[str]
     left_on_meta: list[str]  # patterns of tensors that no load fills, and that the user named in keep
+    refreshes: list[Refresh]  # of copies that others keep, once everything is loaded
 
 
 def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agreement) -> Prepared:
@@ -69,6 +71,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         if placements.problems:
             raise LadingError(placements.problems, stage="documents", exit_code=4)
         device, note = rank_device(options.device, placements, entries)
+        refreshes = holders.find(parts, held, device)
         conversion = conversion_of(origin.parts, location, origin.entries)
         given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
         values = HostValues(origin.parts, origin.held, **given)
@@ -91,6 +94,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         conversion,
         [note, *conversion.notes, *adapters.notes, *restored.notes],
         left_on_meta,
+        refreshes,
     )
 
 

@@ -1,0 +1,209 @@
+"""Copies and flags that others keep of what a load fills: optimizers, wrappers, hooks and caches.
+
+A load that fills a parameter is worth nothing if the next forward pass or optimizer step uses somebody's older copy of
+it. `HOLDERS` lists everyone who is known to keep one. A holder is recognised by facts about modules, parameters and
+optimizers, never by a model's name. Its copy is either refreshed once everything is loaded, or the load is refused
+before anything is written. docs/wrappers.md has the same list for users; each holder names its tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import holders_deepspeed
+from .errors import LadingError, Problem
+from .holders_common import Refresh, Seen, problem
+from .inventory import PARAMETER, Entry, canonical_modules
+
+_OPTIMIZER_REMEDY = "Load before the optimizer is built"
+_OFFLOAD_REMEDY = (
+    "Load first and offload afterwards, or call accelerate.hooks.remove_hook_from_module(model, recurse=True) first"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    """Who keeps what of a load. `find` yields a problem where the copy cannot be refreshed, and otherwise how it is."""
+
+    what: str
+    find: Callable[[Seen], Iterable[Problem | Refresh]]
+    tests: tuple[str, ...]  # names of cases in test_holders.py and holders_worker.py
+
+
+def find(parts: Sequence[nn.Module], entries: Sequence[Entry], device: torch.device) -> list[Refresh]:
+    """What to call once these parts are loaded on this device. LadingError where somebody's copy would stay stale."""
+    modules: dict[int, tuple[str, nn.Module]] = {}
+    for part in parts:
+        for name, module in canonical_modules(part):
+            modules.setdefault(id(module), (name, module))
+    seen = Seen(list(modules.values()), entries, device)
+    found = [one for holder in HOLDERS for one in holder.find(seen)]
+    problems = [one for one in found if isinstance(one, Problem)]
+    if problems:
+        raise LadingError(problems, stage="documents", exit_code=4)
+    return [one for one in found if not isinstance(one, Problem)]
+
+
+# ---- torch
+
+
+def _hooks_that_compute(seen: Seen) -> Iterator[Refresh]:
+    """Weight norm, spectral norm and pruning of the old style compute an attribute before each forward pass. Others
+    read it before that: an RNN's list of weights, attention's `out_proj.weight`."""
+    from torch.nn.utils import prune, spectral_norm, weight_norm
+
+    classes = (sys.modules[weight_norm.__module__].WeightNorm, sys.modules[spectral_norm.__module__].SpectralNorm)
+    for _, module in seen.modules:
+        hooks = [one for one in module._forward_pre_hooks.values() if isinstance(one, (*classes, prune.BasePruningMethod))]
+        if hooks:
+            yield lambda module=module, hooks=hooks: _compute(module, hooks)
+
+
+def _compute(module: nn.Module, hooks: Iterable[Any]) -> None:
+    if any(type(tensor) not in (nn.Parameter, torch.Tensor) or hasattr(tensor, "ds_shape") for tensor in _own(module)):
+        return  # sharded: the next forward pass has the whole, and computes
+    with torch.enable_grad():
+        for hook in hooks:
+            if hasattr(hook, "n_power_iterations"):  # in training a call would change the buffers that were loaded
+                setattr(module, hook.name, hook.compute_weight(module, do_power_iteration=False))
+            else:
+                hook(module, None)
+
+
+def _own(module: nn.Module) -> Iterator[torch.Tensor]:
+    yield from (one for one in (*module._parameters.values(), *module._buffers.values()) if one is not None)
+
+
+def _lists_of_rnns(seen: Seen) -> Iterator[Refresh]:
+    """LSTM, GRU and RNN compute with `_flat_weights`, a list of their parameters."""
+    for _, module in seen.modules:
+        if isinstance(module, nn.RNNBase) and "_flat_weights" in vars(module):
+            yield lambda module=module: _list_again(module)
+
+
+def _list_again(module: Any) -> None:
+    """What is no parameter of this module any more, such as a normed weight, is its hook's to set."""
+    for place, name in enumerate(module._flat_weights_names):
+        parameter = module._parameters.get(name)
+        if parameter is not None and module._flat_weights[place] is not parameter:
+            setattr(module, name, parameter)  # torch's own way: it updates the list
+
+
+def _cached_parametrizations(seen: Seen) -> Iterator[Refresh]:
+    """Under `torch.nn.utils.parametrize.cached()` computed tensors are kept until the block ends."""
+    from torch.nn.utils import parametrize
+
+    cache: dict[tuple[int, str], Any] = parametrize._cache
+    if not cache:
+        return
+    ours = {id(module) for _, module in seen.modules}
+
+    def forget() -> None:
+        for key in [key for key in cache if key[0] in ours]:
+            del cache[key]
+
+    yield forget
+
+
+def _scripted(seen: Seen) -> Iterator[Problem]:
+    """A scripted module has its tensors in C++: they can be written, and not be replaced."""
+    scripted = {id(module) for _, module in seen.modules if isinstance(module, torch.jit.ScriptModule)}
+    for entry in seen.entries if scripted else ():
+        if id(entry.module) in scripted and seen.is_replaced(entry):
+            message = f"TorchScript holds its memory on {entry.device}, and the load is to put it on {seen.device}"
+            yield problem(entry.name, message, "Load before torch.jit.script, or move the scripted module first")
+
+
+def _gradient_buckets(seen: Seen) -> Iterator[Problem]:
+    """DDP reduces the gradients of the memory that parameters had when it wrapped them."""
+    wrapped = {
+        id(module) for _, root in seen.modules if isinstance(root, nn.parallel.DistributedDataParallel)
+        for module in root.modules()
+    }  # fmt: skip
+    for entry in seen.entries if wrapped else ():
+        if entry.kind == PARAMETER and id(entry.module) in wrapped and seen.is_replaced(entry):
+            message = f"DistributedDataParallel knows it on {entry.device}, and the load is to put it on {seen.device}"
+            yield problem(entry.name, message, "Load before the model is wrapped, or wrap a model on its device")
+
+
+# ---- optimizers
+
+
+_MASTERS = ("main_param", "master_param", "master_weight", "fp32_param", "_fp32_from_fp16")
+
+
+def _copies_on_parameters(seen: Seen) -> Iterator[Problem]:
+    """Megatron's optimizers, Apex and others hang master weights on a parameter, under names of their own. A tensor
+    that equals the parameter, in whatever dtype, is a copy; so is what has the name of one."""
+    done: set[int] = set()
+    for entry in seen.entries:
+        value = entry.value
+        if entry.kind != PARAMETER or id(value) in done:
+            continue
+        done.add(id(value))
+        for name, held in vars(value).items():
+            if isinstance(held, torch.Tensor) and (name in _MASTERS or _is_copy(name, held, value)):
+                message = f"its attribute {name} holds a copy of its value, which the load does not change"
+                yield problem(entry.name, message, f"{_OPTIMIZER_REMEDY}, or delete the attribute")
+
+
+def _is_copy(name: str, held: torch.Tensor, parameter: torch.Tensor) -> bool:
+    if "grad" in name or type(parameter) is not nn.Parameter or type(held) not in (nn.Parameter, torch.Tensor):
+        return False
+    if name == "_mp_param":  # DDP's mixed precision copies anew before each forward pass
+        return False
+    if held.shape != parameter.shape or held.is_meta or parameter.is_meta:
+        return False
+    if held.device != parameter.device or not held.is_floating_point() or not held.numel():
+        return False
+    if held.untyped_storage().data_ptr() == parameter.untyped_storage().data_ptr():
+        return False
+    return torch.equal(held.detach().to(parameter.dtype), parameter.detach())
+
+
+# ---- wrappers
+
+
+def _offload_hooks(seen: Seen) -> Iterator[Problem]:
+    """accelerate's hooks put parameters back on meta after a forward pass, and take them from a map of their own."""
+    for name, module in seen.modules:
+        hook = vars(module).get("_hf_hook")
+        hooks = getattr(hook, "hooks", (hook,))  # a SequentialHook has several
+        if any(getattr(one, "offload", False) for one in hooks) and any(True for _ in _own(module)):
+            message = f"accelerate offloads the module {name or 'itself'!r}, and its hook keeps the weights elsewhere"
+            yield problem(None, message, _OFFLOAD_REMEDY)
+
+
+def _merged_adapters(seen: Seen) -> Iterator[Problem]:
+    """PEFT has added the adapter to the base weight, and will subtract it again."""
+    for name, module in seen.modules:
+        if merged := vars(module).get("merged_adapters"):
+            message = f"PEFT has merged {', '.join(merged)} into the base weights of the module {name!r}"
+            yield problem(None, message, "Call unmerge_adapter() first, and merge_adapter() after the load")
+
+
+def _cached_norms(seen: Seen) -> Iterator[Refresh]:
+    """PEFT can cache the norms and products of DoRA layers between forward passes."""
+    for _, module in seen.modules:
+        if (cache := vars(module).get("_dora_cache")) is not None:
+            yield cache.clear
+
+
+HOLDERS = (
+    Holder("hooks that compute a weight", _hooks_that_compute, ("forward_and_step_use_what_was_loaded",)),
+    Holder("lists of RNNs", _lists_of_rnns, ("flat_weights_are_the_parameters",)),
+    Holder("parametrize.cached()", _cached_parametrizations, ("cached_parametrizations_are_computed_again",)),
+    Holder("scripted modules", _scripted, ("scripted_modules_are_filled_in_place",)),
+    Holder("DistributedDataParallel", _gradient_buckets, ("ddp_and_its_buckets",)),
+    Holder("master weights of DeepSpeed", holders_deepspeed.masters, ("deepspeed_masters", "deepspeed_refusals")),
+    Holder("tensors on parameters", _copies_on_parameters, ("copies_on_parameters_are_refused",)),
+    Holder("accelerate's offload", _offload_hooks, ("accelerate_offload_is_refused",)),
+    Holder("merged adapters", _merged_adapters, ("merged_adapters_are_refused",)),
+    Holder("cached norms of DoRA", _cached_norms, ("dora_caches_are_cleared",)),
+)

@@ -1,0 +1,34 @@
+"""What the holders of copies look at (holders.py), and how they say that a load is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from .errors import Problem
+from .inventory import Entry
+
+Refresh = Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """A model that is about to be loaded: each module once, by its canonical name."""
+
+    modules: list[tuple[str, nn.Module]]
+    entries: Sequence[Entry]
+    device: torch.device  # where this rank's tensors go
+
+    def is_replaced(self, entry: Entry) -> bool:
+        """Whether the load gives this tensor other memory than it has."""
+        if not entry.is_tensor:
+            return False
+        here = entry.device
+        return here.type != self.device.type or (here.type != "cpu" and here.index != self.device.index)
+
+
+def problem(tensor: str | None, message: str, remedy: str) -> Problem:
+    return Problem("copies", message, tensor=tensor, rule="R61", remedy=f"{remedy}.")
