@@ -198,9 +198,10 @@ class Cell:
 class Snapshot:
     """A parameter or buffer at the end of its recording."""
 
-    __slots__ = ("_tensor", "_writes", "operand", "requires_grad")
+    __slots__ = ("_tensor", "_writes", "kind", "operand", "requires_grad")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, kind: str) -> None:
+        self.kind = kind
         self.operand, self._tensor, self._writes = operand_of(tensor), weakref.ref(tensor), _write_count(tensor)
         self.requires_grad = tensor.requires_grad
 
@@ -210,6 +211,13 @@ class Snapshot:
             return False
         cell = cell_of(tensor)
         return cell is not None and cell.head is self.operand.version
+
+
+def _kind(module: torch.nn.Module, name: str) -> str:
+    """In the inventory's words."""
+    if name in module._parameters:
+        return "parameter"
+    return "non_persistent_buffer" if name in module._non_persistent_buffers_set else "buffer"
 
 
 def _write_count(tensor: torch.Tensor) -> int:
@@ -240,7 +248,7 @@ class Recording:
             held = {}
             for name, tensor in itertools.chain(module._parameters.items(), module._buffers.items()):
                 if tensor is not None and not torch.nn.parameter.is_lazy(tensor) and cell_of(tensor) is not None:
-                    held[name] = Snapshot(tensor)
+                    held[name] = Snapshot(tensor, _kind(module, name))
             if held:
                 _snapshots[module] = held
 
@@ -361,3 +369,8 @@ def recording_of(tensor: torch.Tensor) -> Recording | None:
 def snapshot_of(module: torch.nn.Module, name: str) -> Snapshot | None:
     """What `module.<name>` was when its recording ended, whatever stands there now."""
     return _snapshots.get(module, {}).get(name)
+
+
+def snapshots_of(module: torch.nn.Module) -> dict[str, Snapshot]:
+    """What a module held when its recording ended, by name."""
+    return dict(_snapshots.get(module, {}))
