@@ -27,16 +27,18 @@ def rope_of_forward(twin: Entry, held: Entry | None) -> list[Callable[[], torch.
     if kind not in functions or length is None:
         return []
     more = {} if layer_type is None else {"layer_type": layer_type}
+    length = length.cpu() if isinstance(length, torch.Tensor) else length
     return [lambda: functions[kind](twin.module.config, torch.device("cpu"), seq_len=length, **more)[0]]
 
 
-def _length(kind: Any, twin: Any, held: Any, prefix: str, layer_type: str | None) -> int | None:
-    """Of longrope every length beyond the original one gives the same; of dynamic RoPE the longest one counts."""
+def _length(kind: Any, twin: Any, held: Any, prefix: str, layer_type: str | None) -> Any:
+    """Of longrope every length beyond the original one gives the same; of dynamic RoPE the longest one counts, as the
+    forward pass left it: computed from a tensor the table has other last bits than from a number."""
     if kind == "longrope":
         parameters = twin.config.rope_parameters
         parameters = parameters if layer_type is None else parameters[layer_type]
         return int(parameters["original_max_position_embeddings"]) + 1
     if "dynamic" in (kind or ""):
         longest = getattr(held, f"{prefix}max_seq_len_cached", None)
-        return int(longest) if longest is not None and longest > twin.original_max_seq_len else None
+        return longest if longest is not None and longest > twin.original_max_seq_len else None
     return None
