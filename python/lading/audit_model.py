@@ -23,7 +23,7 @@ from . import huggingface
 from .agreement import TIMEOUT_S, Agreement, agreed
 from .audit_adapters import AdapterFacts, Altered, adapter_dtypes, adapter_facts, is_near
 from .audit_config import compare_configs, config_of_checkpoint
-from .audit_masters import masters
+from .audit_masters import engine_copies, masters
 from .audit_offload import offloaded
 from .audit_parts import Difference, difference, digest, flat_parts, is_flat, part_like, place_of, why_not_judged
 from .audit_report import AuditReport, Findings, kind_name
@@ -290,15 +290,17 @@ class _Audit:
     def _masters(self) -> None:
         """An optimizer's copies: its next step writes them back."""
         seen: set[int] = set()
+        copies = engine_copies(self.parts)
         for entry in self.entries:
             if entry.kind != PARAMETER or id(entry.value) in seen:
                 continue
             seen.add(id(entry.value))
-            for master in masters(entry.value):
+            for master in masters(entry.value, copies):
                 where = f" of this rank's copy, which begins at {master.begin} of the flattened"
                 found = difference(master.parameter, master.copy, where)
                 if found is not None:
-                    text = f"the optimizer's copy of it holds another value, and its next step restores that one: {found.message}"
+                    text = "the optimizer's copy of it holds another value, which its next step brings back: "
+                    text += found.message
                     self.findings.problem("master", entry.name, text, expected=found.expected, found=found.found)
 
     # ---- values

@@ -38,7 +38,7 @@ def run(rank, folder):
     answers = {}
     for stage in (0, 1, 2, 3):
         for dtype in (torch.float32, torch.bfloat16):
-            for how in ("stale", "right", "stepped"):
+            for how in ("stale", "right"):
                 name = f"stage {stage}, {str(dtype).removeprefix('torch.')}, {how}"
                 try:
                     answers[name] = loaded(folder / "model.safetensors", stage, dtype, how)
@@ -73,8 +73,8 @@ def loaded(path, stage, dtype, how):
         "text": str(report),
         "is_kept": bool((after - WEIGHTS["1.weight"]).abs().max() < 20),
     }
-    if how == "stepped":  # without a checkpoint: copies and parameters move together
-        answer["found"] = sorted({(one.code, one.tensor) for one in lading.audit(engine, timeout=60).problems})
+    if how == "right":  # without a checkpoint: copies and parameters move together
+        answer["stepped"] = [str(one) for one in lading.audit(engine, timeout=60).problems]
     return answer
 
 

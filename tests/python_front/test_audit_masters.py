@@ -8,7 +8,6 @@ require("torch")
 require("deepspeed", exactly=False)
 
 DEADLINE_S = 150
-HAS_COPIES = {(stage, dtype) for stage in (1, 2, 3) for dtype in ("float32", "bfloat16")} | {(0, "bfloat16")}
 CASES = [(stage, dtype) for stage in (0, 1, 2, 3) for dtype in ("float32", "bfloat16")]
 
 
@@ -23,7 +22,7 @@ def test_stale_copies_are_found(results, stage, dtype):
     answers = results[f"stage {stage}, {dtype}, stale"]
     assert not any("failed" in answer for answer in answers), answers
     found = {tuple(one) for answer in answers for one in answer["found"]}
-    assert answers[0]["is_kept"] is ((stage, dtype) not in HAS_COPIES or (stage, dtype) == (3, "float32"))
+    assert answers[0]["is_kept"] is ((stage, dtype) == (0, "float32"))  # whose optimizer has the parameters themselves
     if answers[0]["is_kept"]:
         assert found == set()
     else:
@@ -31,9 +30,9 @@ def test_stale_copies_are_found(results, stage, dtype):
         assert all(answer["found"] for answer in answers)
 
 
-@pytest.mark.parametrize("how", ["right", "stepped"])
 @pytest.mark.parametrize("stage, dtype", CASES)
-def test_right_copies_are_silent(results, stage, dtype, how):
-    for answer in results[f"stage {stage}, {dtype}, {how}"]:
-        assert answer.get("found") == [], answer
+def test_right_copies_are_silent(results, stage, dtype):
+    """Before and after a step."""
+    for answer in results[f"stage {stage}, {dtype}, right"]:
+        assert answer.get("found") == answer.get("stepped") == [], answer
         assert answer["is_kept"]
