@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {
-    "AuditReport": "audit_model",
+    "AuditReport": "audit_report",
     "Computed": "computed",
     "LadingError": "errors",
     "Report": "report",
@@ -47,8 +47,8 @@ __all__ = sorted(_HOMES)
 
 # The same for type checkers and editors, which do not run __getattr__. A test compares the two.
 if TYPE_CHECKING:
-    from .audit_model import AuditReport as AuditReport
     from .audit_model import audit as audit
+    from .audit_report import AuditReport as AuditReport
     from .computed import Computed as Computed
     from .errors import LadingError as LadingError
     from .frozen import cast_frozen as cast_frozen

@@ -11,7 +11,6 @@ parts, and parts that are replicas of each other are compared.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,70 +19,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import huggingface
 from .agreement import TIMEOUT_S, Agreement, agreed
-from .audit_parts import Difference, difference, digest, flat_parts, is_flat, part_like, place_of, why_not_judged
-from .audit_twin import Made, constructed
-from .audit_values import Expected, Wanted
+from .audit_adapters import Altered, adapter_dtypes, is_near
+from .audit_checks import look_at, where_in
+from .audit_parts import difference, digest, flat_parts, is_flat, part_like, place_of, why_not_judged
+from .audit_report import AuditReport, Findings, kind_name
+from .audit_structure import tied_apart
+from .audit_subject import Subject
+from .audit_values import Expected, Wanted, without_adapters
 from .conversion import Conversion, conversion_of
-from .devices import rank_device
+from .dtypes import torch_dtype
 from .errors import LadingError, Problem
-from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry, parts_of, take_inventory
+from .inventory import Entry, parts_of
 from .options import Options
-from .placements import Placements, is_elsewhere, is_foreign, local_of, read_placements
-from .recording import SkeletonError
-
-_SHOWN = 40
-
-
-@dataclasses.dataclass
-class AuditReport:
-    """What an audit found on this rank.
-
-        report = lading.audit(model, "path/to/checkpoint")
-        print(report)                                       # one line for each thing that is wrong
-        assert report.ok, report.tensors
-
-    `problems` are wrong: the model does not hold what it should. `warnings` may be meant so. `notes` say what was
-    taken for granted, or could not be looked at.
-    """
-
-    problems: tuple[Problem, ...]
-    warnings: tuple[Problem, ...]
-    notes: tuple[str, ...]
-    checked: dict[str, int]  # how many tensors were compared with what
-    rank: int
-    ranks: int
-
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    @property
-    def tensors(self) -> tuple[str, ...]:
-        """The names that something is wrong with, once."""
-        return tuple(dict.fromkeys(problem.tensor for problem in self.problems if problem.tensor is not None))
-
-    def codes(self) -> set[str]:
-        return {problem.code for problem in self.problems}
-
-    def to_json(self) -> str:
-        fields = dataclasses.asdict(self) | {"schema": "lading.audit/1", "ok": self.ok}
-        return json.dumps(fields, indent=2)
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        counts = ", ".join(f"{count} {what}" for what, count in self.checked.items() if count)
-        verdict = "nothing wrong" if self.ok else f"{len(self.problems)} problem{'s' * (len(self.problems) != 1)}"
-        head = f"rank {self.rank} of {self.ranks}: " if self.ranks > 1 else ""
-        lines = [f"{head}{verdict}; checked {counts or 'nothing'}"]
-        lines += [f"  {problem}" for problem in self.problems[:_SHOWN]]
-        if len(self.problems) > _SHOWN:
-            lines.append(f"  and {len(self.problems) - _SHOWN} more")
-        lines += [f"  warning: {warning}" for warning in self.warnings[:_SHOWN]]
-        lines += [f"  {note}" for note in self.notes]
-        return "\n".join(lines)
+from .patterns import matches
+from .placements import local_of, read_placements
 
 
 def audit(
@@ -101,13 +52,14 @@ def audit(
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
     allow_mismatch: Sequence[str] = (),
+    adapter: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
     raise_on: str | None = None,
     group: Any = None,
     timeout: float = TIMEOUT_S,
 ) -> AuditReport:
     """Looks for what is wrong with a loaded model: left on meta, on another device, of another dtype than the contract
-    says, different from the checkpoint or from what the constructor makes, untied, un-frozen, or different between
-    ranks that should hold the same.
+    says, different from the checkpoint or from what the constructor makes, deleted, of another kind, tied or untied,
+    un-frozen, different in an optimizer's copy, or different between ranks that should hold the same.
 
         report = lading.audit(model, "path/to/checkpoint")
         print(report)                                       # one line for each thing that is wrong
@@ -118,8 +70,10 @@ def audit(
         checkpoint: to compare with. Without one, values of parameters and persistent buffers are not judged.
         like: the same model built under `lading.skeleton()`, or real as its constructor leaves it. It is the measure
             for buffers that no file holds and for frozen parameters. A model of transformers, and one that was built
-            under `lading.skeleton()`, need none.
+            under `lading.skeleton()`, need none; the former is built from the checkpoint's config.
         device: where everything should be. None: where the parameters are.
+        adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name, as in
+            `lading.materialize`. Without it adapters are not judged.
         dtype, cast, compute_dtype, pins, subtree_dtypes, strict, allow_missing, allow_unexpected, allow_mismatch: what
             the model was to be loaded with, as in `lading.materialize`.
         raise_on: "error" or "warning" raises LadingError, on every rank, if any rank found one; its `report` is the
@@ -141,6 +95,7 @@ def audit(
         allow_missing=allow_missing,
         allow_unexpected=allow_unexpected,
         allow_mismatch=allow_mismatch,
+        adapter=adapter,
     )
     with Agreement.of(group, timeout) as ranks:
         audited = _Audit(parts, options, ranks)
@@ -155,167 +110,107 @@ class _Audit:
 
     def __init__(self, parts: list[nn.Module], options: Options, ranks: Agreement) -> None:
         self.parts, self.options, self.ranks = parts, options, ranks
-        self.problems: list[Problem] = []
-        self.warnings: list[Problem] = []
-        self.notes: list[str] = []
-        self.checked = dict.fromkeys(("with the checkpoint", "with their derivation", "between ranks"), 0)
-        self.entries: list[Entry] = []
-        self.whole: list[Entry] = []  # without what is shared out flattened
-        self.by_name: dict[str, Entry] = {}
-        self.made: dict[str, Made] = {}
-        self.made_ties: list[list[str]] = []
+        self.findings = Findings(ranks.ranks[ranks.rank] if ranks.size > 1 else None)
+        self.subject: Subject
+        self.differing: set[str] = set()  # names whose values are not the checkpoint's
 
     def look(self, location: str | None, twins: list[nn.Module]) -> None:
         """Ranks agree after each step, so that one that fails does not leave the others waiting."""
         wanted: Wanted | None = None
         with agreed(self.ranks, "the model to audit") as step:
-            wanted = self._without_files(location, twins)
-            step.message = {"asks": wanted is not None}
-        if location is not None and all(answer["asks"] for answer in step.answers):
-            assert wanted is not None
-            self.problems += wanted.join(self.ranks)
-            with agreed(self.ranks, "the values", while_alive=True):
-                self._values(wanted, location)
+            self.subject = Subject(self.parts, self.options, self.ranks, self.findings, location, twins)
+            wanted = self._without_files(location)
+            step.message = {"asks": wanted is not None, "absent": sorted(self.subject.absent)}
+        self._absent([set(answer["absent"]) for answer in step.answers])
+        if location is not None:
+            self._with_files(wanted, location, [answer["asks"] for answer in step.answers])
+        self._tied()
         self._replicas()
 
-    def _without_files(self, location: str | None, twins: list[nn.Module]) -> Wanted | None:
+    def report(self) -> AuditReport:
+        return self.findings.report(self.ranks.ranks[self.ranks.rank], self.ranks.size)
+
+    def _without_files(self, location: str | None) -> Wanted | None:
         """All checks that need no value of the checkpoint, and what is to be asked of it, if anything can be."""
-        self._take(twins)
-        self._meta()
+        subject = self.subject
         modules = [module for part in self.parts for module in part.modules()]
-        placements = read_placements(self.whole, self.ranks.ranks, modules)
-        self.problems += placements.problems
-        self._devices(placements)
-        conversion = conversion_of(self.parts, location) if location is not None else self._declared()
-        self.problems += conversion.problems
-        conversion.ties += [tie for tie in self.made_ties if tie not in conversion.ties]
-        self._frozen()
-        self._ties(conversion)
-        self._derived()
+        placements = read_placements(subject.whole, self.ranks.ranks, modules)
+        self.findings.problems += placements.problems
+        if location is not None:
+            conversion = conversion_of(self.parts, location, subject.everything)
+        else:
+            conversion = huggingface.declarations(self.parts, subject.everything) or Conversion()
+        self.findings.problems += conversion.problems
+        conversion.ties += [tie for tie in subject.known.ties if tie not in conversion.ties]
+        look_at(subject, placements, conversion)
+        self._adapter_values()
         if location is None or placements.problems:
             return None
-        dtypes = {name: made.dtype for name, made in self.made.items()}
-        return Wanted.of(self.entries, placements.layout, conversion, dtypes)
+        dtypes = {name: made.dtype for name, made in subject.known.made.items()}
+        judged = [entry for entry in subject.entries if entry.name not in subject.adapters.names]
+        conversion = without_adapters(conversion, subject.adapters.names)
+        return Wanted.of(judged, placements.layout, conversion, dtypes)
 
-    def _take(self, twins: list[nn.Module]) -> None:
-        found = [entry for entry in take_inventory(self.parts) if entry.is_tensor]
-        self.entries = [entry for entry in found if not is_elsewhere(entry.value) and not is_foreign(entry)]
-        self.whole = [entry for entry in self.entries if not is_flat(entry.value)]
-        self.by_name = {entry.name: entry for entry in self.entries}
-        known = constructed(self.parts, self.entries, twins)
-        self.made, self.made_ties = known.made, known.ties
-        self.notes += known.notes
+    def _absent(self, answers: list[set[str]]) -> None:
+        """Stages have parts of a model: what one of them has is not gone."""
+        for name in sorted(set.intersection(*answers)):
+            kind = kind_name(self.subject.absent.get(name, ""))
+            text = f"its constructor makes it a {kind}, and the model has it no more"
+            self.findings.problem("absent", name, text, rule="R6")
 
-    def report(self) -> AuditReport:
-        return AuditReport(
-            tuple(dict.fromkeys(self.problems)),
-            tuple(dict.fromkeys(self.warnings)),
-            tuple(self.notes),
-            self.checked,
-            self.ranks.ranks[self.ranks.rank],
-            self.ranks.size,
-        )
-
-    def _found(self, code: str, entry: Entry, message: str, rule: str, expected: str = "", found: str = "") -> None:
-        rank = self.ranks.ranks[self.ranks.rank] if self.ranks.size > 1 else None
-        problem = Problem(code, message, tensor=entry.name, rank=rank, rule=rule, expected=expected, found=found)
-        (self.warnings if entry.kind == ATTRIBUTE and code != "meta" else self.problems).append(problem)
-
-    # ---- what can be seen without values
-
-    def _meta(self) -> None:
-        for entry in self.entries:
-            if entry.is_meta:
-                self._found("meta", entry, f"a {_kind(entry)} that was never loaded: it is still on meta", "R2")
-
-    def _devices(self, placements: Placements) -> None:
-        real = [entry for entry in self.whole if not entry.is_meta]
-        if not real:
-            return
-        try:
-            device, _ = rank_device(self.options.device, placements, real)
-        except LadingError:
-            counts: dict[torch.device, int] = {}
-            for entry in real:
-                if entry.kind == PARAMETER:
-                    counts[entry.device] = counts.get(entry.device, 0) + entry.value.numel()
-            device = max(counts, key=lambda one: counts[one], default=real[0].device)
-            self.notes.append(f"most of the model is on {device}, which is taken for where it should be")
-        offloaded = {key for unit in placements.units if unit.is_offloaded for key in unit.shard_dims}
-        for entry in real:
-            there = local_of(entry.value).device
-            wanted = torch.device("cpu") if id(entry.value) in offloaded else device
-            if there.type != wanted.type or (wanted.index is not None and there.index != wanted.index):
-                self._found("device", entry, f"a {_kind(entry)} is on the wrong device", "R35", str(wanted), str(there))
-
-    def _frozen(self) -> None:
-        for entry in self.entries:
-            made = self.made.get(entry.name)
-            if made is not None and entry.kind == PARAMETER and entry.requires_grad and not made.requires_grad:
-                self._found(
-                    "unfrozen", entry, "its constructor freezes it, but it is trainable", "R61",
-                    "requires_grad=False", "requires_grad=True",
-                )  # fmt: skip
-
-    def _declared(self) -> Conversion:
-        from . import huggingface
-
-        return huggingface.declarations(self.parts) or Conversion()
-
-    def _ties(self, conversion: Conversion) -> None:
-        for tie in conversion.ties:
-            members = [self.by_name[name] for name in tie if name in self.by_name]
-            self._one_tensor(members)
-
-    def _one_tensor(self, members: list[Entry]) -> None:
-        for other in members[1:]:
-            first = members[0]
-            if first.value is other.value or (first.tie_class is not None and first.tie_class == other.tie_class):
-                continue
-            self._found("untied", other, f"it should be one tensor with {first.name}, and is another", "R49")
+    def _tied(self) -> None:
+        """Tensors that the constructor makes apart, and that are one."""
+        for names in tied_apart(self.subject.entries, self.subject.known.made):
+            wrong = [name for name in names if name in self.differing] or names[1:]
+            first = next((name for name in names if name not in wrong), names[0])
+            for name in wrong:
+                text = f"it is one tensor with {first}, and should be one of its own"
+                self.findings.problem("tied", name, text, rule="R49")
 
     # ---- values
 
-    def _derived(self) -> None:
-        for entry in self.whole:
-            made = self.made.get(entry.name)
-            if entry.kind not in (NON_PERSISTENT, ATTRIBUTE) or entry.is_meta or entry.view_of is not None:
+    def _adapter_values(self) -> None:
+        requested = None if self.options.dtype == "auto" else torch_dtype(self.options.dtype)
+        for name, value in self.subject.adapters.values.items():
+            entry = self.subject.by_name.get(name)
+            if entry is None or not self.subject.has_value(entry):
                 continue
-            if entry.kind == ATTRIBUTE and entry.tie_class is not None:
+            dtypes = adapter_dtypes(value, requested)
+            value = value.to(entry.dtype if entry.dtype in dtypes else dtypes[0])
+            part = value if is_flat(entry.value) else part_like(value, entry.value)
+            if part is None:
+                self.findings.problem("not_judged", name, "it is shared out in a way that is not known")
                 continue
-            if made is None or not made.values:
-                if entry.kind == NON_PERSISTENT:
-                    self.notes.append(f"{entry.name} was not judged: nothing says what its constructor makes")
-                continue
-            self._compare_derived(entry, made)
+            for there, wanted, where in self._pairs(entry, part):
+                self._compare(entry, wanted, there, where, "the adapter's file")
 
-    def _compare_derived(self, entry: Entry, made: Made) -> None:
-        found: Difference | None = None
-        for value in made.values:
-            try:
-                wanted = part_like(value().cpu(), entry.value)
-            except SkeletonError as error:
-                self.notes.append(f"{entry.name} was not judged: {error.reason}")
-                return
-            if wanted is None:
-                self.notes.append(f"{entry.name} was not judged: it is shared out in a way that is not known")
-                return
-            found = difference(wanted, local_of(entry.value), _where(entry))
-            if found is None:
-                break
-        self.checked["with their derivation"] += 1
-        if found is not None:
-            rule = "R29" if found.code == "dtype" else "R6"
-            text = f"a {_kind(entry)} is not what its constructor makes: {found.message}"
-            self._found(found.code, entry, text, rule, found.expected, found.found)
+    def _with_files(self, wanted: Wanted | None, location: str, asks: list[bool]) -> None:
+        if not all(asks):
+            ranks = ", ".join(str(self.ranks.ranks[place]) for place, one in enumerate(asks) if not one)
+            text = f"no tensor was compared with the checkpoint: how rank {ranks} holds its own is not known"
+            self.findings.problem("not_judged", None, text)
+            return
+        assert wanted is not None
+        try:
+            self.findings.problems += wanted.join(self.ranks)
+        except LadingError as error:
+            if error.code != "layout":  # the same on all ranks
+                raise
+            self.findings.problems += error.problems
+            return
+        with agreed(self.ranks, "the values", while_alive=True):
+            self._values(wanted, location)
 
     def _values(self, wanted: Wanted, location: str) -> None:
-        expected = Expected(wanted, self.options, location, self.ranks)
-        self.problems += expected.problems
+        expected = Expected(wanted, self.options, location, self.ranks, self.findings.problems)
         for names, value in expected.values():
             for name in names:
-                entry = self.by_name.get(name)
-                if entry is None or entry.is_meta or name in wanted.misplaced:
+                entry = self.subject.by_name.get(name)
+                if entry is None or not self.subject.has_value(entry) or name in wanted.misplaced:
+                    continue
+                changed = self.subject.adapters.altered.get(name)
+                if changed is not None:
+                    self._altered(entry, value, changed)
                     continue
                 for there, part, where in self._pairs(entry, value):
                     self._compare(entry, part, there, where)
@@ -323,54 +218,67 @@ class _Audit:
     def _pairs(self, entry: Entry, value: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
         """What this rank holds of a tensor, what it should hold, and what their indices count in."""
         if not is_flat(entry.value):
-            yield local_of(entry.value), value, _where(entry)
+            yield self.subject.held(entry), value, where_in(entry)
             return
         reason = why_not_judged(entry.value)
         if reason:
-            self.notes.append(f"{entry.name} was not judged: {reason}")
+            self._not_judged(entry.name, reason)
             return
         for part in flat_parts(entry.value, self.ranks.ranks[self.ranks.rank]):
             yield (part.memory, part.of(value), f" of this rank's part, which begins at {part.begin} of the flattened")
 
-    def _compare(self, entry: Entry, wanted: torch.Tensor, there: torch.Tensor, where: str) -> None:
-        self.checked["with the checkpoint"] += 1
+    def _altered(self, entry: Entry, value: torch.Tensor, changed: Altered) -> None:
+        """A base weight that PEFT has written."""
+        if changed.expected is None:
+            if not changed.is_right_unchanged or difference(value, self.subject.held(entry)) is not None:
+                self._not_judged(entry.name, changed.why, changed.remedy, changed.code)
+            return
+        try:
+            wanted = changed.expected(value)
+        except Exception as error:  # noqa: BLE001 - PEFT's own code, on a copy of the layer
+            self._not_judged(entry.name, f"{changed.why} ({type(error).__name__}: {error})", changed.remedy)
+            return
+        if is_near(wanted, self.subject.held(entry)):
+            self.findings.checked["with the checkpoint"] += 1
+        else:
+            self._compare(entry, wanted, self.subject.held(entry), where_in(entry), "what PEFT makes of the checkpoint")
+
+    def _not_judged(self, name: str, reason: str, remedy: str = "", code: str = "not_judged") -> None:
+        if any(matches(pattern, name) for pattern in self.options.allow_mismatch):
+            self.findings.notes.append(f"{name} was not judged: {reason}")
+        else:
+            self.findings.not_judged(name, reason, remedy, code)
+
+    def _compare(
+        self, entry: Entry, wanted: torch.Tensor, there: torch.Tensor, where: str, source: str = "the checkpoint"
+    ) -> None:
+        self.findings.checked["with the checkpoint"] += 1
         if there.numel() == 0 and wanted.numel() == 0:
             return
         found = difference(wanted, there, where)
         if found is not None:
+            self.differing.add(entry.name)
             rule = {"dtype": "R23", "rounded": "R24", "shape": "R54"}.get(found.code, "R1")
-            text = f"a {_kind(entry)} differs from the checkpoint: {found.message}"
-            self._found(found.code, entry, text, rule, found.expected, found.found)
+            text = f"a {kind_name(entry.kind)} differs from {source}: {found.message}"
+            self.findings.of(entry, found.code, text, rule=rule, expected=found.expected, found=found.found)
 
     def _replicas(self) -> None:
         """Parts that are replicas must have the same bits (R17). A digest of each goes over the store."""
         if self.ranks.size == 1:
             return
-        real = [entry for entry in self.whole if not entry.is_meta]
+        real = [entry for entry in self.subject.whole if not entry.is_meta]
         mine = {f"{entry.name}\0{place_of(entry.value)}": digest(local_of(entry.value)) for entry in real}
         answers = self.ranks.documents("replicas", json.dumps(mine, sort_keys=True))
         first: dict[str, tuple[int, str]] = {}
         for rank, text in zip(self.ranks.ranks, answers, strict=True):
             for key, bits in json.loads(text).items():
                 other, known = first.setdefault(key, (rank, bits))
-                self.checked["between ranks"] += key in mine and other != rank
+                self.findings.checked["between ranks"] += key in mine and other != rank
                 if known != bits:
-                    name = key.partition("\0")[0]
                     message = f"ranks {other} and {rank} hold copies of it that differ"
-                    self.problems.append(Problem("replicas", message, tensor=name, rule="R17"))
-
-
-def _kind(entry: Entry) -> str:
-    return {
-        PARAMETER: "parameter",
-        BUFFER: "persistent buffer",
-        NON_PERSISTENT: "non-persistent buffer",
-        ATTRIBUTE: "plain tensor attribute",
-    }.get(entry.kind, entry.kind)
-
-
-def _where(entry: Entry) -> str:
-    return " of this rank's part" if tuple(local_of(entry.value).shape) != entry.shape else ""
+                    self.findings.problems.append(
+                        Problem("replicas", message, tensor=key.partition("\0")[0], rule="R17")
+                    )
 
 
 def _raise(report: AuditReport, raise_on: str | None, ranks: Agreement) -> None:

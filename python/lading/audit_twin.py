@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from . import huggingface
+from .audit_rope import rope_of_forward
 from .huggingface_view import Library, View, original_class
 from .inventory import ATTRIBUTE, BUFFER, EXTRA_STATE, NON_PERSISTENT, PARAMETER, Entry, take_inventory
 from .recording import snapshot_of
@@ -23,40 +24,53 @@ from .replay import Seeds, is_random, value_of
 
 @dataclasses.dataclass
 class Made:
-    """One tensor as the constructor left it. `values` gives what it may be: under one default dtype or another."""
+    """One tensor as the constructor left it. `values` gives what it may be: under one default dtype or another.
+    `identity` is the same for names of one tensor; None: it does not count, since ties that are made later are meant.
+    """
 
     requires_grad: bool
     dtype: torch.dtype
     values: list[Callable[[], torch.Tensor]]
+    kind: str = ""
+    identity: Any = None
 
 
 @dataclasses.dataclass
 class Constructed:
-    """What is known of a model's tensors, by name; names that were one tensor; notes about what is not known."""
+    """What is known of a model's tensors, by name; names that were one tensor; notes about what is not known. `config`
+    is that of the twin, once its constructor has run."""
 
     made: dict[str, Made]
     ties: list[list[str]]
     notes: list[str]
+    config: Any = None
 
 
-def constructed(parts: Sequence[nn.Module], entries: Sequence[Entry], like: Sequence[nn.Module]) -> Constructed:
-    """As the twin has it, or else the record."""
-    twins, notes = ([list(like)], []) if like else _twins(parts, entries)
+def constructed(
+    parts: Sequence[nn.Module], entries: Sequence[Entry], like: Sequence[nn.Module], config: Any = None
+) -> Constructed:
+    """As the twin has it, or else the record. A twin is built from `config`, or from the model's own."""
+    twins, notes = ([list(like)], []) if like else _twins(parts, entries, config)
     made: dict[str, Made] = {}
     classes: dict[Any, list[str]] = {}
+    held = {entry.name: entry for entry in entries}
     for number, twin in enumerate(twins):
-        for name, entry in _by_name(twin, parts).items():
-            known = made.setdefault(name, Made(entry.requires_grad, entry.dtype, []))
+        for name, entry in _by_name(twin, parts, entries).items():
+            identity = ("twin", entry.name if entry.tie_class is None else entry.tie_class)
+            known = made.setdefault(name, Made(entry.requires_grad, entry.dtype, [], entry.kind, identity))
             if entry.kind in (NON_PERSISTENT, ATTRIBUTE) and not entry.problem and not entry.is_random():
                 known.values.append(_value_of_entry(entry))
+                known.values += rope_of_forward(entry, held.get(name))
             if number == 0 and entry.kind in (PARAMETER, BUFFER) and entry.tie_class is not None:
-                classes.setdefault(("twin", entry.tie_class), []).append(name)
+                classes.setdefault(identity, []).append(name)
     for entry in entries:
         if entry.name not in made and entry.is_tensor and (found := _recorded(entry)) is not None:
             made[entry.name] = found[0]
             if entry.kind in (PARAMETER, BUFFER):
                 classes.setdefault(found[1], []).append(entry.name)
-    return Constructed(made, sorted(sorted(names) for names in classes.values() if len(names) > 1), notes)
+    ties = sorted(sorted(names) for names in classes.values() if len(names) > 1)
+    own_config = getattr(twins[0][0], "config", None) if twins and not like else None
+    return Constructed(made, ties, notes, own_config)
 
 
 def _value_of_entry(entry: Entry) -> Callable[[], torch.Tensor]:
@@ -73,28 +87,33 @@ def _recorded(entry: Entry) -> tuple[Made, Any] | None:
     if operand.version is not None and not is_random(operand.version) and tuple(operand.size) == entry.shape:
         values.append(lambda: value_of(operand, Seeds(0, entry.name)))
     identity = ("record", operand.cell, operand.size, operand.stride, operand.offset, operand.dtype)
-    return Made(snapshot.requires_grad, operand.dtype, values), identity
+    return Made(snapshot.requires_grad, operand.dtype, values, snapshot.kind), identity
 
 
-def _by_name(twin: Sequence[nn.Module], parts: Sequence[nn.Module]) -> dict[str, Entry]:
+def _by_name(
+    twin: Sequence[nn.Module], parts: Sequence[nn.Module], entries: Sequence[Entry]
+) -> dict[str, Entry]:
     """The twin's entries by the names that they have in the model, which may be wrapped by PEFT."""
-    entries = {entry.name: entry for entry in take_inventory(list(twin)) if entry.is_tensor}
+    made = {entry.name: entry for entry in take_inventory(list(twin)) if entry.is_tensor}
     library = Library.find()
-    view = View.of(parts, library) if library is not None else None
+    view = View.of(parts, library, entries) if library is not None else None
     if view is None:
-        return entries
-    return {name: entry for plain, entry in entries.items() for name in view.names.get(plain, [plain])}
+        return made
+    return {name: entry for plain, entry in made.items() for name in view.names.get(plain, [plain])}
 
 
-def _twins(parts: Sequence[nn.Module], entries: Sequence[Entry]) -> tuple[list[list[nn.Module]], list[str]]:
+def _twins(
+    parts: Sequence[nn.Module], entries: Sequence[Entry], config: Any
+) -> tuple[list[list[nn.Module]], list[str]]:
     library = Library.find()
-    view = View.of(parts, library) if library is not None else None
+    view = View.of(parts, library, entries) if library is not None else None
     if view is None:
         return [], []
     twins: list[list[nn.Module]] = []
     for dtype in dict.fromkeys((_main_dtype(entries), torch.float32)):
         try:
-            twins.append([huggingface.build(original_class(view.model), view.config, dtype, cast="exact")])
+            own = view.config if config is None else config
+            twins.append([huggingface.build(original_class(view.model), own, dtype, cast="exact")])
         except Exception as error:  # a constructor that wants more than its config
             return [], [f"{original_class(view.model).__name__} could not be built from its config: {error}"]
     return twins, []

@@ -77,14 +77,17 @@ class Wanted:
 
 
 class Expected:
-    """The plan of a model's parameters and persistent buffers. `problems` is what the checkpoint itself lacks."""
+    """The plan of a model's parameters and persistent buffers. `problems` gets what the checkpoint itself lacks, and
+    what cannot be read of it; the other tensors are read all the same."""
 
-    def __init__(self, wanted: Wanted, options: Options, location: str, ranks: Agreement) -> None:
+    def __init__(
+        self, wanted: Wanted, options: Options, location: str, ranks: Agreement, problems: list[Problem]
+    ) -> None:
         self._conversion, self._options, self._location, self._ranks = (wanted.conversion, options, location, ranks)
         self._skeleton = wanted.skeleton
         self._is_strict = options.strict and not wanted.left_out  # whose keys would be unexpected
         self._layout = wanted.layout.document(["cpu"] * ranks.size)
-        self.problems: list[Problem] = []
+        self._problems = problems
         self._plan = self._planned()
 
     def values(self) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
@@ -110,25 +113,26 @@ class Expected:
             return _engine.plan(request)
         except LadingError as error:
             told = {problem.tensor for problem in self._conversion.problems}
-            self.problems = [problem for problem in error.problems if problem.tensor not in told]
+            self._problems += [problem for problem in error.problems if problem.tensor not in told]
             if error.stage == "checkpoint":
                 return None
             bad = set(error.tensors)
-        for _ in range(3):
+        while True:
             rest = _without(self._skeleton, bad)
             if not rest["tensors"]:
                 return None
             try:
                 return _engine.plan(self._request(rest, strict=False, is_part=True))
             except LadingError as error:
+                self._problems += [one for one in error.problems if one not in self._problems]
                 if not set(error.tensors) - bad:
-                    self.problems += [one for one in error.problems if one not in self.problems]
                     return None
                 bad |= set(error.tensors)
-        return None
 
-    def _request(self, skeleton: dict[str, Any], *, strict: bool, is_part: bool = False) -> dict[str, Any]:
-        policy = self._options.policy(self._conversion)
+    def _request(
+        self, skeleton: dict[str, Any], *, strict: bool, is_part: bool = False, ties: str = "keep"
+    ) -> dict[str, Any]:
+        policy = self._options.policy(self._conversion) | {"ties": ties}
         policy["unexpected"] = "strict" if strict else "report"
         names = {tensor["name"] for tensor in skeleton["tensors"]}
         rules = [rule for rule in self._layout["rules"] if rule["pattern"] in names]
@@ -150,14 +154,29 @@ class Expected:
         }
 
     def _loaded(self, batch: list[Any]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+        """What cannot be loaded is told by name, and left out. Where the keys of a tie differ, each member is read from
+        its own: the model is compared with both."""
         names = {name for one in batch for name in (one.name, *one.aliases)}
         everything = {tensor["name"] for tensor in self._skeleton["tensors"]}
-        part = _without(self._skeleton, everything - names)
-        plan = _engine.plan(self._request(part, strict=False, is_part=True))
-        memories = [torch.empty(one.local_shape, dtype=torch_dtype(one.dtype)) for one in plan.destinations]
-        plan.load([(memory.data_ptr(), memory.numel() * memory.element_size()) for memory in memories])
-        for one, memory in zip(plan.destinations, memories, strict=True):
-            yield (one.name, *one.aliases), memory
+        ties = "keep"
+        while names:
+            part = _without(self._skeleton, everything - names)
+            try:
+                plan = _engine.plan(self._request(part, strict=False, is_part=True, ties=ties))
+                memories = [torch.empty(one.local_shape, dtype=torch_dtype(one.dtype)) for one in plan.destinations]
+                plan.load([(memory.data_ptr(), memory.numel() * memory.element_size()) for memory in memories])
+            except LadingError as error:
+                if error.code == "values_differ" and ties == "keep":
+                    ties = "untie"
+                    continue
+                self._problems += error.problems
+                if not names & set(error.tensors):
+                    return
+                names -= set(error.tensors)
+                continue
+            for one, memory in zip(plan.destinations, memories, strict=True):
+                yield (one.name, *one.aliases), memory
+            return
 
 
 def _skeleton(entries: Sequence[Entry], conversion: Conversion, dtypes: dict[str, torch.dtype]) -> dict[str, Any]:
@@ -195,7 +214,21 @@ def _has(names: set[str], prefix: str) -> bool:
     return any(name == prefix or name.startswith(f"{prefix}.") for name in names)
 
 
+def without_adapters(conversion: Conversion, adapters: set[str]) -> Conversion:
+    """Adapters and trained copies of modules are not the base checkpoint's: no rule of its keys is for them."""
+    if conversion.mapping is None or not adapters:
+        return conversion
+    rules = [rule for rule in conversion.mapping["rules"] if _plain(rule.get("to", "")) not in adapters]
+    mapping = conversion.mapping | {"rules": rules} if rules else None
+    allowed = [name for name in conversion.allow_missing if name not in adapters]
+    return dataclasses.replace(conversion, mapping=mapping, allow_missing=allowed)
+
+
+def _plain(name: str) -> str:
+    return name.replace("{{", "{").replace("}}", "}")
+
+
 def _concerns(rule: dict[str, Any], names: set[str]) -> bool:
     if rule["kind"] == "build":
-        return rule["to"].replace("{{", "{").replace("}}", "}") in names
+        return _plain(rule["to"]) in names
     return rule["kind"] != "rename" or rule["to"] in names

@@ -88,10 +88,12 @@ def describe(
     )
 
 
-def declarations(model: nn.Module | Sequence[nn.Module]) -> Conversion | None:
+def declarations(
+    model: nn.Module | Sequence[nn.Module], entries: Sequence[Entry] | None = None
+) -> Conversion | None:
     """What the model alone declares, without a checkpoint: pins and ties."""
     library = Library.find()
-    view = View.of(parts_of(model), library) if library is not None else None
+    view = View.of(parts_of(model), library, entries) if library is not None else None
     if library is None or view is None:
         return None
     return Conversion(pins=_pins(view, library), ties=_ties(view))

@@ -135,29 +135,40 @@ def parts_of(model: Any) -> list[nn.Module]:
     return parts
 
 
-def take_inventory(model: nn.Module | Sequence[nn.Module]) -> list[Entry]:
+def take_inventory(
+    model: nn.Module | Sequence[nn.Module], problems: list[SkeletonError] | None = None
+) -> list[Entry]:
     """Every tensor of a model, or of its parts, sorted by name.
 
-    for entry in lading.take_inventory(model):
-        print(entry.name, entry.kind, entry.shape)
+        for entry in lading.take_inventory(model):
+            print(entry.name, entry.kind, entry.shape)
+
+    A tensor that cannot be listed raises SkeletonError; with a list `problems` it is left out, and the error added.
     """
     entries: dict[str, Entry] = {}
     for part in parts_of(model):
         for entry in _entries(part):
             known = entries.setdefault(entry.name, entry)
             if known is not entry and known.value is not entry.value:
-                raise SkeletonError(
-                    "duplicate_name", "two different tensors of the model have this name", tensor=entry.name
-                )
-    found = [entries[name] for name in sorted(entries)]
+                text = "two different tensors of the model have this name"
+                _tell(SkeletonError("duplicate_name", text, tensor=entry.name), problems)
+    lazy = [name for name, entry in sorted(entries.items()) if entry.is_tensor and nn.parameter.is_lazy(entry.value)]
+    for name in lazy:
+        text = "its shape is not known before the first forward pass"
+        _tell(SkeletonError("lazy", text, tensor=name), problems)
+    found = [entries[name] for name in sorted(set(entries) - set(lazy))]
     for entry in found:
-        if entry.is_tensor and nn.parameter.is_lazy(entry.value):
-            raise SkeletonError("lazy", "its shape is not known before the first forward pass", tensor=entry.name)
         _find_record(entry)
     _share_records(found)
     _tie(found)
     _share_random_ops(found)
     return found
+
+
+def _tell(error: SkeletonError, problems: list[SkeletonError] | None) -> None:
+    if problems is None:
+        raise error
+    problems.append(error)
 
 
 def canonical_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:

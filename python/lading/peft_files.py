@@ -25,11 +25,12 @@ from .inventory import BUFFER, PARAMETER, Entry
 
 
 def adapter_values(
-    models: Sequence[nn.Module], adapter: Any, entries: Sequence[Entry]
+    models: Sequence[nn.Module], adapter: Any, entries: Sequence[Entry], told: list[Problem] | None = None
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """The tensors of adapter files by the model's names, and notes for the report.
 
-    `models` are those of PEFT in the model; `adapter` is a path, or paths by the names of adapters.
+    `models` are those of PEFT in the model; `adapter` is a path, or paths by the names of adapters. Where model and file
+    do not go together is raised, or added to `told`.
     """
     if not models:
         raise _refused(None, "adapter= was passed, but the model is not a PeftModel")
@@ -50,8 +51,10 @@ def adapter_values(
         values |= found
         problems += more
         notes.append(f"adapter {name}: {len(found)} tensors from {os.fspath(path)}")
-    if problems:
+    if problems and told is None:
         raise LadingError(problems, stage="checkpoint", exit_code=3)
+    if told is not None:
+        told += problems
     return values, notes
 
 

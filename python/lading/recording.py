@@ -200,10 +200,17 @@ class Cell:
 class Snapshot:
     """A parameter or buffer at the end of its recording: what the constructor made, whatever came afterwards."""
 
-    __slots__ = ("operand", "requires_grad")
+    __slots__ = ("kind", "operand", "requires_grad")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.operand, self.requires_grad = operand_of(tensor), tensor.requires_grad
+    def __init__(self, tensor: torch.Tensor, kind: str) -> None:
+        self.kind, self.operand, self.requires_grad = kind, operand_of(tensor), tensor.requires_grad
+
+
+def _kind(module: torch.nn.Module, name: str) -> str:
+    """In the inventory's words."""
+    if name in module._parameters:
+        return "parameter"
+    return "non_persistent_buffer" if name in module._non_persistent_buffers_set else "buffer"
 
 
 class Recording:
@@ -231,7 +238,7 @@ class Recording:
             held = {}
             for name, tensor in itertools.chain(module._parameters.items(), module._buffers.items()):
                 if tensor is not None and not torch.nn.parameter.is_lazy(tensor) and cell_of(tensor) is not None:
-                    held[name] = Snapshot(tensor)
+                    held[name] = Snapshot(tensor, _kind(module, name))
             if held:
                 _snapshots[module] = held
 
@@ -358,3 +365,8 @@ def recording_of(tensor: torch.Tensor) -> Recording | None:
 def snapshot_of(module: torch.nn.Module, name: str) -> Snapshot | None:
     """What `module.<name>` was when its recording ended, whatever stands there now."""
     return _snapshots.get(module, {}).get(name)
+
+
+def snapshots_of(module: torch.nn.Module) -> dict[str, Snapshot]:
+    """What a module held when its recording ended, by name."""
+    return dict(_snapshots.get(module, {}))

@@ -1,0 +1,135 @@
+"""PEFT in an audit: adapters against their files, and base weights that PEFT has changed.
+
+No base checkpoint has adapters, nor trained copies of modules (`modules_to_save`): the adapter's files have them. Three
+things of PEFT write base weights: merging, PiSSA and OLoRA, which take the initial adapter away from the weight, and
+initialisers that cannot be repeated (CorDA, LoftQ, fast PiSSA). The first and the last cannot be judged by a file; the
+second is computed again, by PEFT's own code.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import peft
+from .audit_parts import is_flat
+from .errors import Problem
+from .inventory import Entry
+from .placements import is_dtensor
+from .peft_files import adapter_values
+
+_PARTS_IN = 1e-4  # of the largest element: other processors compute a singular value decomposition otherwise
+
+
+@dataclasses.dataclass
+class Altered:
+    """A base weight that is not the file's. `why`: it cannot be judged; otherwise `expected` makes it of the file's."""
+
+    why: str = ""
+    remedy: str = ""
+    code: str = "not_judged"
+    is_right_unchanged: bool = False
+    expected: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+
+@dataclasses.dataclass
+class AdapterFacts:
+    """`names` are tensors of adapters, `values` those of them that adapter files have, whole."""
+
+    names: set[str] = dataclasses.field(default_factory=set)
+    values: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    altered: dict[str, Altered] = dataclasses.field(default_factory=dict)
+    plain_modules: dict[str, str] = dataclasses.field(default_factory=dict)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def adapter_facts(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter: Any) -> AdapterFacts:
+    """Of a model that PEFT may have wrapped; `adapter` as in `lading.materialize`."""
+    wrapped = peft.unwrapped(parts, entries)
+    found = AdapterFacts()
+    if adapter is not None:
+        models = wrapped.models if wrapped is not None else []
+        found.values, found.notes = adapter_values(models, adapter, entries, found.problems)
+    if wrapped is None:
+        return found
+    found.names, found.plain_modules = set(wrapped.adapters), wrapped.plain_modules
+    files = {problem.tensor for problem in found.problems}
+    unjudged = [
+        entry.name
+        for entry in entries
+        if entry.name in found.names and entry.is_tensor and entry.name not in {*found.values, *files}
+    ]
+    if unjudged:
+        count = f"{len(unjudged)} adapter tensor{'s were' if len(unjudged) > 1 else ' was'} not judged"
+        reason = "no adapter file has them" if adapter is not None else "pass adapter= to judge them"
+        found.notes.append(f"{count} ({', '.join(unjudged[:3])}{', …' * (len(unjudged) > 3)}): {reason}")
+    configs = {name: config for model in wrapped.models for name, config in model.peft_config.items()}  # type: ignore[union-attr, operator]
+    by_place = {(id(entry.module), entry.attribute): entry for entry in entries}
+    for layer in wrapped.layers:
+        _find_altered(layer, configs, by_place, found.altered)
+    return found
+
+
+def _find_altered(
+    layer: nn.Module, configs: dict[str, Any], by_place: dict[tuple[int, str], Entry], altered: dict[str, Altered]
+) -> None:
+    base = layer.get_base_layer() if hasattr(layer, "get_base_layer") else None
+    entry = by_place.get((id(base), "weight"))
+    if entry is None:
+        return
+    merged = list(getattr(layer, "merged_adapters", None) or ())
+    initialised = {name: _initialiser(layer, name, configs.get(name)) for name in getattr(layer, "lora_A", {})}
+    initialised = {name: word for name, word in initialised.items() if word}
+    if merged:
+        why = f"PEFT has merged the adapter{'s' * (len(merged) > 1)} {', '.join(merged)} into it"
+        altered[entry.name] = Altered(why, "Call unmerge_adapter() before the audit.", code="merged")
+    elif initialised:
+        altered[entry.name] = _of_initialisers(layer, initialised, entry)
+
+
+def _initialiser(layer: Any, adapter: str, config: Any) -> str:
+    """The word of an initialiser that writes the base weight, or ""."""
+    word = getattr(config, "init_lora_weights", None)
+    word = word.lower() if isinstance(word, str) else ""
+    return word if word.startswith(("pissa", "corda")) or word in ("olora", "loftq", "lora_ga") else ""
+
+
+def _of_initialisers(layer: Any, words: dict[str, str], entry: Entry) -> Altered:
+    ((adapter, word), *more) = words.items()
+    why = f"the initialiser of its adapter ({', '.join(words.values())}) has changed it"
+    remedy = "Pass allow_mismatch= with its name if that is meant."
+    is_whole = not is_dtensor(entry.value) and not is_flat(entry.value)
+    if more or word not in ("pissa", "olora") or not is_whole:
+        return Altered(why, remedy, is_right_unchanged=set(words.values()) == {"lora_ga"})
+
+    def expected(value: torch.Tensor) -> torch.Tensor:
+        clone = copy.deepcopy(layer).cpu()
+        weight = clone.get_base_layer().weight
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            weight.data = value.clone()
+            clone.pissa_init(adapter, word) if word == "pissa" else clone.olora_init(adapter)
+        return clone.get_base_layer().weight.detach()
+
+    return Altered(why, remedy, expected=expected)
+
+
+def is_near(wanted: torch.Tensor, there: torch.Tensor) -> bool:
+    """Of what was computed: within what processors differ by."""
+    if wanted.shape != there.shape or wanted.dtype != there.dtype:
+        return False
+    one, other = wanted.double(), there.detach().cpu().double()
+    allowed = max(_PARTS_IN, 4 * torch.finfo(wanted.dtype).eps) * float(one.abs().max()) if one.numel() else 0.0
+    return bool((one - other).abs().max() <= allowed) if one.numel() else True
+
+
+def adapter_dtypes(value: torch.Tensor, requested: torch.dtype | None) -> list[torch.dtype]:
+    """The dtypes that an adapter may have: the file's, the requested one, and F32, to which PEFT widens."""
+    wide = [torch.float32] if value.is_floating_point() and value.dtype.itemsize < 4 else []
+    asked = [requested] if requested is not None and value.is_floating_point() else []
+    return list(dict.fromkeys([value.dtype, *wide, *asked]))
