@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from .own_numbers import own_random_numbers
+
 
 class Computed:
     """`function` gets copies of the loaded tensors named `inputs`, whole and in this order, and gives the value, whole.
@@ -28,5 +30,5 @@ class Computed:
         self.function, self.inputs = function, inputs
 
     def value(self, loaded: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        with torch.no_grad():
+        with own_random_numbers(), torch.no_grad():
             return self.function(*(loaded[name].detach().clone() for name in self.inputs))

@@ -5,15 +5,12 @@ For a tensor that needs one, in this order: `external` (the user's word), the us
 recorded, and for a model that came on meta from elsewhere its own initialiser: transformers' `_init_weights`, or
 `reset_parameters` and `init_weights` of the module. An initialiser never runs on the model itself. It gets a
 stand-in of the module, in which every parameter is on meta and only the tensors that are asked for are real; they
-are filled with two patterns in turn, and what comes out different was not written. The process's random numbers are
-put back as they were.
+are filled with two patterns in turn, and what comes out different was not written. Random numbers that it or a recipe
+draws are not the process's (own_numbers.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +23,7 @@ from .errors import LadingError, Problem
 from .fsdp1 import FlatMember, flat_members
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, canonical_modules, take_inventory
 from .inventory_json import dtype_name
+from .own_numbers import OnCpu, own_random_numbers
 from .patterns import matches
 from .placements import is_dtensor
 
@@ -146,7 +144,7 @@ class HostValues:
         if isinstance(function, Computed):
             return function.value(self._loaded)
         entry = self._entries[name]
-        with _random_numbers_kept(), torch.no_grad(), torch.device("cpu"):
+        with own_random_numbers(), torch.no_grad(), OnCpu():
             return function(entry.module, entry.attribute)
 
     def _from_initialiser(self, name: str) -> torch.Tensor | None:
@@ -235,9 +233,7 @@ def _run_twice(
         stand_in = _StandIn(wanted, pattern, flat)
         clone = stand_in.of(module)
         try:
-            with _random_numbers_kept(), torch.no_grad(), torch.device("cpu"):
-                torch.manual_seed(pattern)
-                random.seed(pattern)
+            with own_random_numbers(seed=pattern), torch.no_grad(), OnCpu():
                 run(clone)
         except Exception:  # it needs more than these tensors: then it is no source of their values
             return {}
@@ -312,17 +308,3 @@ class _StandIn:
         if value is None or value.is_meta or is_dtensor(value):
             return None if value is None else torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
         return value.detach().cpu().clone()
-
-
-@contextlib.contextmanager
-def _random_numbers_kept() -> Iterator[None]:
-    numpy = sys.modules.get("numpy")
-    python_state, torch_state = random.getstate(), torch.random.get_rng_state()
-    numpy_state = numpy.random.get_state() if numpy is not None else None
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        torch.random.set_rng_state(torch_state)
-        if numpy is not None and numpy_state is not None:
-            numpy.random.set_state(numpy_state)

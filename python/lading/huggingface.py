@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from .huggingface_trace import NotMoving, Trace
 from .huggingface_view import Library, View, original_class, original_classes
 from .inventory import NON_PERSISTENT, Entry, parts_of
 from .inventory_json import dtype_name, skeleton_json
+from .while_used import WhileUsed
 from .zero3 import transformers_without_zero3
 
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
@@ -441,16 +444,39 @@ def build(cls: type[nn.Module], config: Any, dtype: Any = "auto", cast: str = "p
     return model
 
 
+_of_thread = threading.local()
+
+
 @contextlib.contextmanager
 def _initialised_later() -> Iterator[None]:
+    """On this thread, constructors of transformers leave `initialize_weights` to the caller."""
+    _of_thread.initialises_later = True
+    try:
+        with _initialisation_replaced:
+            yield
+    finally:
+        _of_thread.initialises_later = False
+
+
+def _replace_initialisation() -> Callable[[], None]:
     from transformers import PreTrainedModel
 
     real = PreTrainedModel.initialize_weights
-    PreTrainedModel.initialize_weights = lambda self: None
-    try:
-        yield
-    finally:
+
+    @functools.wraps(real)
+    def initialize_weights(self: Any) -> None:
+        if not getattr(_of_thread, "initialises_later", False):
+            real(self)
+
+    PreTrainedModel.initialize_weights = initialize_weights
+
+    def undo() -> None:
         PreTrainedModel.initialize_weights = real
+
+    return undo
+
+
+_initialisation_replaced = WhileUsed(_replace_initialisation)
 
 
 def build_skeleton(location: str, *, cls: type[nn.Module] | None = None, trust_remote_code: bool = False) -> Any:

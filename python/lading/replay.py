@@ -4,7 +4,8 @@ The slice of a version is every op that it depends on. It runs in the order of s
 that each op finds the storages as they were (recording.py says why). A storage is dropped after the last op that
 reads it.
 
-Random ops never touch the process's generator: each has one of its own, seeded from (seed, name, ordinal). Memory
+Each random op has a generator of its own, seeded from (seed, name, ordinal), and each op runs under the default dtype
+that it was recorded under. Neither is set for the process (one_op.py), so other threads may load, draw and build. Memory
 that nobody wrote is filled with a pattern; where there is such memory the slice runs twice, with two patterns, and if
 the results differ the value was never defined, which is an error and not a value."""
 
@@ -12,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten
 
 from .bits import same_bits
+from .one_op import run_op
 from .recording import (
     CAPTURE_BYTES,
     Captured,
@@ -92,7 +93,7 @@ def value_of(target: Operand, seeds: Seeds) -> torch.Tensor:
     if ops[-1] is target.version.op and ops[-1].kind == "blank":
         raise _unwritten(ops[-1])
     blanks = [op for op in ops if op.kind == "blank"]
-    with _quiet():
+    with unrecorded():
         first = _run(ops, target, seeds, _PATTERNS[0])
         if blanks and not same_bits(first, _run(ops, target, seeds, _PATTERNS[1])):
             raise _unwritten(blanks[-1])
@@ -124,18 +125,6 @@ def _unwritten(op: Op) -> SkeletonError:
     )
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No mode, no gradient, and the default dtype as it was afterwards."""
-    before = torch.get_default_dtype()
-    with unrecorded():
-        try:
-            yield
-        finally:
-            if torch.get_default_dtype() != before:
-                torch.set_default_dtype(before)
-
-
 def _run(ops: list[Op], target: Operand, seeds: Seeds, pattern: int) -> torch.Tensor:
     storages: dict[int, Any] = {}
     last_use = {read.cell: op.serial for op in ops for read in op.reads()}
@@ -162,8 +151,6 @@ def _run(ops: list[Op], target: Operand, seeds: Seeds, pattern: int) -> torch.Te
 
 
 def _run_op(op: Op, storages: dict[int, Any], seed: int | None, pattern: int) -> None:
-    if op.default_dtype != torch.get_default_dtype():
-        torch.set_default_dtype(op.default_dtype)
     if op.kind == "generator":  # made where it is first used
         return
     if op.kind == "blank":
@@ -193,7 +180,14 @@ def _run_op(op: Op, storages: dict[int, Any], seed: int | None, pattern: int) ->
     args = real(op.args)
     kwargs = real(op.kwargs)
     assert op.func is not None
-    result = op.func(*args, **kwargs) if seed is None else run_seeded(op.func, args, kwargs, seed)
+    result = run_op(
+        op.func,
+        args,
+        kwargs,
+        default_dtype=op.default_dtype,
+        results=[out.dtype for _, out in op.outs],
+        generator=None if seed is None else torch.Generator().manual_seed(seed),
+    )
     flat = tree_flatten(result)[0]
     for place, out in op.outs:
         storages[out.cell] = _kept(flat[place], out, op, inputs)
@@ -230,23 +224,6 @@ def view(storage: torch.UntypedStorage, operand: Operand) -> torch.Tensor:
     if operand.conj:
         tensor = torch._conj(tensor)
     return torch._neg_view(tensor) if operand.neg else tensor
-
-
-def run_seeded(func: Any, args: Any, kwargs: dict[str, Any], seed: int) -> Any:
-    """A random op with a generator of its own; where it takes none, the process's generator is put back as it was."""
-    if takes_generator(func):
-        return func(*args, **{**kwargs, "generator": torch.Generator().manual_seed(seed)})
-    state = torch.random.get_rng_state()
-    try:
-        torch.default_generator.manual_seed(seed)
-        return func(*args, **kwargs)
-    finally:
-        torch.random.set_rng_state(state)
-
-
-def takes_generator(func: Any) -> bool:
-    schema = getattr(func, "_schema", None)
-    return schema is None or any(argument.name == "generator" for argument in schema.arguments)
 
 
 def _generator(use: GeneratorUse, storages: dict[int, Any]) -> torch.Generator:

@@ -18,6 +18,7 @@ from . import recording as rec
 from .recording import Cell, Op, Recording, SkeletonError, Version, unrecorded
 from .replay import Seeds, early_value, value_of, view
 from .watch import reopen
+from .while_used import WhileUsed
 
 Handler = Callable[[Recording, Any, Any, Any], Any]
 
@@ -207,20 +208,31 @@ def _handlers() -> dict[Any, Handler]:
     return _table
 
 
+_of_thread = threading.local()
+
+
 @contextlib.contextmanager
 def recorded_truncated_normal(recording: Recording) -> Iterator[None]:
     """While it lasts, `torch.nn.init.trunc_normal_` of a recorded tensor is one op, on this thread."""
+    _of_thread.recording = recording
+    try:
+        with _truncated_normal_replaced:
+            yield
+    finally:
+        _of_thread.recording = None
+
+
+def _replace_truncated_normal() -> Callable[[], None]:
     from torch.nn import init
 
     original = getattr(init, "_no_grad_trunc_normal_", None)
     if original is None:
-        yield
-        return
-    thread = threading.get_ident()
+        return lambda: None
 
     def truncated_normal(tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None) -> Any:
+        recording = getattr(_of_thread, "recording", None)
         with torch._C.DisableTorchFunction():
-            plain = threading.get_ident() == thread and _recorded(tensor) is not None and generator is None
+            plain = recording is not None and _recorded(tensor) is not None and generator is None
         if not plain:
             return original(tensor, mean, std, a, b, generator=generator)
         with torch._C.DisableTorchFunction():
@@ -237,7 +249,11 @@ def recorded_truncated_normal(recording: Recording) -> Iterator[None]:
         return tensor
 
     init._no_grad_trunc_normal_ = truncated_normal
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         init._no_grad_trunc_normal_ = original
+
+    return undo
+
+
+_truncated_normal_replaced = WhileUsed(_replace_truncated_normal)

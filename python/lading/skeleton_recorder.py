@@ -17,8 +17,9 @@ touched. The context belongs to its thread; inside another `skeleton()` it joins
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,12 +28,14 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from . import recording as rec
 from .dispatch_mode import PlainDispatchMode
+from .one_op import run_with_generator
 from .recipes import Recipe, recipe_of_operand
 from .recording import Captured, Op, Operand, Recording, SkeletonError, Version, recording_of, snapshot_of
-from .replay import Seeds, early_value, run_seeded, seed_number, value_of
+from .replay import Seeds, early_value, seed_number, value_of
 from .skeleton_functions import FunctionMode, recorded_truncated_normal
 from .skeleton_ops import OpInfo, op_info
 from .watch import reopen, seal, watch, watch_data
+from .while_used import WhileUsed
 
 __all__ = ["Recipe", "Recording", "SkeletonError", "derive", "recipe_of", "recording_of", "skeleton", "snapshot_of"]
 
@@ -58,9 +61,9 @@ def skeleton(*, seed: int = 0) -> Iterator[Recording]:
         return
     watch_data()
     recording = Recording(seed)
+    _note_modules()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_noting_modules(recording))
-        stack.enter_context(_lifting_on_cpu())
+        stack.enter_context(_lifting_on_cpu)
         stack.enter_context(recorded_truncated_normal(recording))
         stack.enter_context(_Recorder(recording))
         stack.enter_context(FunctionMode(recording))
@@ -251,7 +254,8 @@ class _Recorder(PlainDispatchMode):
             self.recording.random_count += 1
             if op is not None:
                 op.frozen = frozen
-            out = run_seeded(func, real_args, real_kwargs, seed_number(*frozen))
+            own = torch.Generator().manual_seed(seed_number(*frozen))
+            out = run_with_generator(func, real_args, real_kwargs, own)
         else:
             with torch._C._DisableAutocast():
                 out = func(*real_args, **real_kwargs)
@@ -353,36 +357,34 @@ class _Recorder(PlainDispatchMode):
         return torch.device("cpu")
 
 
-@contextlib.contextmanager
-def _noting_modules(recording: Recording) -> Iterator[None]:
-    def note(module: torch.nn.Module, name: str, value: Any) -> None:
+def _note_module(module: torch.nn.Module, name: str, value: Any) -> None:
+    recording = getattr(_active, "recording", None)
+    if recording is not None:
         recording.modules.add(module)
 
-    def note_both(module: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
-        recording.modules.update(one for one in (module, child) if one is not None)
 
-    handles = [
-        _module_hooks.register_module_parameter_registration_hook(note),
-        _module_hooks.register_module_buffer_registration_hook(note),
-        _module_hooks.register_module_module_registration_hook(note_both),
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _note_both(module: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
+    for one in (module, child):
+        if one is not None:
+            _note_module(one, name, None)
 
 
-@contextlib.contextmanager
-def _lifting_on_cpu() -> Iterator[None]:
+@functools.cache
+def _note_modules() -> None:
+    """From the first recording on. A hook that was removed again could fail in a thread that is just building."""
+    _module_hooks.register_module_parameter_registration_hook(_note_module)
+    _module_hooks.register_module_buffer_registration_hook(_note_module)
+    _module_hooks.register_module_module_registration_hook(_note_both)
+
+
+def _lift_on_cpu() -> Callable[[], None]:
     """`torch.tensor(numbers, device=…)` must come to us before it goes to the device, which may not be there."""
     get, put = getattr(torch._C, "_only_lift_cpu_tensors", None), getattr(torch._C, "_set_only_lift_cpu_tensors", None)
     if get is None or put is None:
-        yield
-        return
+        return lambda: None
     before = get()
     put(True)
-    try:
-        yield
-    finally:
-        put(before)
+    return lambda: put(before)
+
+
+_lifting_on_cpu = WhileUsed(_lift_on_cpu)

@@ -245,7 +245,13 @@ def test_errors_of_constructors_are_theirs():
 
     assert init._no_grad_trunc_normal_.__module__ == "torch.nn.init"
     assert not torch._C._only_lift_cpu_tensors()
-    assert not module._global_parameter_registration_hooks and not module._global_buffer_registration_hooks
+    hooks = [*module._global_parameter_registration_hooks.values(), *module._global_buffer_registration_hooks.values()]
+    with lading.skeleton() as recording:
+        inside = nn.Linear(1, 1)
+    before = list(recording.modules)
+    nn.Linear(1, 1)
+    assert list(recording.modules) == before == [inside]
+    assert {hook.__module__ for hook in hooks} <= {"lading.skeleton_recorder"}  # that stay, and do nothing outside
 
 
 # ---------------------------------------------------------------- random values
