@@ -89,19 +89,18 @@ TEST_P(WriteFile, TheUmaskDecidesWhoMayRead) {
 
 TEST_P(WriteFile, NothingIsLeftOfAFileThatBecomesTooLarge) {
   dir_.write("old", "before");
+  const auto write_too_much = [&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1000, 1000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const std::string content(5000, 'x');
+    const auto over = write("old", content, Overwrite::kRegularFile);
+    const auto anew = write("new", content, Overwrite::kNever);
+    const bool is_told = !over && !anew && over.error().message.find("too large") != std::string::npos;
+    std::_Exit(is_told ? 0 : 1);
+  };
   // In a child: the limit and the signal are the process's.
-  EXPECT_EXIT(
-      {
-        std::signal(SIGXFSZ, SIG_IGN);
-        const rlimit limit{1000, 1000};
-        ::setrlimit(RLIMIT_FSIZE, &limit);
-        const std::string content(5000, 'x');
-        const auto over = write("old", content, Overwrite::kRegularFile);
-        const auto anew = write("new", content, Overwrite::kNever);
-        const bool is_told = !over && !anew && over.error().message.find("too large") != std::string::npos;
-        std::_Exit(is_told ? 0 : 1);
-      },
-      ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(write_too_much(), ::testing::ExitedWithCode(0), "");
   EXPECT_EQ(dir_.read("old"), "before");
   EXPECT_THAT(names(), ElementsAre("old"));
 }
