@@ -121,6 +121,7 @@ class GroupLoad {
         bulk_(bulk),
         exchange_(request.exchange),
         node_(std::move(request.node)),
+        refusal_(std::move(request.refusal)),
         request_(std::move(request.load)) {
     request_.plan.ranks = {{channel.rank()}};
   }
@@ -252,8 +253,10 @@ class GroupLoad {
     if (exchange_ != Exchange::kNever && request_.memory) {
       problems.add(Error(Code::kUsage, "memory of the caller's cannot be filled by an exchange over MPI"));
     }
+    if (refusal_) problems.add(*refusal_);
     std::optional<ranks::Failure> failure;
-    const int code = plan ? exit_code(Code::kUsage) : plan.error().exit_code();
+    const int of_request = exit_code(refusal_ ? refusal_->code : Code::kUsage);
+    const int code = plan ? of_request : plan.error().exit_code();
     if (!problems.empty()) failure = ranks::Failure{std::move(problems), code, false, {}};
     LADING_TRY(coordinator_.agree("the plan", {}, failure ? &*failure : nullptr));
     LADING_TRY(agree_records(coordinator_, "checkpoint", checkpoint_records(*plan->plan)));
@@ -311,6 +314,7 @@ class GroupLoad {
   ranks::Bulk& bulk_;
   const Exchange exchange_;
   const std::string node_;
+  const std::optional<Error> refusal_;
   Request request_;
   std::vector<std::string> nodes_;  // by rank: between those of one name bytes are handed over
   std::vector<std::string> notes_;

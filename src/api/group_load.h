@@ -26,6 +26,9 @@ struct GroupRequest {
   Exchange exchange = Exchange::kNever;
   std::string node;        ///< that this rank is on
   ranks::Options options;  ///< deadlines
+  /// A reason of this rank's own not to load, such as a ledger that cannot be written. All ranks are told of it, and
+  /// none loads.
+  std::optional<Error> refusal = {};
 };
 
 struct GroupReport {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/json_writer.h"
+#include "io/write_file.h"
 #include "lading/dtype.h"
 #include "lading/shape.h"
 
@@ -116,11 +117,16 @@ std::vector<SampleFile> sample_files() {
   return files;
 }
 
-bool holds_something_else(const fs::path& path, const std::string& content) {
+// Whether the file must still be written; one that holds something else is an error.
+Result<bool> is_missing(const std::string& path, const std::string& content) {
+  LADING_ASSIGN_OR_RETURN(const io::Standing standing, io::what_stands_at(path));
+  if (standing == io::Standing::kNothing) return true;
   std::ifstream in(path, std::ios::binary);
-  if (!in) return false;
   const std::string there((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  return there != content;
+  if (in && there == content) return false;
+  return fail(Error(Code::kWriteFailed, "a file of this name holds something else")
+                  .in_file(path)
+                  .try_this("Choose another directory."));
 }
 
 }  // namespace
@@ -131,21 +137,19 @@ Result<void, Errors> write_sample_checkpoint(const std::string& directory) {
   fs::create_directories(directory, error);
   if (error) return fail(Error(Code::kWriteFailed, error.message()).in_file(directory));
   Errors errors;
+  std::vector<const SampleFile*> missing;
   for (const SampleFile& file : files) {
-    const fs::path path = fs::path(directory) / file.name;
-    if (holds_something_else(path, file.content)) {
-      errors.add(Error(Code::kWriteFailed, "a file of this name holds something else")
-                     .in_file(path.string())
-                     .try_this("Choose another directory"));
+    const auto is_to_be_written = is_missing((fs::path(directory) / file.name).string(), file.content);
+    if (!is_to_be_written) {
+      errors.add(is_to_be_written.error());
+    } else if (*is_to_be_written) {
+      missing.push_back(&file);
     }
   }
   if (!errors.empty()) return fail(std::move(errors));
-  for (const SampleFile& file : files) {
-    const fs::path path = fs::path(directory) / file.name;
-    std::ofstream out(path, std::ios::binary | std::ios::trunc);
-    out.write(file.content.data(), static_cast<std::streamsize>(file.content.size()));
-    out.close();
-    if (!out) errors.add(Error(Code::kWriteFailed, "the file could not be written").in_file(path.string()));
+  for (const SampleFile* const file : missing) {
+    auto written = io::write_file((fs::path(directory) / file->name).string(), file->content, {});
+    if (!written) errors.add(std::move(written).error());
   }
   if (!errors.empty()) return fail(std::move(errors));
   return {};

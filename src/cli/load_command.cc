@@ -1,17 +1,13 @@
 #include "cli/load_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "api/group_load.h"
+#include "api/write_ledger.h"
 #include "base/text.h"
 #include "cli/load_output.h"
 #include "cli/plan_command.h"
@@ -30,43 +26,6 @@ const std::map<std::string, ReadMethod> kReadMethods = {{"auto", ReadMethod::kAu
 
 const std::map<std::string, Exchange> kExchanges = {
     {"never", Exchange::kNever}, {"node", Exchange::kNode}, {"job", Exchange::kJob}};
-
-Error ledger_error(const std::string& path, std::string message) {
-  return Error(Code::kWriteFailed, std::move(message))
-      .in_file(path)
-      .try_this("name a file that does not exist, or an older ledger, in a folder that can be written to");
-}
-
-// A slip of the pen must not cost a checkpoint: only a ledger is overwritten. Asked before the load, which may be long.
-Result<void> check_place(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (fs::exists(status)) {
-    std::array<char, 256> start = {};
-    if (fs::is_regular_file(status)) std::ifstream(path, std::ios::binary).read(start.data(), start.size());
-    const std::string_view text(start.data(), start.size());
-    if (!fs::is_regular_file(status) || text.find("lading.ledger") == std::string_view::npos) {
-      return fail(ledger_error(path, "the file exists, and is no ledger"));
-    }
-  }
-  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
-  if (::access(folder.c_str(), W_OK) != 0) return fail(ledger_error(path, "no file can be written there"));
-  return {};
-}
-
-// Beside it first, and then in its place: a full disk must not cost the ledger that is there.
-Result<void> write_ledger(const std::string& path, const std::string& text) {
-  const std::string beside = fmt::format("{}.{}.part", path, ::getpid());
-  std::ofstream file(beside, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(beside, path, error);
-  if (file && !error) return {};
-  std::filesystem::remove(beside, error);
-  return fail(ledger_error(path, "the ledger could not be written; the load itself is done"));
-}
 
 int tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
   const Style style(output.err_colour);
@@ -102,9 +61,11 @@ int tell_success(const Report& report, const LoadArguments& arguments, Output& o
   for (const std::string& note : report.notes) output.err += fmt::format("{} {}\n", style.yellow("note:"), note);
   if (arguments.ledger) {
     if (auto written = write_ledger(*arguments.ledger, ledger_json(report)); !written) {
-      if (arguments.json) output.out += load_failure_json({{}, false, written.error(), ""});
-      tell(written.error(), style.red("failed:"), output);
-      return exit_code(written.error().code);
+      Error error = std::move(written).error();
+      error.message += "; the load itself is done, but it has no ledger";
+      if (arguments.json) output.out += load_failure_json({{}, false, error, ""});
+      tell(error, style.red("failed:"), output);
+      return exit_code(error.code);
     }
   }
   output.out +=
@@ -114,9 +75,13 @@ int tell_success(const Report& report, const LoadArguments& arguments, Output& o
 
 // Each process of an `mpirun` loads its own rank. The first one speaks for all, unless something went wrong.
 int run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
-  if (arguments.ledger) arguments.ledger = ledger_of_rank(*arguments.ledger, group.rank());
-  if (group.rank() != 0) arguments.request.progress = nullptr;
-  const auto report = group.load({arguments.request, arguments.exchange, "", {}});
+  GroupRequest request{arguments.request, arguments.exchange, "", {}, {}};
+  if (arguments.ledger) {
+    arguments.ledger = ledger_of_rank(*arguments.ledger, group.rank());
+    if (auto place = check_ledger_place(*arguments.ledger); !place) request.refusal = std::move(place).error();
+  }
+  if (group.rank() != 0) request.load.progress = nullptr;
+  const auto report = group.load(std::move(request));
   int code = 0;
   if (report) {
     code = tell_success(report->report, arguments, output, report->read_bytes);
@@ -169,11 +134,6 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
 
 int run_load(const LoadArguments& arguments, Output& output) {
   Request request = arguments.request;
-  if (arguments.ledger) {
-    if (auto place = check_place(*arguments.ledger); !place) {
-      return refuse_usage(place.error(), arguments, output);
-    }
-  }
   ProgressLine line(output);
   request.progress = [&](const LoadProgress& progress) { line.show(progress, ProgressLine::Clock::now()); };
   if (output.catch_signals) request.cancelled = output.catch_signals();
@@ -185,6 +145,11 @@ int run_load(const LoadArguments& arguments, Output& output) {
       LoadArguments of_rank = arguments;
       of_rank.request = std::move(request);
       return run_in_group(**group, std::move(of_rank), output);
+    }
+  }
+  if (arguments.ledger) {
+    if (auto place = check_ledger_place(*arguments.ledger); !place) {
+      return refuse_usage(place.error(), arguments, output);
     }
   }
   if (arguments.exchange != Exchange::kNever) {

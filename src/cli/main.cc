@@ -30,19 +30,32 @@ bool print(std::string_view text, std::FILE* stream) {
 std::atomic<bool> interrupted = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
 
-// The first signal asks the command to end in order; a second one ends it.
+// The first signal asks the command to end in order; a second one ends it. docs/exit-codes.md lists the signals.
 const std::atomic<bool>* catch_signals() {
   struct sigaction action = {};
   action.sa_handler = [](int) { interrupted = true; };
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  // nohup ignores SIGHUP for the command, and means it.
+  struct sigaction before = {};
+  ::sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
   return &interrupted;
+}
+
+// At the limit for the size of files, writing then fails with EFBIG: an error with a message, where the signal would
+// end the process without a word.
+void ignore_file_size_signal() {
+  struct sigaction action = {};
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGXFSZ, &action, nullptr);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  ignore_file_size_signal();
   try {
     lading::cli::Output output;
     output.out_colour = colour_of(STDOUT_FILENO);

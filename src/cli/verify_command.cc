@@ -33,7 +33,7 @@ std::string text_of(const Verification& found, Colour colour) {
     out += fmt::format("  {} in part: the ledger has not all ranks\n", plural(found.tensors_partly_verified, "tensor"));
   }
   if (!found.not_verified.empty()) {
-    out += fmt::format("  {} that no file holds:\n", plural(found.not_verified.size(), "tensor"));
+    out += fmt::format("  {} not verified:\n", plural(found.not_verified.size(), "tensor"));
     const std::size_t shown = std::min(kNotVerifiedShown, found.not_verified.size());
     for (std::size_t i = 0; i < shown; ++i) {
       const auto& [tensor, reason] = found.not_verified[i];

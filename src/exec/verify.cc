@@ -12,13 +12,12 @@
 #include <set>
 #include <system_error>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include "base/text.h"
 #include "exec/verify_files.h"
+#include "exec/verify_groups.h"
 #include "exec/verify_values.h"
-#include "ledger/audit.h"
 
 namespace lading::exec {
 namespace {
@@ -32,15 +31,6 @@ using plan::Provenance;
 
 // Reading and adding up saturate a machine's memory long before this.
 constexpr std::uint32_t kMostThreads = 16;
-
-/// Tensors that have one value: a tie class, as far as it is stored in one dtype.
-struct Group {
-  std::uint32_t root = 0;  ///< that has the source; into Ledger::tensors
-  DType storage = DType::kF32;
-  std::vector<std::uint32_t> members;
-  std::vector<std::uint32_t> files;  ///< of the catalog, sorted, each once
-  std::uint64_t begin_bytes = 0;     ///< of the first source in the first file: tensors are read in file order
-};
 
 /// What became of a group. Each is written by one thread.
 struct Outcome {
@@ -74,7 +64,9 @@ class Verification {
 
   Result<VerifyReport, Errors> run() {
     check_files();
-    report_.differences.add(ledger::check_records(ledger_));
+    ledger::RecordAudit audit = ledger::check_records(ledger_);
+    misfits_ = std::move(audit.misfits);
+    report_.differences.add(std::move(audit.errors));
     report_.differences.add(ledger::disagreements(ledger_, digests_));
     make_groups();
     outcomes_.resize(groups_.size());
@@ -160,33 +152,16 @@ class Verification {
   // ---- what there is to do
 
   void make_groups() {
-    std::map<std::pair<std::uint32_t, DType>, std::size_t> known;
-    for (std::uint32_t t = 0; t < ledger_.tensors.size(); ++t) {
-      const std::uint32_t root = ledger_.root_of(t);
-      const auto [place, is_new] = known.try_emplace({root, ledger_.tensors[t].storage}, groups_.size());
-      if (is_new) groups_.push_back({root, ledger_.tensors[t].storage, {}, {}, 0});
-      groups_[place->second].members.push_back(t);
-    }
-    for (Group& group : groups_) {
-      for (const ledger::Source& source : ledger_.tensors[group.root].sources) {
-        const CatalogTensor* const found = inputs_.catalog.find(source.key);
-        if (found == nullptr) continue;
-        if (group.files.empty() ||
-            std::pair(found->file, found->bytes.begin) < std::pair(group.files.front(), group.begin_bytes)) {
-          group.begin_bytes = found->bytes.begin;
-          group.files.insert(group.files.begin(), found->file);
-        } else {
-          group.files.push_back(found->file);
-        }
-      }
-      std::sort(group.files.begin(), group.files.end());
-      group.files.erase(std::unique(group.files.begin(), group.files.end()), group.files.end());
+    groups_ = groups_of(ledger_, digests_, inputs_.catalog);
+    std::uint64_t made_bytes = 0;
+    too_much_.reserve(groups_.size());
+    for (const Group& group : groups_) {
       for (const std::uint32_t file : group.files) files_.expect(file);
+      const bool fits =
+          group.made_bytes <= options_.most_tensor_bytes && group.made_bytes <= options_.most_made_bytes - made_bytes;
+      if (fits) made_bytes += group.made_bytes;
+      too_much_.push_back(!fits);
     }
-    std::stable_sort(groups_.begin(), groups_.end(), [](const Group& a, const Group& b) {
-      return std::tuple(a.files.empty(), a.files.empty() ? 0 : a.files.front(), a.begin_bytes) <
-             std::tuple(b.files.empty(), b.files.empty() ? 0 : b.files.front(), b.begin_bytes);
-    });
   }
 
   // ---- threads
@@ -210,7 +185,7 @@ class Verification {
   void work() {
     for (std::size_t i = next_++; i < groups_.size() && !stopped(); i = next_++) {
       try {
-        if (auto done = verify_group(groups_[i], outcomes_[i]); !done) add_error(groups_[i], std::move(done).error());
+        if (auto done = verify_group(i); !done) add_error(groups_[i], std::move(done).error());
       } catch (const std::bad_alloc&) {
         add_error(groups_[i], Error(Code::kOutOfMemory, "the host has no memory left to put the tensor together")
                                   .try_this("free memory, or allow fewer threads"));
@@ -240,14 +215,36 @@ class Verification {
 
   // ---- one group
 
-  Result<void> verify_group(const Group& group, Outcome& outcome) {
+  Result<void> verify_group(std::size_t number) {
+    const Group& group = groups_[number];
+    Outcome& outcome = outcomes_[number];
     outcome.agrees.assign(group.members.size(), true);
-    auto result = verify_open(group, outcome);
+    auto result = can_be_compared(number) ? verify_open(group, outcome) : Result<void>();
     for (const std::uint32_t file : group.files) {
       auto released = files_.release(file);
       if (result && !released) result = std::move(released);
     }
     return result;
+  }
+
+  // Work that proves nothing is not begun: of records that the audit has refused, or that claim more than can be made.
+  bool can_be_compared(std::size_t number) {
+    const Group& group = groups_[number];
+    Outcome& outcome = outcomes_[number];
+    if (std::any_of(group.members.begin(), group.members.end(), [&](std::uint32_t t) { return misfits_[t]; })) {
+      outcome.reason = "its records do not fit the placements of the ledger";
+      return false;
+    }
+    if (!too_much_[number] || !is_from_files(ledger_.tensors[group.root].provenance)) return true;
+    Error error =
+        Error(Code::kUnverified, "its records claim too much that no file holds: padding, or initial values")
+            .by_rule("R64")
+            .wanted(fmt::format("at most {}, and {} in the whole ledger", human_bytes(options_.most_tensor_bytes),
+                                human_bytes(options_.most_made_bytes)))
+            .got(human_bytes(group.made_bytes))
+            .try_this("Verify the ledgers of fewer ranks at a time, if this one is genuine.");
+    (void)refuse(group, std::move(error), outcome);
+    return false;
   }
 
   Result<void> verify_open(const Group& group, Outcome& outcome) {
@@ -264,10 +261,6 @@ class Verification {
       return {};
     }
     if (root.provenance != Provenance::kFile) {
-      const auto size_bytes = root.shape.size_bytes(group.storage);
-      if (!size_bytes || *size_bytes > options_.most_tensor_bytes) {
-        return refuse(group, Error(Code::kUnverified, "it is too large to be made again").by_rule("R64"), outcome);
-      }
       auto made = values_of_recipe({root.recipe, root.shape, group.storage, ledger_.seed, root.name});
       if (!made) return refuse(group, std::move(made).error(), outcome);
       return compare(group, **made, nullptr, outcome);
@@ -491,6 +484,8 @@ class Verification {
   VerifyFiles files_;
   MemoryGate gate_;
   std::vector<Group> groups_;
+  std::vector<bool> too_much_;     // by group
+  std::vector<bool> misfits_;      // by tensor
   std::vector<Outcome> outcomes_;  // by group
   std::atomic<std::size_t> next_ = 0;
   std::atomic<std::uint64_t> read_bytes_ = 0;

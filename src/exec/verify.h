@@ -33,8 +33,10 @@ struct VerifyInputs {
 struct VerifyOptions {
   std::uint32_t threads = 0;  ///< 0: as many as help
   std::uint64_t window_bytes = std::uint64_t{256} << 20;
-  std::uint64_t memory_bytes = std::uint64_t{2} << 30;        ///< for tensors that are put together, at the same time
-  std::uint64_t most_tensor_bytes = std::uint64_t{64} << 30;  ///< one that needs more is not verified
+  std::uint64_t memory_bytes = std::uint64_t{2} << 30;  ///< for tensors that are put together, at the same time
+  /// A tensor that needs more memory than this, or more bytes that no file holds, is not verified.
+  std::uint64_t most_tensor_bytes = std::uint64_t{64} << 30;
+  std::uint64_t most_made_bytes = std::uint64_t{128} << 30;  ///< values that no file holds, of all tensors together
   const std::atomic<bool>* cancelled = nullptr;
 };
 

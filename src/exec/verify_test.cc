@@ -442,6 +442,31 @@ TEST(Verify, R64_ATensorThatTakesTooMuchMemoryIsNotVerified) {
   EXPECT_EQ(report.tensors_verified, 6U);
 }
 
+TEST(Verify, R64_OnlySoMuchIsMadeThatNoFileHolds) {
+  World world;
+  world.tensors = {init(param("a", {10}), fill(1)), init(param("b", {10}), fill(1)), init(param("c", {10}), fill(1))};
+  world.policy.allow_missing = {"*"};
+  Loaded loaded(world);
+  loaded.load();
+  EXPECT_EQ(loaded.report({.most_tensor_bytes = 40}).tensors_verified, 3U);
+  EXPECT_EQ(loaded.report({.most_tensor_bytes = 39}).tensors_verified, 0U);
+  const VerifyReport report = loaded.report({.most_made_bytes = 100});
+  EXPECT_EQ(report.tensors_verified, 2U);
+  EXPECT_THAT(only(report), HasSubstr("unverified c rank -1: its records claim too much that no file holds"));
+}
+
+TEST(Verify, ValuesOfRecordsThatDoNotFitAreNotCompared) {
+  Loaded loaded(world_of({"w", {8, 4}}, {{"dp", 2}}, {shard(0, 0)}));
+  loaded.load();
+  Record& record = loaded.record(1, "w");
+  record.region.runs[0] = {{0, 8}};
+  const VerifyReport report = loaded.report();
+  EXPECT_EQ(only(report), "incomplete w rank 1: the record is of another part than the placement gives the rank");
+  EXPECT_EQ(report.read_bytes, 0U);
+  ASSERT_EQ(report.not_verified.size(), 1U);
+  EXPECT_THAT(report.not_verified[0].reason, HasSubstr("do not fit"));
+}
+
 TEST(Verify, LittleMemoryOnlyTakesTurns) {
   Loaded loaded(ledger::test::world_of_everything());
   loaded.load();

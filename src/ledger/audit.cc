@@ -159,9 +159,9 @@ Error differ(const Ledger& ledger, const Share& share, const std::string& slot) 
 
 class RecordChecker {
  public:
-  explicit RecordChecker(const Ledger& ledger) : ledger_(ledger) {}
+  explicit RecordChecker(const Ledger& ledger) : ledger_(ledger), misfits_(ledger.tensors.size(), false) {}
 
-  Errors run() {
+  RecordAudit run() {
     std::size_t next = 0;
     for (const std::uint64_t rank : ledger_.ranks) {
       for (std::uint32_t t = 0; t < ledger_.tensors.size(); ++t) {
@@ -176,7 +176,7 @@ class RecordChecker {
     if (!ledger_.complete && errors_.empty()) {
       errors_.add(Error(Code::kIncomplete, "the load that the ledger is of has failed").by_rule("R11"));
     }
-    return std::move(errors_);
+    return {std::move(errors_), std::move(misfits_)};
   }
 
  private:
@@ -196,6 +196,7 @@ class RecordChecker {
       if (record == nullptr && region.present) {
         add(rank, tensor, Error(Code::kIncomplete, "the rank has it, and there is no record of it").by_rule("R1"));
       } else if (record != nullptr && (!region.present || record->region != Region::of(region))) {
+        misfits_[t] = true;
         add(rank, tensor,
             Error(Code::kIncomplete, "the record is of another part than the placement gives the rank").by_rule("R1"));
       }
@@ -206,6 +207,7 @@ class RecordChecker {
     const Tensor& tensor = ledger_.tensors[record.tensor];
     if (record.provenance == Provenance::kAlias) return;  // said once, of the record that it shares
     if (record.provenance != Provenance::kKept && record.expected_bytes < record.bytes) {
+      misfits_[record.tensor] = true;
       add(record.rank, tensor,
           Error(Code::kIncomplete, "the record expects fewer bytes than the rank owns")
               .by_rule("R11")
@@ -227,6 +229,7 @@ class RecordChecker {
 
   const Ledger& ledger_;
   Errors errors_;
+  std::vector<bool> misfits_;  // by tensor
 };
 
 }  // namespace
@@ -267,7 +270,7 @@ Errors disagreements(const Ledger& ledger, const TensorDigests& digests) {
   return errors;
 }
 
-Errors check_records(const Ledger& ledger) { return RecordChecker(ledger).run(); }
+RecordAudit check_records(const Ledger& ledger) { return RecordChecker(ledger).run(); }
 
 std::string ranks_text(const Ledger& ledger, const std::vector<std::uint32_t>& records) {
   std::string text = records.size() == 1 ? "rank " : "ranks ";

@@ -39,9 +39,16 @@ using TensorDigests = std::vector<std::vector<SlotDigest>>;
 /// Replicas that differ, and slots of a tensor that differ as a whole: one error each, with the ranks.
 [[nodiscard]] Errors disagreements(const Ledger& ledger, const TensorDigests& digests);
 
+struct RecordAudit {
+  Errors errors;
+  /// By tensor: a record claims another part, or more bytes, than the rest of the ledger allows. What it says of the
+  /// values means nothing then.
+  std::vector<bool> misfits;
+};
+
 /// Memory that the placements give a rank of the ledger and that has no record (R1), records of memory that they do not
 /// give it, records whose region is another one than the placement's, and records that are not complete (R11).
-[[nodiscard]] Errors check_records(const Ledger& ledger);
+[[nodiscard]] RecordAudit check_records(const Ledger& ledger);
 
 /// "0, 1, 2 and 5 more": for messages.
 [[nodiscard]] std::string ranks_text(const Ledger& ledger, const std::vector<std::uint32_t>& records);

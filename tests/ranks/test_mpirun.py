@@ -30,6 +30,21 @@ def test_R44_four_processes_load_what_one_does(run, mpirun, checkpoints):
     assert code == 0 and "equal: 2 tensors" in out, error
 
 
+def test_R44_a_ledger_that_one_rank_cannot_write_is_refused_by_all(mpirun, checkpoints):
+    place = checkpoints / "occupied"
+    place.mkdir()
+    taken = place / "ledger.rank2.json"
+    taken.write_text("precious")
+    script = f'exec "$@" 2> {checkpoints}/said.$OMPI_COMM_WORLD_RANK'
+    code, _, _ = mpirun("load", checkpoints / "same", *LAYOUT, "--ledger", place / "ledger.json", script=script)
+    assert code != 0
+    for rank in range(RANKS):
+        text = (checkpoints / f"said.{rank}").read_text()
+        assert "ledger.rank2.json" in text and "is no ledger" in text and "error id " in text, text
+    assert [path.name for path in place.iterdir()] == [taken.name]
+    assert taken.read_text() == "precious"
+
+
 def test_R44_a_rank_with_another_checkpoint_is_refused_by_all(mpirun, checkpoints):
     """The last argument is the folder: on rank 2 it is another one."""
     script = (
