@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "device/slab.h"
+#include "exec/compare_stage.h"
 #include "exec/crew.h"
 #include "exec/devices.h"
 #include "exec/load.h"
@@ -120,9 +121,15 @@ void carry_out(const Load& load, std::uint32_t threads, Outcome& outcome) {
   if (load.crew.stopped()) return;
   outcome.begun = true;
   if (load.options.poison == Poison::kOn) poison(load);
-  read_files(load);
+  FileSet doubtful = read_files(load);
   make_values(load);
-  compare_ties(load);
+  doubtful.merge(compare_ties(load));
+  compare_again(load, doubtful);
+  if (!doubtful.empty()) {
+    outcome.notes.push_back(fmt::format(
+        "somebody may have been writing to {} file(s) when the load began: they were read twice and compared",
+        doubtful.size()));
+  }
   receive(load);
   run_calls(load);
   digest_rest(load);
@@ -178,7 +185,7 @@ Outcome execute(const Inputs& inputs, const Options& options) {
       carry_out({inputs, options, outcome.targets, works, devices, crew, chooser}, threads, outcome);
       close(crew, outcome);
     }
-    outcome.notes = chooser.take_notes();
+    for (std::string& note : chooser.take_notes()) outcome.notes.push_back(std::move(note));
     for (const LoadDevice& device : devices) {
       if (device.device == nullptr) continue;
       for (std::string& note : device.device->take_notes()) outcome.notes.push_back(std::move(note));

@@ -8,6 +8,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "exec/schedule.h"
@@ -26,6 +28,8 @@ class FileTable {
   Result<const io::File*> acquire(std::uint32_t file);
   /// A task on the file has ended. After the last one the file is compared with what was opened, and closed.
   Result<void> release(std::uint32_t file);
+  /// The files that are unchanged as far as check_unchanged can see, but were doubtful when they were closed.
+  [[nodiscard]] std::set<std::uint32_t> take_doubtful() { return std::move(doubtful_); }
 
  private:
   struct Entry {
@@ -36,6 +40,8 @@ class FileTable {
 
   Open open_;
   std::unique_ptr<Entry[]> entries_;
+  std::mutex doubtful_mutex_;
+  std::set<std::uint32_t> doubtful_;
 };
 
 }  // namespace lading::exec

@@ -1,14 +1,11 @@
-// The stages of a load that read files: filling from transfers, and comparing the other keys of ties (R50).
+// The stage of a load that fills memory from files.
 #pragma once
 
-#include "exec/load.h"
+#include "exec/read_tasks.h"
 
 namespace lading::exec {
 
-/// Carries out every transfer that reads a file.
-void read_files(const Load& load);
-
-/// Compares what was written with the other keys that must hold the same.
-void compare_ties(const Load& load);
+/// Carries out every transfer that reads a file. Returns the doubtful files, as run_tasks() does.
+FileSet read_files(const Load& load);
 
 }  // namespace lading::exec

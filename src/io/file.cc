@@ -25,6 +25,10 @@ FileIdentity identity_of(const struct stat& status) {
           static_cast<std::int64_t>(status.st_mtim.tv_nsec)};
 }
 
+FileTime ctime_of(const struct stat& status) {
+  return {static_cast<std::int64_t>(status.st_ctim.tv_sec), static_cast<std::int64_t>(status.st_ctim.tv_nsec)};
+}
+
 std::string_view kind_of(mode_t mode) {
   if (S_ISDIR(mode)) return "a directory";
   if (S_ISFIFO(mode)) return "a FIFO";
@@ -79,8 +83,8 @@ Fd::~Fd() {
   if (valid()) ::close(fd_);
 }
 
-File::File(std::unique_ptr<Descriptors> descriptors, std::string path, FileIdentity identity)
-    : descriptors_(std::move(descriptors)), path_(std::move(path)), identity_(identity) {}
+File::File(std::unique_ptr<Descriptors> descriptors, std::string path, FileIdentity identity, FileTime changed_at)
+    : descriptors_(std::move(descriptors)), path_(std::move(path)), identity_(identity), changed_at_(changed_at) {}
 File::File(File&&) noexcept = default;
 File& File::operator=(File&&) noexcept = default;
 File::~File() = default;
@@ -97,7 +101,7 @@ Result<File> File::adopt(Fd fd, std::string path, std::shared_ptr<const FileOrig
                     .wanted("a regular file")
                     .got(std::string(kind_of(status.st_mode))));
   }
-  File file(std::make_unique<Descriptors>(std::move(fd)), std::move(path), identity_of(status));
+  File file(std::make_unique<Descriptors>(std::move(fd)), std::move(path), identity_of(status), ctime_of(status));
   file.origin_ = std::move(origin);
   return file;
 }
@@ -143,6 +147,11 @@ Result<void> File::check_unchanged() const {
   const FileIdentity found = identity_of(status);
   if (found.device == identity_.device && found.inode == identity_.inode) return {};
   return replaced(fmt::format("inode {}", found.inode));
+}
+
+bool File::is_doubtful() const {
+  struct stat status {};
+  return is_doubtful_ || ::fstat(descriptor(), &status) != 0 || ctime_of(status) != changed_at_;
 }
 
 int File::descriptor() const { return descriptors_->fd.get(); }

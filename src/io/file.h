@@ -35,7 +35,7 @@ class Fd {
 };
 
 /// What makes a file the same file, unchanged: compared after a load (R45). The ctime is left out: links, owners
-/// and modes change it while the bytes stay (docs/io.md).
+/// and modes change it while the bytes stay. A new ctime only makes a load read the file twice (docs/io.md).
 struct FileIdentity {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
@@ -44,6 +44,14 @@ struct FileIdentity {
   std::int64_t mtime_ns = 0;  ///< below a second
 
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+
+/// A time of a file's inode.
+struct FileTime {
+  std::int64_t seconds = 0;
+  std::int64_t nanoseconds = 0;  ///< below a second
+
+  friend bool operator==(const FileTime&, const FileTime&) = default;
 };
 
 /// Where a file was found: the way can be walked again, to see whether it still leads to the same file.
@@ -69,6 +77,13 @@ class File {
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return identity_.size_bytes; }
   [[nodiscard]] const FileIdentity& identity() const { return identity_; }
+  /// The ctime when the file was opened.
+  [[nodiscard]] const FileTime& changed_at() const { return changed_at_; }
+
+  /// A write may have been under way when the file's first byte was read: check_unchanged cannot see such a write.
+  void doubt() { is_doubtful_ = true; }
+  /// Whether that was said, or the ctime has changed since the file was opened.
+  [[nodiscard]] bool is_doubtful() const;
 
   /// Fills `out` from `offset_bytes` on, or fails; never less. The end of the file is an error. Buffered.
   Result<void> read_exact(std::uint64_t offset_bytes, std::span<char> out) const;
@@ -91,12 +106,14 @@ class File {
 
  private:
   struct Descriptors;
-  File(std::unique_ptr<Descriptors> descriptors, std::string path, FileIdentity identity);
+  File(std::unique_ptr<Descriptors> descriptors, std::string path, FileIdentity identity, FileTime changed_at);
   [[nodiscard]] Result<Fd> open_again() const;
 
   std::unique_ptr<Descriptors> descriptors_;
   std::string path_;
   FileIdentity identity_;
+  FileTime changed_at_;
+  bool is_doubtful_ = false;
   std::shared_ptr<const FileOrigin> origin_;
 };
 

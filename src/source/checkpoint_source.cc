@@ -1,6 +1,7 @@
 #include "source/checkpoint_source.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "io/writers.h"
 
 namespace lading::source {
 
@@ -43,6 +45,11 @@ struct JsonPlace {
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
 };
+
+// The length field and the JSON behind it.
+std::uint64_t hash_of(std::string_view length, std::string_view json) {
+  return XXH3_64bits_withSeed(json.data(), json.size(), XXH3_64bits(length.data(), length.size()));
+}
 
 // Reads it and hands it to `parse`. Memory may end here: a header may be a hundred megabytes long.
 template <class Parse>
@@ -135,7 +142,7 @@ class SourceReader {
                               return checkpoint::parse_index(json, file.path());
                             }));
     LADING_ASSIGN_OR_RETURN(std::string resolved, anchor().resolve(relative_));
-    source_.index_ = SourceFile{relative_, std::move(resolved), file.identity()};
+    source_.index_ = SourceFile{relative_, std::move(resolved), file.identity(), {}};
 
     const std::string directory = parent_of(relative_);
     std::vector<std::optional<ShardHeader>> shards;
@@ -198,17 +205,20 @@ class SourceReader {
   Result<ShardHeader, Errors> read_shard(const std::string& relative, std::string name) {
     LADING_ASSIGN_OR_RETURN(const io::File file, anchor().open_file(relative));
     LADING_ASSIGN_OR_RETURN(std::string resolved, anchor().resolve(relative));
+    SeenHeader seen{file.changed_at(), io::is_settled(file), 0, 0};
     const HeaderContext context{file.path(), file.size_bytes(), options_.trailing_bytes};
     std::array<char, checkpoint::kLengthBytes> prefix{};
     const std::size_t available = std::min<std::uint64_t>(prefix.size(), file.size_bytes());
     LADING_TRY(file.read_exact(0, std::span(prefix).first(available)));
     LADING_ASSIGN_OR_RETURN(const std::uint64_t length,
                             checkpoint::header_length_bytes({prefix.data(), available}, context));
+    seen.size_bytes = checkpoint::kLengthBytes + length;
     LADING_ASSIGN_OR_RETURN(checkpoint::Header header,
                             read_and_parse(file, {checkpoint::kLengthBytes, length}, [&](const JsonBuffer& json) {
+                              seen.hash = hash_of({prefix.data(), prefix.size()}, json.text());
                               return checkpoint::parse_header(json, context);
                             }));
-    source_.shards_.push_back({relative, std::move(resolved), file.identity()});
+    source_.shards_.push_back({relative, std::move(resolved), file.identity(), seen});
     return ShardHeader{std::move(name), file.size_bytes(), std::move(header)};
   }
 
@@ -247,6 +257,21 @@ Result<io::File> CheckpointSource::open_file(const SourceFile& file) const {
   if (opened.identity() != file.identity) {
     return fail(Error(Code::kFileChanged, "the file was replaced or rewritten since its header was read")
                     .in_file(opened.path())
+                    .by_rule("R45")
+                    .try_this("Load again when nothing writes to the checkpoint"));
+  }
+  if (!file.header) return opened;
+  const SeenHeader& seen = *file.header;
+  if (seen.is_settled && opened.changed_at() == seen.changed_at) return opened;
+  // Size and mtime do not show whether the header is still the one that was read.
+  if (!io::is_settled(opened)) opened.doubt();
+  std::string bytes(seen.size_bytes, '\0');
+  LADING_TRY(opened.read_exact(0, bytes));
+  const std::string_view text = bytes;
+  if (hash_of(text.substr(0, checkpoint::kLengthBytes), text.substr(checkpoint::kLengthBytes)) != seen.hash) {
+    return fail(Error(Code::kFileChanged, "the header was rewritten since it was read")
+                    .in_file(opened.path())
+                    .at({0, seen.size_bytes})
                     .by_rule("R45")
                     .try_this("Load again when nothing writes to the checkpoint"));
   }

@@ -1,10 +1,12 @@
 // A checkpoint on disk: located, every header read, index and shards compared, and nothing trusted.
 //
 // Files are not kept open: a checkpoint may have more shards than a process may have descriptors.
-// open_file() opens one again and refuses it if it is no longer the file whose header was read.
+// open_file() opens one again and refuses it if it is no longer the file whose header was read. If a write may have
+// been under way then, the file is marked (io::File::doubt), and its reader compares what it has read once more.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,11 +22,20 @@ struct OpenOptions {
   checkpoint::TrailingBytes trailing_bytes = checkpoint::TrailingBytes::kRefuse;
 };
 
+/// What open_file() needs to notice writes that leave size and mtime as they are.
+struct SeenHeader {
+  io::FileTime changed_at;       ///< the ctime when it was read
+  bool is_settled = false;       ///< io::is_settled() before it was read
+  std::uint64_t size_bytes = 0;  ///< from the beginning of the file
+  std::uint64_t hash = 0;
+};
+
 /// A file of the checkpoint, index included.
 struct SourceFile {
   std::string relative;  ///< from the anchor
   std::string resolved;  ///< the same with links followed: in a Hugging Face cache, the blob
   io::FileIdentity identity;
+  std::optional<SeenHeader> header;  ///< of a shard
 };
 
 class CheckpointSource {

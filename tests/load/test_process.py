@@ -92,11 +92,11 @@ def test_Fault43_too_little_memory_is_a_clear_error(command, large):
     assert "out_of_memory" in error
 
 
-def slow_load(command, checkpoint, delay_us):
+def slow_load(command, checkpoint, delay_us, *options):
     """A load whose every read takes so long; strace holds the reads up."""
     return subprocess.Popen(
         ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pread64", "-e", f"inject=pread64:delay_enter={delay_us}",
-         command, "load", str(checkpoint), "--io", "pread"],
+         command, "load", str(checkpoint), "--io", "pread", *map(str, options)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,

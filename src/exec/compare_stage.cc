@@ -1,0 +1,246 @@
+#include "exec/compare_stage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "device/cast.h"
+#include "io/writers.h"
+
+namespace lading::exec {
+namespace {
+
+using device::Lane;
+
+// The first element of a run that is not what is in the target, after the cast.
+struct Difference {
+  std::uint64_t elem = 0;
+  bool found = false;
+};
+
+Difference compare_run(const std::byte* source, const std::byte* target, std::uint64_t elems, device::Cast cast,
+                       DType from, DType to) {
+  constexpr std::uint64_t kAtOnce = 512;
+  std::array<std::byte, kAtOnce * 8> made;
+  for (std::uint64_t done = 0; done < elems; done += kAtOnce) {
+    const std::uint64_t count = std::min(kAtOnce, elems - done);
+    const std::byte* expected = source + bytes_of_elems(done, from);
+    if (cast != nullptr) {
+      cast(expected, made.data(), count);
+      expected = made.data();
+    }
+    const std::byte* const found = target + bytes_of_elems(done, to);
+    const std::uint64_t size_bytes = bytes_of_elems(count, to);
+    if (std::memcmp(expected, found, size_bytes) == 0) continue;
+    const auto byte =
+        static_cast<std::uint64_t>(std::mismatch(expected, expected + size_bytes, found).first - expected);
+    return {done + byte * 8 / bits(to), true};
+  }
+  return {};
+}
+
+// The place in the whole tensor of an element of its part.
+std::uint64_t global_elem(const Work& work, std::uint64_t buffer_elem) {
+  std::uint64_t elem = buffer_elem;
+  work.runs.for_each(buffer_elem, buffer_elem + 1, [&](const layout::OwnedRun& run) { elem = run.global_begin; });
+  return elem;
+}
+
+// What it means that memory and a key of the checkpoint do not hold the same.
+using Differs = Error (*)(const Work& work, std::string_view key, std::uint64_t buffer_elem);
+
+Error tie_differs(const Work& work, std::string_view other, std::uint64_t buffer_elem) {
+  return work.name(Error(Code::kValuesDiffer, "two keys of one tie class hold different values")
+                       .by_rule("R50")
+                       .wanted(fmt::format("the values of {}", work.root->expression.text()))
+                       .got(fmt::format("{} differs, first at element {}", other, global_elem(work, buffer_elem)))
+                       .try_this("say ties \"untie\" if both are wanted, or drop the wrong key"));
+}
+
+Error file_differs(const Work& work, std::string_view key, std::uint64_t buffer_elem) {
+  return work.name(Error(Code::kFileChanged, "the file was written to while it was read")
+                       .by_rule("R45")
+                       .wanted(fmt::format("{} as it was loaded", key))
+                       .got(fmt::format("other values, first at element {}", global_elem(work, buffer_elem)))
+                       .try_this("Load again when nothing writes to the checkpoint"));
+}
+
+// Bytes of a target as the host can see them: where they are, or fetched from a device, a window at a time.
+class Sight {
+ public:
+  static constexpr std::uint64_t kWindowBytes = std::uint64_t{256} << 10;
+
+  Sight(const Load& load, const Lanes& lanes, const Work& work)
+      : load_(load), lane_(*lanes[work.device]), work_(work), is_host_(load.devices[work.device].device->is_host()) {}
+
+  /// Of at most kWindowBytes. Cheap where they follow what was asked for before.
+  Result<const std::byte*> of(std::uint64_t begin_bytes, std::uint64_t size_bytes) {
+    if (is_host_) return work_.memory.data + begin_bytes;
+    if (begin_bytes < begin_bytes_ || begin_bytes + size_bytes > begin_bytes_ + window_.size()) {
+      if (load_.crew.stopped()) return fail(Error(Code::kCancelled, "the comparison of ties was cut short"));
+      begin_bytes_ = begin_bytes;
+      window_.resize(std::min(kWindowBytes, work_.destination->buffer_bytes - begin_bytes));
+      LADING_TRY(lane_.fetch(work_.memory.data + begin_bytes, window_));
+    }
+    return window_.data() + (begin_bytes - begin_bytes_);
+  }
+
+ private:
+  const Load& load_;
+  Lane& lane_;
+  const Work& work_;
+  bool is_host_;
+  std::uint64_t begin_bytes_ = 0;
+  std::vector<std::byte> window_;
+};
+
+// A key that is padded must have its padding where the other one has it.
+Result<void> compare_constant(const Load& load, const Lanes& lanes, const Wanted& wanted) {
+  const Work& work = *load.works[wanted.target];
+  const plan::Transfer& constant = *wanted.transfer;
+  Sight sight(load, lanes, work);
+  const std::uint64_t expected = device::bits_of(constant.fill, work.dtype());
+  const std::uint64_t width = std::max(1U, bits(work.dtype()) / 8);  // packed elements byte by byte: they are zero
+  const std::uint64_t run_bytes = bytes_of_elems(constant.run_elems, work.dtype());
+  Result<void> result;
+  for_each_run(constant, [&](std::uint64_t begin_bytes) {
+    for (std::uint64_t at = 0; at < run_bytes && result; at += width) {
+      const auto found = sight.of(begin_bytes + at, width);
+      if (!found) {
+        result = fail(found.error());
+      } else if (std::memcmp(*found, &expected, width) != 0) {
+        result = fail(tie_differs(work, "padding", (begin_bytes + at) * 8 / bits(work.dtype())));
+      }
+    }
+    return result.has_value();
+  });
+  return result;
+}
+
+// A run is compared in pieces that fit in a window.
+Result<void> compare_run_of(const Load& load, Sight& sight, const Work& work, const Step& step, const std::byte* read,
+                            std::uint64_t to, Differs differs) {
+  const plan::Source& source = load.inputs.plan.sources[step.source];
+  const device::Cast cast = source.dtype == work.dtype() ? nullptr : device::find_cast(source.dtype, work.dtype());
+  constexpr std::uint64_t kAtOnce = Sight::kWindowBytes / 8;
+  for (std::uint64_t done = 0; done < step.run_elems; done += kAtOnce) {
+    const std::uint64_t elems = std::min(kAtOnce, step.run_elems - done);
+    const std::uint64_t begin_bytes = to + bytes_of_elems(done, work.dtype());
+    LADING_ASSIGN_OR_RETURN(const std::byte* const found, sight.of(begin_bytes, bytes_of_elems(elems, work.dtype())));
+    const Difference difference =
+        compare_run(read + bytes_of_elems(done, source.dtype), found, elems, cast, source.dtype, work.dtype());
+    if (!difference.found) continue;
+    const std::uint64_t elem = begin_bytes * 8 / bits(work.dtype()) + difference.elem;
+    return fail(differs(work, source.key, elem).in_file(load.inputs.plan.files[source.file].name));
+  }
+  return {};
+}
+
+Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte* read, const Step& step,
+                          Differs differs) {
+  const Work& work = *load.works[step.target];
+  Sight sight(load, lanes, work);
+  // In the target's order, which may be in another device's memory; what was read is at hand in any order.
+  std::vector<device::Loop> loops = step.loops;
+  std::sort(loops.begin(), loops.end(),
+            [](const device::Loop& a, const device::Loop& b) { return a.target_stride_bytes > b.target_stride_bytes; });
+  std::vector<std::uint64_t> index(loops.size(), 0);
+  for (;;) {
+    std::uint64_t from = step.source_begin_bytes;
+    std::uint64_t to = step.target_begin_bytes;
+    for (std::size_t l = 0; l < index.size(); ++l) {
+      from += index[l] * loops[l].source_stride_bytes;
+      to += index[l] * loops[l].target_stride_bytes;
+    }
+    LADING_TRY(compare_run_of(load, sight, work, step, read + from, to, differs));
+    std::size_t l = index.size();
+    while (l > 0 && ++index[l - 1] == loops[l - 1].count) index[--l] = 0;
+    if (l == 0) return {};
+  }
+}
+
+Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task,
+                          Differs differs) {
+  Lane& lane = *lanes[task.device];
+  LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane.acquire_slot());
+  std::byte* const read = place_in(slot, task);
+  LADING_TRY(read_rows(load, file, task, read, task.row_bytes));
+  for (const Step& step : task.steps) LADING_TRY(compare_step(load, lanes, read, step, differs));
+  return lane.release_slot();
+}
+
+FileSet compare_with_files(const Load& load, const std::vector<Wanted>& wanted, Differs differs) {
+  return run_tasks(load, tasks_of(load, wanted), [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {
+    return compare_from(load, lanes, file, task, differs);
+  });
+}
+
+// Until every file's mtime is old enough, or one of them has changed: then nothing is left to wait for.
+void wait_for_writes(const Load& load, const FileSet& files) {
+  std::optional<io::File> youngest;
+  std::chrono::milliseconds wait{0};
+  for (const std::uint32_t f : files) {
+    auto file = load.inputs.open(f);
+    if (!file) return;  // reading says why
+    const std::chrono::milliseconds left = io::time_to_settle(file->identity());
+    if (left <= wait) continue;
+    wait = left;
+    youngest = *std::move(file);
+  }
+  constexpr std::chrono::milliseconds kStep{50};
+  const auto end = std::chrono::steady_clock::now() + wait;
+  for (auto now = end - wait; now < end && !load.crew.stopped(); now = std::chrono::steady_clock::now()) {
+    if (!youngest->check_unchanged()) return;
+    load.crew.report_progress();
+    std::this_thread::sleep_for(std::min<std::chrono::steady_clock::duration>(kStep, end - now));
+  }
+}
+
+// Transfers of all targets, of ties' other keys too, that read one of the files.
+std::vector<Wanted> reads_of(const Load& load, const FileSet& files) {
+  std::vector<Wanted> wanted;
+  const auto add = [&](std::uint32_t target, const std::vector<plan::Transfer>& transfers) {
+    for (const plan::Transfer& transfer : transfers) {
+      if (transfer.is_fill() || !files.contains(load.inputs.plan.sources[transfer.source].file)) continue;
+      wanted.push_back({target, &transfer, load.works[target]->device, false});
+    }
+  };
+  for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
+    const Work& work = *load.works[t];
+    if (work.memory.received) continue;  // compared where it is read
+    add(t, work.destination->transfers);
+    for (const auto& comparison : work.destination->comparisons) add(t, comparison);
+  }
+  return wanted;
+}
+
+}  // namespace
+
+FileSet compare_ties(const Load& load) {
+  std::vector<Wanted> wanted;
+  std::vector<Wanted> constants;
+  for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
+    if (load.works[t]->memory.received) continue;  // compared where it is read
+    for (const auto& comparison : load.works[t]->destination->comparisons) {
+      for (const plan::Transfer& transfer : comparison) {
+        (transfer.is_fill() ? constants : wanted).push_back({t, &transfer, load.works[t]->device, false});
+      }
+    }
+  }
+  load.crew.run(constants.size(),
+                [&](const Lanes& lanes, std::size_t i) { return compare_constant(load, lanes, constants[i]); });
+  return compare_with_files(load, wanted, tie_differs);
+}
+
+void compare_again(const Load& load, const FileSet& files) {
+  if (files.empty() || load.crew.stopped()) return;
+  wait_for_writes(load, files);
+  compare_with_files(load, reads_of(load, files), file_differs);
+}
+
+}  // namespace lading::exec

@@ -1,0 +1,33 @@
+// What the stages that read files share: tasks made of transfers, and the reading of their bytes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "exec/load.h"
+
+namespace lading::exec {
+
+/// Indices into Plan::files.
+using FileSet = std::set<std::uint32_t>;
+
+/// The transfers as tasks in file order, with gaps and slots that suit this load's files and devices.
+[[nodiscard]] std::vector<ReadTask> tasks_of(const Load& load, const std::vector<Wanted>& wanted);
+
+/// What is done with a task, on one of the crew's threads.
+using UseTask = std::function<Result<void>(const Lanes& lanes, const io::File& file, const ReadTask& task)>;
+
+/// Does every task with its file open. Returns the files of which check_unchanged cannot tell whether they changed
+/// meanwhile (io::File::is_doubtful).
+FileSet run_tasks(const Load& load, const std::vector<ReadTask>& tasks, const UseTask& use);
+
+/// Where in the slot a task's bytes go: as they stand in the file.
+[[nodiscard]] std::byte* place_in(std::span<std::byte> slot, const ReadTask& task);
+
+/// Reads a task's rows, `stride_bytes` from one to the next.
+Result<void> read_rows(const Load& load, const io::File& file, const ReadTask& task, std::byte* out,
+                       std::uint64_t stride_bytes);
+
+}  // namespace lading::exec
