@@ -7,8 +7,9 @@ made from which.
 
 A dim of a mesh has a process group, and that sorts its ranks. FSDP2 shards and gathers by the rank in the group,
 `full_tensor()` and `distribute_tensor` partly by that and partly by the coordinate in the mesh: where the two orders
-differ, torch disagrees with itself, and nothing is loaded. Meshes that are equal may have different groups, and a tensor
-may have another of them than FSDP2, so FSDP2's own group counts too.
+differ, torch disagrees with itself, and nothing is loaded. Meshes that are equal may have different groups, and torch takes
+one for the other: so a dim must have its ranks ascending, which is what a group makes of them, and FSDP2's own group
+counts too.
 """
 
 from __future__ import annotations
@@ -71,12 +72,13 @@ class Grid:
         except (RuntimeError, ValueError, KeyError, IndexError):  # a mesh that was made without groups
             group = sorted(line)
         names = self.mesh.mesh_dim_names
-        return "" if line == group else disorder(names[dim] if names else f"dim {dim}", line, group)
+        return "" if line == group == sorted(line) else disorder(names[dim] if names else f"dim {dim}", line, group)
 
 
 def disorder(name: str, line: Sequence[int], group: Sequence[int]) -> str:
     """Why torch would not agree with itself on which part of a tensor a rank has."""
-    return f"its mesh ({name}) has ranks in the order {list(line)}, and a process group in the order {list(group)}"
+    text = f"its mesh ({name}) has its ranks in the order {list(line)}"
+    return f"{text}, and a process group in the order {list(group)}" if list(line) != list(group) else text
 
 
 def line_of(ranks: Sequence[int], place_of: dict[int, int]) -> tuple[tuple[Span, ...], str, str]:

@@ -58,6 +58,10 @@ def local(tensor):
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
+def bits(tensor):
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
 def outcome(load):
     """"" if it was loaded, or what was said, which must be the same on all ranks."""
     try:
@@ -174,9 +178,9 @@ def mesh_orders(rank, scratch):
             if said and "R43" not in said:
                 problems.append(f"{label}, {shard.__name__}: {said[:300]}")
 
-    # An equal mesh whose group has this order. It comes first: torch then takes it for the others that are equal.
+    # A group that is not sorted. It comes first: torch then takes its mesh for others that are equal.
     unsorted = dist.new_group([0, 2, 1, 3], sort_ranks=False)
-    judge("a group in its own order", DeviceMesh.from_group(unsorted, "cpu"), True, fsdp2)
+    judge("a group in its own order", DeviceMesh.from_group(unsorted, "cpu"), False, fsdp2, distributed)
     for order in itertools.permutations(range(WORLD)):
         ascending = list(order) == sorted(order)
         others = (tensor_parallel, distributed) if order[0] == 0 else ()  # the rest are like these
@@ -194,3 +198,149 @@ def mesh_orders(rank, scratch):
         judge(f"{some}", mesh, some in ([0, 1], [2, 3], [0, 2], [1, 3], [2]), fsdp2)
     expected = {f"{tuple(range(WORLD))}, fsdp2", "[[0, 2], [1, 3]], both", "[[0, 1], [2, 3]], fsdp2"}
     return problems + [f"{label} was not loaded" for label in expected - loaded] + ([] if refused else ["none refused"])
+
+
+# ---- exchange
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn)
+WORLDS = 40
+
+
+def drawn(seed):
+    """(shape of the mesh, {name: value}, {name: placements}), the same on all ranks"""
+    draw, numbers = random.Random(seed), torch.Generator().manual_seed(seed)
+    shape = draw.choice([(4,), (2, 2), (2, 2), (1, 4), (2, 1, 2)])
+    values, places = {}, {}
+    for place in range(12):
+        size = tuple(draw.choice([0, 1, 2, 3, 5, 8]) for _ in range(draw.choice([0, 1, 1, 2, 2, 3])))
+        value = torch.randint(0, 2, size, generator=numbers).to(draw.choice(DTYPES))
+        values[f"p{place}"] = value
+        cuts = [draw.random() < 0.5 for _ in shape]
+        places[f"p{place}"] = [
+            Shard(draw.randrange(value.dim())) if value.dim() and cut else Replicate() for cut in cuts
+        ]
+    return shape, values, places
+
+
+def random_exchanges(rank, scratch):
+    """Random placements, of which many are empty on some ranks only; who has a part gets it, and nobody waits."""
+    problems = []
+    for seed in range(WORLDS):
+        shape, values, places = drawn(seed)
+        mesh = init_device_mesh("cpu", shape)
+        path = saved(rank, scratch / f"drawn{seed}.safetensors", values)
+        model = nn.Module()
+        for name, value in values.items():
+            blank = distribute_tensor(torch.empty_like(value, device="meta"), mesh, places[name], src_data_rank=None)
+            model.register_parameter(name, nn.Parameter(blank, requires_grad=False))
+        scope = random.Random(seed).choice(["job", "job", "node", "never"])
+        lading.materialize(model, path, exchange=scope, progress=False)
+        for name, value in values.items():
+            want = local(distribute_tensor(value, mesh, places[name], src_data_rank=None))
+            got = local(getattr(model, name))
+            if got.numel() + want.numel() and not torch.equal(bits(got), bits(want)):
+                problems.append(f"seed {seed}, {name}: {got} for {want}")
+    return problems
+
+
+def stalled_exchange(rank, scratch):
+    """Blocks that one rank does not know of: the message is about the exchange and its ranks, not about storage."""
+    from lading import exchange
+
+    path = saved(rank, scratch / "stalled.safetensors", {"a": torch.arange(4.0), "b": torch.arange(8.0)})
+    model = nn.Module()
+    for name, size in (("a", 4), ("b", 8)):
+        model.register_parameter(name, nn.Parameter(torch.empty(size, device="meta")))
+    stall, blocks = exchange._STALL_S, exchange.Exchange._blocks
+    exchange._STALL_S = 1.0
+    if rank == 1:
+        exchange.Exchange._blocks = lambda self: blocks(self)[:-1]
+    try:
+        said = outcome(lambda: lading.materialize(model, path, device="cpu", exchange="job", progress=False))
+    finally:
+        exchange._STALL_S, exchange.Exchange._blocks = stall, blocks
+    wanted = ("the exchange of bytes from rank", "made no progress", "R44", 'exchange="never"')
+    problems = [f"{text!r} is not in {said!r}" for text in wanted if text not in said]
+    return problems + ([f"storage is blamed: {said}"] if "storage" in said else [])
+
+
+# ---- ranks whose models differ
+
+
+class Tied(nn.Module):
+    def __init__(self, is_tied):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
+        if is_tied:
+            self.head.weight = self.embed.weight
+
+
+def ties_of_some_ranks(rank, scratch):
+    """R30: what is one tensor on one rank and two on another is refused; what a rank has one name of is not."""
+    problems = []
+    both = {"embed.weight": torch.arange(12.0).reshape(4, 3), "head.weight": torch.arange(12.0).reshape(4, 3)}
+    for keys in (["embed.weight"], list(both)):
+        path = saved(rank, scratch / f"tied{len(keys)}.safetensors", {key: both[key] for key in keys})
+        for how in ("skeleton", "real"):
+            if how == "skeleton":
+                with lading.skeleton():
+                    model = Tied(rank == 0)
+            else:
+                model = Tied(rank == 0)
+            said = outcome(lambda model=model, path=path: lading.materialize(model, path, device="cpu", progress=False))
+            wanted = ("embed.weight = head.weight on ranks 0", "embed.weight and head.weight on ranks 1-3", "R30")
+            problems += [f"{keys}, {how}: {text!r} is not in {said!r}" for text in wanted if text not in said]
+    with lading.skeleton():  # stages: rank 0 has both names, 1 one of them, 2 the other, 3 neither
+        model = Tied(True)
+    if rank in (1, 3):
+        del model.head
+    if rank in (2, 3):
+        del model.embed
+    path = scratch / "tied1.safetensors"
+    lading.materialize(model, path, device="cpu", progress=False)
+    for name, parameter in model.named_parameters():
+        if not torch.equal(parameter, both[name]):
+            problems.append(f"{name} of a stage is {parameter.tolist()}")
+    return problems
+
+
+class WithNew(nn.Module):
+    """`new` is in no file; `number` is each rank's own."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.new = nn.Parameter(torch.full((4,), float(rank)))
+        self.register_buffer("number", torch.tensor(rank), persistent=False)
+
+
+def kept_replicas(rank, scratch):
+    """R17: values that were there before are compared among replicas, but for those that `keep=` names."""
+    torch.manual_seed(0)
+    path = saved(rank, scratch / "kept.safetensors", nn.Linear(4, 4).state_dict(prefix="linear."))
+    problems = []
+
+    def load(model, **options):
+        options = {"allow_missing": "new", "progress": False, **options}
+        return outcome(lambda: lading.materialize(model, path, **options))
+
+    def hsdp(model):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        return fully_shard(model, mesh=mesh)
+
+    for sharded in (lambda model: model, hsdp):
+        said = load(sharded(WithNew(rank)))
+        for text in ('"new"', '"number"', "R17", "values_differ", "keep="):
+            if text not in said:
+                problems.append(f"{text} is not in {said!r}")
+        if '"linear' in said:
+            problems.append(f"what was loaded is named: {said}")
+        model = sharded(WithNew(rank))
+        if said := load(model, keep=["number", "new"]):
+            problems.append(f"what is kept on purpose was refused: {said}")
+        if int(model.number) != rank:
+            problems.append(f"number is {model.number}")
+        if said := load(sharded(WithNew(7)), keep="number"):
+            problems.append(f"equal values were refused: {said}")
+    return problems
