@@ -18,13 +18,14 @@ from ranks_common import same_everywhere
 from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import lading
 
 WORLD = 4
+CPU = torch.device("cpu")
 DEADLINE_S = 170
 NAMES = ("w*", "wa", "*", "a?", "ab", "[a]", "a", "{x}", "{{x}}", "a\\b", "\\1", "é", "名前", " ", "x" * 300, "^a$", "a|b")
 
@@ -198,6 +199,39 @@ def mesh_orders(rank, scratch):
         judge(f"{some}", mesh, some in ([0, 1], [2, 3], [0, 2], [1, 3], [2]), fsdp2)
     expected = {f"{tuple(range(WORLD))}, fsdp2", "[[0, 2], [1, 3]], both", "[[0, 1], [2, 3]], fsdp2"}
     return problems + [f"{label} was not loaded" for label in expected - loaded] + ([] if refused else ["none refused"])
+
+
+def flat_groups(rank, scratch):
+    """FSDP1 over groups of some ranks, also in another order than theirs: as FSDP1 has it, or refused."""
+    torch.manual_seed(11)
+    state = Net().state_dict()
+    path = saved(rank, scratch / "flat.safetensors", state)
+    problems, loaded = [], []
+    for ranks in ([0, 1, 2, 3], [0, 2, 1, 3], [3, 2, 1, 0], [0, 1], [2, 3], [1, 2], [1, 3], [0, 1, 2], [1, 2, 3]):
+        group = dist.new_group(ranks, sort_ranks=False)
+        model = nn.Module()
+        if rank in ranks:
+            with lading.skeleton():
+                model = Net()
+            model = FullyShardedDataParallel(model, process_group=group, param_init_fn=empty_on_cpu, device_id=CPU)
+        said = outcome(lambda m=model: lading.materialize(m, path, device="cpu", strict=False, progress=False))
+        if said:
+            problems += [] if "R43" in said else [f"{ranks}: {said}"]
+            continue
+        loaded.append(ranks)
+        if rank in ranks:
+            real = Net()
+            real.load_state_dict(state)
+            real = FullyShardedDataParallel(real, process_group=group, device_id=CPU)
+            for got, want in zip(model.parameters(), real.parameters(), strict=True):
+                if not torch.equal(got, want):
+                    problems.append(f"{ranks}: {got.tolist()} for {want.tolist()}")
+    missing = [ranks for ranks in ([0, 1, 2, 3], [0, 2, 1, 3], [0, 1], [2, 3], [1, 3]) if ranks not in loaded]
+    return problems + [f"{ranks} was refused" for ranks in missing]
+
+
+def empty_on_cpu(module):
+    lading.empty_parameters(module, "cpu")
 
 
 # ---- exchange

@@ -10,6 +10,7 @@ require("torch")
 CASES = (
     "names",
     "mesh_orders",
+    "flat_groups",
     "random_exchanges",
     "stalled_exchange",
     "ties_of_some_ranks",
