@@ -24,7 +24,7 @@ from .fsdp1 import FlatMember, flat_members
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, canonical_modules, take_inventory
 from .inventory_json import dtype_name
 from .own_numbers import OnCpu, own_random_numbers
-from .patterns import matches
+from .patterns import Pattern, matches
 from .placements import is_dtensor
 
 _PATTERNS = (0xA5, 0x3C)
@@ -40,7 +40,7 @@ class HostValues:
         parts: Sequence[nn.Module],
         entries: Sequence[Entry],
         *,
-        external: Mapping[str, Any] | None = None,
+        external: Mapping[Pattern, Any] | None = None,
         recipes: Mapping[str, Recipe] | None = None,
         seed: int = 0,
     ) -> None:
