@@ -218,14 +218,10 @@ def without_adapters(conversion: Conversion, adapters: set[str]) -> Conversion:
     """Adapters and trained copies of modules are not the base checkpoint's: no rule of its keys is for them."""
     if conversion.mapping is None or not adapters:
         return conversion
-    rules = [rule for rule in conversion.mapping["rules"] if _plain(rule.get("to", "")) not in adapters]
+    rules = [rule for rule in conversion.mapping["rules"] if target_of(rule) not in adapters]
     mapping = conversion.mapping | {"rules": rules} if rules else None
     allowed = [name for name in conversion.allow_missing if name not in adapters]
     return dataclasses.replace(conversion, mapping=mapping, allow_missing=allowed)
-
-
-def _plain(name: str) -> str:
-    return name.replace("{{", "{").replace("}}", "}")
 
 
 def _concerns(rule: dict[str, Any], names: set[str]) -> bool:

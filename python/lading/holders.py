@@ -58,9 +58,10 @@ def _hooks_that_compute(seen: Seen) -> Iterator[Refresh]:
     read it before that: an RNN's list of weights, attention's `out_proj.weight`."""
     from torch.nn.utils import prune, spectral_norm, weight_norm
 
-    classes = (sys.modules[weight_norm.__module__].WeightNorm, sys.modules[spectral_norm.__module__].SpectralNorm)
+    old = [(weight_norm, "WeightNorm"), (spectral_norm, "SpectralNorm")]  # functions hide the modules of this name
+    classes = (prune.BasePruningMethod, *(getattr(sys.modules[function.__module__], name) for function, name in old))
     for _, module in seen.modules:
-        hooks = [one for one in module._forward_pre_hooks.values() if isinstance(one, (*classes, prune.BasePruningMethod))]
+        hooks = [one for one in module._forward_pre_hooks.values() if isinstance(one, classes)]
         if hooks:
             yield lambda module=module, hooks=hooks: _compute(module, hooks)
 

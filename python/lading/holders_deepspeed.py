@@ -33,6 +33,15 @@ _BEFORE = "Load before deepspeed.initialize"
 
 
 def masters(seen: Seen) -> Iterator[Problem | Refresh]:
+    found = list(_masters(seen))
+    if any(isinstance(one, Problem) for one in found):
+        gc.collect()  # an optimizer that nobody has any more refuses nothing
+        found = list(_masters(seen))
+    yield from found
+    yield lambda: zero3.tell_optimizers(seen.entries)  # those of ZeRO-3
+
+
+def _masters(seen: Seen) -> Iterator[Problem | Refresh]:
     names: dict[int, str] = {}
     for entry in seen.entries:
         if entry.kind == PARAMETER and entry.is_tensor:
@@ -45,7 +54,6 @@ def masters(seen: Seen) -> Iterator[Problem | Refresh]:
         yield from problems
         if not problems and not _is_zero3(optimizer):
             yield optimizer.refresh_fp32_params
-    yield lambda: zero3.tell_optimizers(seen.entries)  # those of ZeRO-3
 
 
 def _engines(seen: Seen) -> Iterator[Problem]:
@@ -65,15 +73,14 @@ def _unknown(seen: Seen, optimizers: Iterable[Any]) -> Iterator[Problem]:
 def _optimizers(seen: Seen, names: dict[int, str]) -> list[Any]:
     """Those that have a parameter of this model: the engine's, those that parameters know, or any in the process."""
     base = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "DeepSpeedOptimizer", None)
-    if base is None:
-        return []
+    if base is None or getattr(sys.modules.get("deepspeed.comm.comm"), "cdb", None) is None:
+        return []  # imported, as PEFT does it, and not in use
     engines = [module for _, module in seen.modules if _is_of(module, "DeepSpeedEngine")]
     found = [engine.optimizer for engine in engines]
     trained = [entry.value for entry in seen.entries if entry.kind == PARAMETER and entry.requires_grad]
     found += [getattr(value, name, None) for value in trained for name in ("_z3_optimizer", "_zero_optimizer")]
     if not engines and any(not zero3.is_partitioned(value) and not value.is_meta for value in trained):
-        # FP16_Optimizer leaves no mark on a parameter: it is found among all objects, those of dead engines cleared away.
-        gc.collect()
+        # FP16_Optimizer leaves no mark on a parameter, so all objects are looked at: a third of a second.
         found += [one for one in gc.get_objects() if issubclass(type(one), base)]
     mine = {id(one): one for one in found if issubclass(type(one), base)}
     return [one for one in mine.values() if any(id(value) in names for value in _parameters(one))]

@@ -8,7 +8,8 @@ PEFT's classes say what is what: a tuner layer has one `base_layer`, and all els
 wrapper (`modules_to_save`) has an `original_module`, and copies of it, which begin with the same values. Which keys an
 adapter file has is asked of PEFT's own code for saving. Initial values are what PEFT's own initialisers wrote, recorded
 when the model was built under `lading.skeleton()`, or here, on a stand-in of the layer. What PEFT computes from base
-weights (PiSSA, DoRA, …) is refused: when the layer was built, they were not there yet.
+weights (DoRA, …) is refused, because the layer was built before they were loaded; so are methods that change base
+weights (peft_base.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .errors import LadingError, Problem
 from .inventory import PARAMETER, Entry, is_wrapped
 from .inventory_json import tie_classes
 from .patterns import Pattern, matches
+from .peft_base import changed_bases, configs_of, stale
 from .peft_files import adapter_values
 from .recording import Operand, cell_of, operand_of
 from .replay import slice_of
@@ -330,8 +332,16 @@ def prepare(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter: Any, 
     if wrapped is None:
         return found
     record_initial_values(wrapped, entries)
-    given = [name for name in wrapped.adapters if any(matches(pattern, name) for pattern in spoken_for)]
-    problems = computed_from_base(wrapped, entries, [*given, *found.values])
+
+    def is_given(name: str) -> bool:
+        return name in found.values or any(matches(pattern, name) for pattern in spoken_for)
+
+    configs = configs_of(module for part in parts for module in part.modules())
+    problems = [
+        *changed_bases(configs, wrapped.layers, entries, is_given),
+        *computed_from_base(wrapped, entries, filter(is_given, wrapped.adapters)),
+        *stale(configs, set(wrapped.adapters) - set(wrapped.copies), entries, is_given),
+    ]
     if problems:
         raise LadingError(problems, stage="documents", exit_code=4)
     return found

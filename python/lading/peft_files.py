@@ -8,9 +8,10 @@ holds of them. Every key has to have a place, and every tensor of the adapter a 
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .fsdp1 import clean_name
 from .inventory import BUFFER, PARAMETER, Entry
+from .peft_base import changes_base
 
 
 def adapter_values(
@@ -51,6 +53,7 @@ def adapter_values(
         values |= found
         problems += more
         notes.append(f"adapter {name}: {len(found)} tensors from {os.fspath(path)}")
+        notes += _other_config(model.peft_config[name], name, os.fspath(path))
     if problems and told is None:
         raise LadingError(problems, stage="checkpoint", exit_code=3)
     if told is not None:
@@ -64,6 +67,11 @@ def _of_file(
     from .huggingface import refuse_pickles
 
     refuse_pickles(path)
+    what = changes_base(_saved_config(path))
+    if what and not changes_base(vars(model.peft_config[adapter])):  # otherwise the layers' weights are refused by name
+        text = f"its adapter_config.json has {what}, with which PEFT changes base weights, and no file has them changed"
+        remedy = "Convert the adapter: save_pretrained with path_initial_model_for_weight_conversion."
+        return {}, [Problem("adapter", text, file=path, rule="R66", remedy=remedy)]
     answer = _engine.inspect(path)
     by_name = {entry.name: entry for entry in entries if entry.is_tensor}
     targets = _file_keys(model, adapter, by_name)
@@ -82,6 +90,40 @@ def _of_file(
             values[name] = _tensor(files[tensor["shard"]], tensor)
     problems += [_problem(name, "the adapter's file does not have it", path, "R39") for name in targets.values()]
     return values, problems
+
+
+def _saved_config(path: str) -> dict[str, Any]:
+    """The config that PEFT saved beside an adapter's tensors; where it is missing, that of plain LoRA."""
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text())
+    except (OSError, ValueError):
+        config = None
+    return config if isinstance(config, dict) else {"peft_type": "LORA"}
+
+
+# Fields of a config that say nothing about what a layer computes.
+_ASIDE = frozenset(
+    "auto_mapping base_model_name_or_path inference_mode init_lora_weights init_weights peft_version revision "
+    "task_type".split()
+)
+
+
+def _other_config(config: Any, adapter: str, path: str) -> Iterator[str]:
+    """A note for each field in which the model's config is not the one that the adapter was saved with."""
+    saved = _saved_config(path)
+    for name, value in vars(config).items():
+        if name not in _ASIDE and name in saved and _plain(saved[name]) != _plain(value):
+            yield f"adapter {adapter}: saved with {name} {_plain(saved[name])}, and the model has {_plain(value)}"
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; sets and empty values alike."""
+    if isinstance(value, (set, list, tuple)):
+        return sorted(map(str, value)) or None
+    if isinstance(value, (bool, int, float, str, Mapping)) or value is None:
+        return value or None
+    return str(getattr(value, "value", value))
 
 
 def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[str, str]:

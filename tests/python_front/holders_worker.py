@@ -149,7 +149,8 @@ def deepspeed_refusals(folder):
     def hybrid(engine):
         engine.__class__ = type("DeepSpeedHybridEngine", (type(engine),), {})
 
-    for spoil, words in ((unknown, "Another"), (detached, "one.weight"), (offloaded, "reload_states"), (hybrid, "hybrid")):
+    ways = {unknown: "Another", detached: "one.weight", offloaded: "reload_states", hybrid: "hybrid"}
+    for spoil, words in ways.items():
         engine = engine_of(filled(4), "bf16", 1)
         spoil(engine)
         before = {name: tensor.detach().clone() for name, tensor in engine.module.named_parameters()}
@@ -253,7 +254,8 @@ def merged_adapters_are_refused(folder):
     model = adapted(4)
     model.merge_adapter()
     error = refused(lambda: load(model, path, adapter=place))
-    problems = [] if error.code == "copies" and len(error.problems) == 2 and "unmerge_adapter" in str(error) else [str(error)]
+    is_told = error.code == "copies" and len(error.problems) == 2 and "unmerge_adapter" in str(error)
+    problems = [] if is_told else [str(error)]
     model.unmerge_adapter()
     load(model, path, adapter=place)
     model.merge_adapter()
