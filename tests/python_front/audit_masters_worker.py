@@ -29,6 +29,7 @@ def main():
     # Otherwise it compiles a shared-memory operator first, for a minute, in the user's home.
     importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     deepspeed.logger.setLevel(50)
+    save_adapter(folder)
     by_rank = run_ranks(2, run, RANKS_DEADLINE_S, folder)
     return {name: [answer[name] for answer in by_rank] for name in by_rank[0]}
 
@@ -45,6 +46,12 @@ def run(rank, folder):
                 except BaseException:
                     answers[name] = {"failed": traceback.format_exc()[-2000:]}
                 dist.barrier()
+    for way in ("plain", "fsdp1", "fsdp2", "zero3"):
+        try:
+            answers[f"adapters, {way}"] = adapters(rank, folder, way)
+        except BaseException:
+            answers[f"adapters, {way}"] = {"failed": traceback.format_exc()[-2000:]}
+        dist.barrier()
     return answers
 
 
@@ -118,3 +125,70 @@ def whole(parameter, stage):
         return parameter.detach().float().clone()
     with deepspeed.zero.GatheredParameters([parameter]):
         return parameter.data.float().clone()
+
+
+# ---- adapters on ranks
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6, bias=False)
+        self.head = nn.Linear(6, 3)
+        self.register_buffer("scale", torch.full((2,), 3.0), persistent=False)
+
+
+def save_adapter(folder):
+    """A base and an adapter that were trained, with a trained copy of the head."""
+    import peft
+
+    torch.manual_seed(0)
+    model = Net()
+    save_file(model.state_dict(), folder / "base.safetensors")
+    model = peft.get_peft_model(model, peft.LoraConfig(target_modules=["fc"], r=2, modules_to_save=["head"]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.normal_()
+    model.save_pretrained(folder / "adapter")
+
+
+def shard(model, way):
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    if way == "fsdp1":
+        options = {"param_init_fn": lading.empty_parameters, "device_id": torch.device("cpu"), "use_orig_params": True}
+        return FullyShardedDataParallel(model, **options)
+    if way == "fsdp2":
+        fully_shard(model)
+    elif way == "zero3":
+        lading.zero3_init(model, config(3, torch.float32))
+    return model
+
+
+def adapters(rank, folder, way):
+    """Silent after a right load, with the adapter's files and without; then one element is changed on a rank."""
+    import peft
+
+    with lading.skeleton():
+        model = peft.get_peft_model(Net(), peft.PeftConfig.from_pretrained(folder / "adapter"))
+    model = shard(model, way)
+    options = {"adapter": folder / "adapter", "timeout": 60}
+    lading.materialize(model, folder / "base.safetensors", progress=False, device="cpu", **options)
+    with_files = lading.audit(model, folder / "base.safetensors", **options)
+    without = lading.audit(model, folder / "base.safetensors", timeout=60)
+    for name, parameter in model.named_parameters():
+        if rank == 1 and "lora_B" in name:
+            change(parameter, model, way)
+    changed = lading.audit(model, folder / "base.safetensors", **options)
+    return {
+        "right": [str(one) for one in (*with_files.problems, *with_files.warnings, *without.problems)],
+        "checked": [with_files.checked["with the checkpoint"], without.checked["with the checkpoint"]],
+        "notes": list(without.notes),
+        "found": sorted({(one.code, one.tensor) for one in changed.problems}),
+    }
+
+
+def change(parameter, model, way):
+    memory = parameter.ds_tensor if way == "zero3" else getattr(parameter, "_local_tensor", parameter)
+    memory.detach().reshape(-1)[-1] += 1.0

@@ -36,3 +36,16 @@ def test_right_copies_are_silent(results, stage, dtype):
     for answer in results[f"stage {stage}, {dtype}, right"]:
         assert answer.get("found") == answer.get("stepped") == [], answer
         assert answer["is_kept"]
+
+
+LORA_B = "base_model.model.fc.lora_B.default.weight"
+
+
+@pytest.mark.parametrize("way", ["plain", "fsdp1", "fsdp2", "zero3"])
+def test_adapters_on_ranks(results, way):
+    for rank, answer in enumerate(results[f"adapters, {way}"]):
+        assert answer.get("right") == [], answer
+        assert answer["checked"] == [7, 3]
+        assert any("4 adapter tensors were not judged" in note for note in answer["notes"])
+        wrong = {("value", LORA_B)} if rank == 1 else set()
+        assert {tuple(one) for one in answer["found"] if one[0] != "replicas"} == wrong
