@@ -93,10 +93,11 @@ void expect_refusal(const Outcome& outcome) {
 TEST(Doubtful, R45_AFileThatStaysAsItIsIsReadTwiceAndLoaded) {
   for (const std::uint64_t seed : seeds(24)) {
     RandomLoad load(seed);
+    const std::uint64_t once = load_with(load, Writer::kNone, [](const io::File&, ByteRange) {}).read_bytes;
     const Outcome outcome = load_with(load, Writer::kMaybe, [](const io::File&, ByteRange) {});
     ASSERT_TRUE(outcome.errors.empty()) << outcome.errors.front().text();
     EXPECT_TRUE(load.is_right());
-    EXPECT_GT(outcome.read_bytes, planned_bytes(load));
+    EXPECT_GT(outcome.read_bytes, once);
     EXPECT_EQ(outcome.notes.size(), 1U);
   }
 }
@@ -116,6 +117,7 @@ TEST(Doubtful, R45_AWriteThatShowsOnlyInTheBytesIsFound) {
   for (const std::uint64_t seed : seeds(48)) {
     RandomLoad load(seed);
     const plan::Source& source = load.plan().sources[seed % load.plan().sources.size()];
+    if (source.bytes.size_bytes() == 0) continue;
     const std::uint64_t place = source.bytes.begin + seed % source.bytes.size_bytes();
     bool written = false;
     const Outcome outcome = load_with(load, Writer::kMaybe, [&](const io::File& file, ByteRange read) {

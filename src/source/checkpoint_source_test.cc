@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <fstream>
 #include <set>
 #include <string>
 
@@ -235,6 +236,30 @@ TEST_F(CheckpointSourceTest, Fault38_OpenFileRefusesARewrittenOrMissingFile) {
   EXPECT_EQ(source->open_file(source->shards()[0]).error().code, Code::kFileChanged);
   std::filesystem::remove(dir_.path("x.safetensors"));
   EXPECT_EQ(source->open_file(source->shards()[0]).error().code, Code::kNotFound);
+}
+
+TEST_F(CheckpointSourceTest, R45_AHeaderThatIsRewrittenUnderTheSameMtimeIsRefused) {
+  const std::string path = dir_.write("x.safetensors", one_tensor_file("t", "data"));
+  const auto source = open();
+  ASSERT_TRUE(source.has_value());
+  const auto mtime = std::filesystem::last_write_time(path);
+  dir_.write("x.safetensors", one_tensor_file("u", "data"));
+  std::filesystem::last_write_time(path, mtime);
+  const auto file = source->open_file(source->shards()[0]);
+  ASSERT_FALSE(file.has_value());
+  EXPECT_EQ(file.error().code, Code::kFileChanged);
+  EXPECT_EQ(file.error().rule, "R45");
+}
+
+TEST_F(CheckpointSourceTest, R45_AFileThatMayBeWrittenToIsDoubtful) {
+  const std::string path = dir_.write("x.safetensors", one_tensor_file("t", "data"));
+  const auto settled = open();
+  ASSERT_TRUE(settled.has_value());
+  EXPECT_FALSE(settled->open_file(settled->shards()[0])->is_doubtful()) << "however young it is";
+  const std::fstream writer(path, std::ios::in | std::ios::out);
+  const auto source = open();
+  ASSERT_TRUE(source.has_value());
+  EXPECT_TRUE(source->open_file(source->shards()[0])->is_doubtful());
 }
 
 }  // namespace
