@@ -317,10 +317,11 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
 
 def _disorders(entry: Entry, unit: Unit | None, grid: Grid, order: Sequence[int]) -> Iterator[str]:
     """Dims of the mesh whose process groups have another order of ranks: the groups' or FSDP2's own."""
-    yield from (grid.disorder[place] for place in order if place in grid.disorder)
+    found = [grid.disorder[place] for place in order if place in grid.disorder]
+    yield from found
     group = unit.shard_ranks[id(entry.value)] if unit is not None else []
     lines = [grid.line(place) for place in order]
-    if group and group not in lines:
+    if group and group not in lines and not found:
         line = next((line for line in lines if set(line) == set(group)), lines[0] if lines else [])
         yield disorder("FSDP2", line, group)
 

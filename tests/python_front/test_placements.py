@@ -31,6 +31,10 @@ def test_R43_every_order_of_ranks_in_a_mesh_is_torchs_or_refused(results):
     assert results["mesh_orders"] == []
 
 
+def test_R43_groups_of_fsdp1_in_any_order(results):
+    assert results["flat_groups"] == []
+
+
 def test_R58_random_placements_with_an_exchange(results):
     assert results["random_exchanges"] == []
 
