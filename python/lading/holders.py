@@ -20,6 +20,7 @@ from . import holders_deepspeed
 from .errors import LadingError, Problem
 from .holders_common import Refresh, Seen, problem
 from .inventory import PARAMETER, Entry, canonical_modules
+from .load_hooks import load_hooks
 
 _OPTIMIZER_REMEDY = "Load before the optimizer is built"
 _OFFLOAD_REMEDY = (
@@ -36,15 +37,18 @@ class Holder:
     tests: tuple[str, ...]  # names of cases in test_holders.py and holders_worker.py
 
 
-def find(parts: Sequence[nn.Module], entries: Sequence[Entry], device: torch.device) -> list[Refresh]:
-    """What to call once these parts are loaded on this device. LadingError where somebody's copy would stay stale."""
+def find(
+    parts: Sequence[nn.Module], entries: Sequence[Entry], device: torch.device, spoken_for: Sequence[str]
+) -> list[Refresh]:
+    """What to call once these parts are loaded on this device. LadingError where somebody's copy would stay stale, or
+    where a module has code for loading that lading does not run (load_hooks.py)."""
     modules: dict[int, tuple[str, nn.Module]] = {}
     for part in parts:
         for name, module in canonical_modules(part):
             modules.setdefault(id(module), (name, module))
-    seen = Seen(list(modules.values()), entries, device)
+    seen = Seen(list(modules.values()), entries, device, spoken_for)
     found = [one for holder in HOLDERS for one in holder.find(seen)]
-    problems = [one for one in found if isinstance(one, Problem)]
+    problems = [*(one for one in found if isinstance(one, Problem)), *load_hooks(seen)]
     if problems:
         raise LadingError(problems, stage="documents", exit_code=4)
     return [one for one in found if not isinstance(one, Problem)]

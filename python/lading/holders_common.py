@@ -10,6 +10,7 @@ from torch import nn
 
 from .errors import Problem
 from .inventory import Entry
+from .patterns import matches
 
 Refresh = Callable[[], None]
 
@@ -21,6 +22,10 @@ class Seen:
     modules: list[tuple[str, nn.Module]]
     entries: Sequence[Entry]
     device: torch.device  # where this rank's tensors go
+    spoken_for: Sequence[str] = ()  # patterns of names whose values do not come from the checkpoint
+
+    def is_spoken_for(self, name: str) -> bool:
+        return any(matches(pattern, name) for pattern in self.spoken_for)
 
     def is_replaced(self, entry: Entry) -> bool:
         """Whether the load gives this tensor other memory than it has."""

@@ -71,7 +71,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         if placements.problems:
             raise LadingError(placements.problems, stage="documents", exit_code=4)
         device, note = rank_device(options.device, placements, entries)
-        refreshes = holders.find(parts, held, device)
+        refreshes = holders.find(parts, held, device, options.spoken_for())
         conversion = conversion_of(origin.parts, location, origin.entries)
         given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
         values = HostValues(origin.parts, origin.held, **given)
