@@ -39,7 +39,8 @@ class Altered:
 
 @dataclasses.dataclass
 class AdapterFacts:
-    """`names` are tensors of adapters, `values` those of them that adapter files have, whole."""
+    """`names` are tensors of adapters, `values` those of them that adapter files have, whole. `was_asked`: the user named
+    adapter files."""
 
     names: set[str] = dataclasses.field(default_factory=set)
     values: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
@@ -47,28 +48,30 @@ class AdapterFacts:
     plain_modules: dict[str, str] = dataclasses.field(default_factory=dict)
     problems: list[Problem] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    was_asked: bool = False
+
+    def unjudged(self, keys: set[str]) -> list[str]:
+        """A note about adapters that neither an adapter file nor the checkpoint, whose keys these are, has."""
+        told = {problem.tensor for problem in self.problems}
+        names = sorted(self.names - keys - self.values.keys() - told)
+        if not names:
+            return []
+        count = f"{len(names)} adapter tensor{'s were' if len(names) > 1 else ' was'} not judged"
+        reason = "no adapter file has them" if self.was_asked else "pass adapter= to judge them"
+        return [f"{count} ({', '.join(names[:3])}{', …' * (len(names) > 3)}): {reason}"]
 
 
 def adapter_facts(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter: Any) -> AdapterFacts:
     """Of a model that PEFT may have wrapped; `adapter` as in `lading.materialize`."""
     wrapped = peft.unwrapped(parts, entries)
-    found = AdapterFacts()
+    found = AdapterFacts(was_asked=adapter is not None)
     if adapter is not None:
         models = wrapped.models if wrapped is not None else []
         found.values, found.notes = adapter_values(models, adapter, entries, found.problems)
     if wrapped is None:
         return found
-    found.names, found.plain_modules = set(wrapped.adapters), wrapped.plain_modules
-    files = {problem.tensor for problem in found.problems}
-    unjudged = [
-        entry.name
-        for entry in entries
-        if entry.name in found.names and entry.is_tensor and entry.name not in {*found.values, *files}
-    ]
-    if unjudged:
-        count = f"{len(unjudged)} adapter tensor{'s were' if len(unjudged) > 1 else ' was'} not judged"
-        reason = "no adapter file has them" if adapter is not None else "pass adapter= to judge them"
-        found.notes.append(f"{count} ({', '.join(unjudged[:3])}{', …' * (len(unjudged) > 3)}): {reason}")
+    tensors = {entry.name for entry in entries if entry.is_tensor}
+    found.names, found.plain_modules = tensors & set(wrapped.adapters), wrapped.plain_modules
     configs = {name: config for model in wrapped.models for name, config in model.peft_config.items()}  # type: ignore[union-attr, operator]
     by_place = {(id(entry.module), entry.attribute): entry for entry in entries}
     for layer in wrapped.layers:

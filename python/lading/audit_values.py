@@ -15,10 +15,11 @@ from .agreement import Agreement
 from .conversion import Conversion
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
-from .inventory import BUFFER, PARAMETER, Entry
+from .inventory import BUFFER, EXTRA_STATE, PARAMETER, Entry
 from .inventory_json import dtype_name, skeleton_json
 from .options import Options
 from .placements import Layout, Spot
+from .recording import SkeletonError
 from .stages import joined
 
 BATCH_BYTES = 512 << 20
@@ -30,7 +31,7 @@ class Wanted:
 
     FSDP2's units are left out: whether a unit can run is not the question here, and each tensor is judged by itself.
     `misplaced` are names that should be one tensor with others and lie elsewhere than these; `left_out` those that
-    ranks hold differently.
+    ranks hold differently, or in a way that no plan can say, which `problems` tell.
     """
 
     skeleton: dict[str, Any]
@@ -39,11 +40,24 @@ class Wanted:
     misplaced: set[str]
     left_out: set[str] = dataclasses.field(default_factory=set)
 
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+
     @classmethod
     def of(
-        cls, entries: Sequence[Entry], layout: Layout, conversion: Conversion, dtypes: dict[str, torch.dtype]
+        cls,
+        entries: Sequence[Entry],
+        layout: Layout,
+        conversion: Conversion,
+        dtypes: dict[str, torch.dtype],
+        keys: set[str],
+        left_out: set[str],
     ) -> Wanted:
-        kept = [entry for entry in entries if entry.kind in (PARAMETER, BUFFER)]
+        """Of parameters and persistent buffers, and of extra state that the checkpoint has as a tensor."""
+        kept = [entry for entry in entries if entry.kind in (PARAMETER, BUFFER) and entry.name not in left_out]
+        kept += [entry for entry in entries if entry.kind == EXTRA_STATE and entry.name in keys]
+        problems = [problem for entry in kept if (problem := _unnamed_dtype(entry)) is not None]
+        left_out = left_out | {problem.tensor or "" for problem in problems}
+        kept = [entry for entry in kept if entry.name not in left_out]
         skeleton = _skeleton(kept, conversion, dtypes)
         is_meta = {entry.name: entry.is_meta for entry in kept}
         # What is shared out flattened has no place in the layout: it is read whole, and compared by pieces.
@@ -56,7 +70,8 @@ class Wanted:
             first = min(tie, key=lambda name: is_meta[name])
             misplaced |= {name for name in tie if spots[name] != spots[first]}
             spots |= dict.fromkeys(tie, spots[first])
-        return cls(skeleton, Layout(layout.size, spots, layout.names), conversion, misplaced)
+        own = Layout(layout.size, spots, layout.names)
+        return cls(skeleton, own, conversion, misplaced, left_out, problems)
 
     def join(self, ranks: Agreement) -> list[Problem]:
         """With what other ranks hold. Tensors that ranks hold differently are problems, the same on all ranks, and
@@ -177,6 +192,22 @@ class Expected:
             for one, memory in zip(plan.destinations, memories, strict=True):
                 yield (one.name, *one.aliases), memory
             return
+
+
+def keys_of(location: str) -> set[str]:
+    """The checkpoint's keys; none if it cannot be read, which the plan says."""
+    try:
+        return {tensor["name"] for tensor in _engine.inspect(location)["tensors"]}
+    except LadingError:
+        return set()
+
+
+def _unnamed_dtype(entry: Entry) -> Problem | None:
+    try:
+        dtype_name(entry.dtype)
+    except SkeletonError as error:
+        return Problem("skeleton", error.reason, tensor=entry.name)
+    return None
 
 
 def _skeleton(entries: Sequence[Entry], conversion: Conversion, dtypes: dict[str, torch.dtype]) -> dict[str, Any]:
