@@ -120,8 +120,7 @@ def _derived(subject: Subject) -> None:
         if entry.kind == ATTRIBUTE and entry.tie_class is not None:
             continue
         if made is None or not made.values:
-            if entry.kind == NON_PERSISTENT:
-                subject.unjudged[entry.name] = "nothing says what its constructor makes"
+            subject.unjudged[entry.name] = "nothing says what its constructor makes"
             continue
         _compare_derived(subject, entry, made)
 

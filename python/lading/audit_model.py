@@ -31,7 +31,7 @@ from .audit_values import Expected, Wanted, keys_of, without_adapters
 from .conversion import Conversion, conversion_of
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
-from .inventory import Entry, parts_of
+from .inventory import ATTRIBUTE, Entry, parts_of
 from .options import Options
 from .patterns import matches
 from .placements import local_of, read_placements
@@ -150,7 +150,7 @@ class _Audit:
         self._adapter_values()
         keys = keys_of(location) if location is not None else set()
         self.findings.notes += subject.adapters.unjudged(keys)
-        self._unjudged(conversion)
+        self._unjudged(conversion, keys)
         if location is None or any(problem.tensor is None for problem in misplaced):
             return None
         adapters = subject.adapters.names - keys
@@ -161,13 +161,16 @@ class _Audit:
         self.findings.problems += wanted.problems
         return wanted
 
-    def _unjudged(self, conversion: Conversion) -> None:
-        """A buffer that no file should have, and that one has: what passes its key over leaves it unjudged."""
+    def _unjudged(self, conversion: Conversion, keys: set[str]) -> None:
+        """A tensor that no file should have, and that one has: whatever passes its key over leaves it unjudged."""
+        options = self.options
         passed_over = {rule["id"].partition(":")[2] for rule in conversion.ignore}
+        if not options.strict:
+            passed_over |= {key for key in keys if not any(matches(one, key) for one in options.allow_unexpected)}
         for name, reason in self.subject.unjudged.items():
             if any(name == key or name.endswith(f".{key}") for key in passed_over):
                 self._not_judged(name, reason)
-            else:
+            elif self.subject.by_name[name].kind != ATTRIBUTE:
                 self.findings.notes.append(f"{name} was not judged: {reason}")
 
     def _absent(self, answers: list[set[str]]) -> None:
@@ -221,7 +224,7 @@ class _Audit:
             self._values(wanted, location)
 
     def _values(self, wanted: Wanted, location: str) -> None:
-        expected = Expected(wanted, self.options, location, self.ranks, self.findings.problems)
+        expected = Expected(wanted, self.options, location, self.ranks, self.findings)
         for names, value in expected.values():
             for name in names:
                 entry = self.subject.by_name.get(name)

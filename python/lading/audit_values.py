@@ -4,7 +4,6 @@ memory of its own, a part at a time; the model is only looked at."""
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,17 +11,19 @@ import torch
 
 from . import _engine
 from .agreement import Agreement
+from .audit_report import Findings
 from .conversion import Conversion
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .inventory import BUFFER, EXTRA_STATE, PARAMETER, Entry
-from .inventory_json import dtype_name, skeleton_json
+from .inventory_json import dtype_name, skeleton_document
 from .options import Options
 from .placements import Layout, Spot
 from .recording import SkeletonError
 from .stages import joined
 
 BATCH_BYTES = 512 << 20
+_UNEXPECTED = "R39"
 
 
 @dataclasses.dataclass
@@ -92,18 +93,18 @@ class Wanted:
 
 
 class Expected:
-    """The plan of a model's parameters and persistent buffers. `problems` gets what the checkpoint itself lacks, and
+    """The plan of a model's parameters and persistent buffers. The findings get what the checkpoint itself lacks, and
     what cannot be read of it; the other tensors are read all the same."""
 
-    def __init__(
-        self, wanted: Wanted, options: Options, location: str, ranks: Agreement, problems: list[Problem]
-    ) -> None:
+    def __init__(self, wanted: Wanted, options: Options, location: str, ranks: Agreement, findings: Findings) -> None:
         self._conversion, self._options, self._location, self._ranks = (wanted.conversion, options, location, ranks)
         self._skeleton = wanted.skeleton
         self._is_strict = options.strict and not wanted.left_out  # whose keys would be unexpected
         self._layout = wanted.layout.document(["cpu"] * ranks.size)
-        self._problems = problems
+        self._problems = findings.problems
         self._plan = self._planned()
+        if self._plan is not None and not options.strict:  # keys that nothing reads, which the user allows
+            findings.warnings += [warning for warning in self._plan.warnings if warning.rule == _UNEXPECTED]
 
     def values(self) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
         """(names, this rank's part) of every tensor that comes from the file. The part is on the CPU, and
@@ -212,7 +213,7 @@ def _unnamed_dtype(entry: Entry) -> Problem | None:
 
 def _skeleton(entries: Sequence[Entry], conversion: Conversion, dtypes: dict[str, torch.dtype]) -> dict[str, Any]:
     """As if nothing had a value: what the file has is to be compared with what is there."""
-    document = json.loads(skeleton_json(list(entries), pins=conversion.pins))
+    document = skeleton_document(entries, pins=conversion.pins)
     for tensor in document["tensors"]:
         tensor.pop("device", None)
         tensor["presence"] = "meta"

@@ -505,3 +505,127 @@ def test_a_lazy_parameter_is_a_finding(tmp_path):
     report = lading.audit(model, folder)
     assert {"late.weight", "late.bias"} <= set(report.tensors)
     assert report.checked["with the checkpoint"] == 8
+
+
+class Plain(nn.Module):
+    """With a buffer that no file has."""
+
+    def __init__(self, **buffers):
+        super().__init__()
+        self.w = nn.Parameter(torch.arange(3.0))
+        self.register_buffer("softcap", torch.full((2,), 50.0), persistent=False)
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
+
+
+def saved(folder, **state):
+    save_file({name: value.clone() for name, value in state.items()}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("name, value", [("sparse", torch.eye(3).to_sparse()), ("coarse", None)])
+def test_a_tensor_that_no_plan_can_say_hides_no_other(tmp_path, name, value):
+    value = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8) if value is None else value
+    model = Plain(**{name: value})
+    folder = saved(tmp_path, w=torch.arange(3.0) + 1)
+    report = lading.audit(model, folder)
+    assert set(report.tensors) == {name, "w"} and ("value", "w") in flagged(report)
+
+
+def test_extra_state_that_is_a_tensor(tmp_path):
+    class Counting(Plain):
+        def get_extra_state(self):
+            return torch.tensor([7])
+
+        def set_extra_state(self, state):
+            pass
+
+    right = saved(tmp_path, w=torch.arange(3.0), _extra_state=torch.tensor([7]))
+    assert lading.audit(Counting(), right, like=Counting()).ok
+    wrong = saved(tmp_path, w=torch.arange(3.0), _extra_state=torch.tensor([8]))
+    assert flagged(lading.audit(Counting(), wrong, like=Counting())) == {("value", "_extra_state")}
+
+
+def test_an_offload_map_without_a_value_is_said(folders):
+    model = load(folders, "llama")
+    offloaded(model)
+    model.model.norm._hf_hook.weights_map.dataset.pop(NORM)
+    assert flagged(lading.audit(model, folders / "llama")) == {("not_judged", NORM)}
+
+
+def test_strict_false_excuses_keys_and_no_tensor(tmp_path):
+    """A key that nothing reads is a warning; one that the model has a tensor for must be judged."""
+    folder = saved(tmp_path, w=torch.arange(3.0), surplus=torch.ones(1))
+    report = lading.audit(Plain(), folder, strict=False)
+    assert report.ok and [warning.tensor for warning in report.warnings] == ["surplus"]
+    folder = saved(tmp_path, w=torch.arange(3.0), softcap=torch.ones(2))
+    assert flagged(lading.audit(Plain(), folder, strict=False)) == {("not_judged", "softcap")}
+    assert lading.audit(Plain(), folder, strict=False, allow_unexpected=["softcap"]).ok
+    model = Plain()
+    del model.w
+    model.w = torch.arange(3.0) * 3
+    assert flagged(lading.audit(model, folder, strict=False)) == {("not_judged", "softcap"), ("not_judged", "w")}
+
+
+def test_a_key_that_transformers_passes_over(tmp_path, monkeypatch):
+    """A buffer that the library does not expect in a file, where nothing says what its constructor makes."""
+    from lading import huggingface
+
+    model = models.outsider()
+    model.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    save_file(state | {"softcap": torch.tensor(3.0)}, tmp_path / "model.safetensors", {"format": "pt"})
+    assert lading.audit(model, tmp_path).ok  # judged by its constructor
+
+    def build(*arguments, **options):
+        raise TypeError("it wants more than a config")
+
+    monkeypatch.setattr(huggingface, "build", build)
+    assert flagged(lading.audit(model, tmp_path)) == {("not_judged", "softcap")}
+
+
+def test_two_parts_with_one_name(tmp_path):
+    folder = saved(tmp_path, w=torch.arange(3.0))
+    assert "w" in lading.audit([Plain(), Plain()], folder).tensors
+
+
+# ---- models that were built under lading.skeleton(): the record is the twin
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    folder = saved(tmp_path, w=torch.arange(3.0))
+    with lading.skeleton():
+        model = Plain()
+    lading.materialize(model, folder, device="cpu", progress=False)
+    return model, folder
+
+
+RECORDED = {
+    "nothing": (lambda model: None, set()),
+    "deleted": (without("softcap"), {("absent", "softcap")}),
+    "filled": (filled("softcap"), {("value", "softcap")}),
+    "buffer as attribute": (as_attribute("softcap"), {("value", "softcap")}),
+    "parameter as buffer": (as_buffer("w", persistent=False, factor=3), {("kind", "w"), ("value", "w")}),
+    "parameter as attribute": (as_attribute("w"), {("kind", "w"), ("value", "w")}),
+    "buffer as parameter": (as_parameter("softcap"), {("kind", "softcap")}),
+}
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_a_breakage_of_a_recorded_model(recorded, case):
+    model, folder = recorded
+    change, expected = RECORDED[case]
+    change(model)
+    assert flagged(lading.audit(model, folder)) == expected
+
+
+def test_surgery_after_skeleton_that_the_file_knows(tmp_path):
+    """A tie, and a bias that was taken away: the file has neither a second weight nor a bias."""
+    with lading.skeleton():
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    model[0].bias = model[1].bias = None
+    folder = saved(tmp_path, **{"0.weight": torch.ones(2, 2)})
+    lading.materialize(model, folder, device="cpu", progress=False)
+    lading.audit(model, folder, raise_on="warning")
