@@ -175,7 +175,8 @@ class _Audit:
 
     def _absent(self, answers: list[set[str]]) -> None:
         """Stages have parts of a model: what one of them has is not gone."""
-        for name in sorted(set.intersection(*answers)):
+        gone = set(self.subject.absent) if self.subject.is_complete else set.intersection(*answers)
+        for name in sorted(gone):
             kind = kind_name(self.subject.absent.get(name, ""))
             text = f"its constructor makes it a {kind}, and the model has it no more"
             self.findings.problem("absent", name, text, rule="R6")
