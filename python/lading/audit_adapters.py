@@ -20,8 +20,8 @@ from . import peft
 from .audit_parts import is_flat
 from .errors import Problem
 from .inventory import Entry
-from .placements import is_dtensor
 from .peft_files import adapter_values
+from .placements import is_dtensor
 
 _PARTS_IN = 1e-4  # of the largest element: other processors compute a singular value decomposition otherwise
 
@@ -76,6 +76,10 @@ def adapter_facts(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter:
     by_place = {(id(entry.module), entry.attribute): entry for entry in entries}
     for layer in wrapped.layers:
         _find_altered(layer, configs, by_place, found.altered)
+    ties = {entry.tie_class: found.altered[entry.name] for entry in entries if entry.name in found.altered}
+    for entry in entries:
+        if entry.tie_class is not None and entry.tie_class in ties:  # other names of such a weight
+            found.altered.setdefault(entry.name, ties[entry.tie_class])
     return found
 
 
@@ -87,8 +91,7 @@ def _find_altered(
     if entry is None:
         return
     merged = list(getattr(layer, "merged_adapters", None) or ())
-    initialised = {name: _initialiser(layer, name, configs.get(name)) for name in getattr(layer, "lora_A", {})}
-    initialised = {name: word for name, word in initialised.items() if word}
+    initialised = {name: word for name in getattr(layer, "lora_A", {}) if (word := _initialiser(configs.get(name)))}
     if merged:
         why = f"PEFT has merged the adapter{'s' * (len(merged) > 1)} {', '.join(merged)} into it"
         altered[entry.name] = Altered(why, "Call unmerge_adapter() before the audit.", code="merged")
@@ -96,7 +99,7 @@ def _find_altered(
         altered[entry.name] = _of_initialisers(layer, initialised, entry)
 
 
-def _initialiser(layer: Any, adapter: str, config: Any) -> str:
+def _initialiser(config: Any) -> str:
     """The word of an initialiser that writes the base weight, or ""."""
     word = getattr(config, "init_lora_weights", None)
     word = word.lower() if isinstance(word, str) else ""
@@ -112,12 +115,14 @@ def _of_initialisers(layer: Any, words: dict[str, str], entry: Entry) -> Altered
         return Altered(why, remedy, is_right_unchanged=set(words.values()) == {"lora_ga"})
 
     def expected(value: torch.Tensor) -> torch.Tensor:
-        clone = copy.deepcopy(layer).cpu()
-        weight = clone.get_base_layer().weight
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            weight.data = value.clone()
-            clone.pissa_init(adapter, word) if word == "pissa" else clone.olora_init(adapter)
-        return clone.get_base_layer().weight.detach()
+        clone = copy.deepcopy(layer)  # where PEFT has computed it: other devices give other last bits
+        with torch.no_grad():
+            clone.get_base_layer().weight.data = value.to(entry.device, copy=True)
+            if word == "pissa":
+                clone.pissa_init(adapter, word)
+            else:
+                clone.olora_init(adapter)
+        return clone.get_base_layer().weight.detach().cpu()
 
     return Altered(why, remedy, expected=expected)
 

@@ -109,7 +109,9 @@ def _masters(subject: Subject) -> None:
             if found is not None:
                 text = "the optimizer's copy of it holds another value, which its next step brings back: "
                 text += found.message
-                subject.findings.problem("master", entry.name, text, expected=found.expected, found=found.found)
+                remedy = "Load before the optimizer is built, or write its copies too."
+                fields = {"expected": found.expected, "found": found.found, "remedy": remedy}
+                subject.findings.problem("master", entry.name, text, **fields)
 
 
 def _derived(subject: Subject) -> None:

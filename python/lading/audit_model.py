@@ -178,7 +178,7 @@ class _Audit:
         gone = set(self.subject.absent) if self.subject.is_complete else set.intersection(*answers)
         for name in sorted(gone):
             kind = kind_name(self.subject.absent.get(name, ""))
-            text = f"its constructor makes it a {kind}, and the model has it no more"
+            text = f"its constructor makes it a {kind}, and the model does not have it any more"
             self.findings.problem("absent", name, text, rule="R6")
 
     def _tied(self) -> None:

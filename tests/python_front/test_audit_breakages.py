@@ -629,3 +629,17 @@ def test_surgery_after_skeleton_that_the_file_knows(tmp_path):
     folder = saved(tmp_path, **{"0.weight": torch.ones(2, 2)})
     lading.materialize(model, folder, device="cpu", progress=False)
     lading.audit(model, folder, raise_on="warning")
+
+
+def test_a_part_of_a_composite(folders):
+    """The text model of Gemma 3: its config is a part of the checkpoint's."""
+    from transformers import Gemma3ForCausalLM
+
+    model = lading.from_pretrained(folders / "gemma3", cls=Gemma3ForCausalLM, device="cpu", progress=False)
+    report = lading.audit(model, folders / "gemma3", raise_on="warning")
+    assert not any("config" in note for note in report.notes)
+    config = copy.deepcopy(model.config)
+    config.rope_parameters["full_attention"]["rope_theta"] *= 2
+    options = {"cls": Gemma3ForCausalLM, "config": config, "device": "cpu", "progress": False}
+    model = lading.from_pretrained(folders / "gemma3", **options)
+    assert ("value", "model.rotary_emb.full_attention_inv_freq") in flagged(lading.audit(model, folders / "gemma3"))
