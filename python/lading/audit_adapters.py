@@ -20,8 +20,8 @@ from . import peft
 from .audit_parts import is_flat
 from .errors import Problem
 from .inventory import Entry
-from .placements import is_dtensor
 from .peft_files import adapter_values
+from .placements import is_dtensor
 
 _PARTS_IN = 1e-4  # of the largest element: other processors compute a singular value decomposition otherwise
 
@@ -39,7 +39,8 @@ class Altered:
 
 @dataclasses.dataclass
 class AdapterFacts:
-    """`names` are tensors of adapters, `values` those of them that adapter files have, whole."""
+    """`names` are tensors of adapters, `values` those of them that adapter files have, whole. `was_asked`: the user named
+    adapter files."""
 
     names: set[str] = dataclasses.field(default_factory=set)
     values: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
@@ -47,32 +48,38 @@ class AdapterFacts:
     plain_modules: dict[str, str] = dataclasses.field(default_factory=dict)
     problems: list[Problem] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    was_asked: bool = False
+
+    def unjudged(self, keys: set[str]) -> list[str]:
+        """A note about adapters that neither an adapter file nor the checkpoint, whose keys these are, has."""
+        told = {problem.tensor for problem in self.problems}
+        names = sorted(self.names - keys - self.values.keys() - told)
+        if not names:
+            return []
+        count = f"{len(names)} adapter tensor{'s were' if len(names) > 1 else ' was'} not judged"
+        reason = "no adapter file has them" if self.was_asked else "pass adapter= to judge them"
+        return [f"{count} ({', '.join(names[:3])}{', …' * (len(names) > 3)}): {reason}"]
 
 
 def adapter_facts(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter: Any) -> AdapterFacts:
     """Of a model that PEFT may have wrapped; `adapter` as in `lading.materialize`."""
     wrapped = peft.unwrapped(parts, entries)
-    found = AdapterFacts()
+    found = AdapterFacts(was_asked=adapter is not None)
     if adapter is not None:
         models = wrapped.models if wrapped is not None else []
         found.values, found.notes = adapter_values(models, adapter, entries, found.problems)
     if wrapped is None:
         return found
-    found.names, found.plain_modules = set(wrapped.adapters), wrapped.plain_modules
-    files = {problem.tensor for problem in found.problems}
-    unjudged = [
-        entry.name
-        for entry in entries
-        if entry.name in found.names and entry.is_tensor and entry.name not in {*found.values, *files}
-    ]
-    if unjudged:
-        count = f"{len(unjudged)} adapter tensor{'s were' if len(unjudged) > 1 else ' was'} not judged"
-        reason = "no adapter file has them" if adapter is not None else "pass adapter= to judge them"
-        found.notes.append(f"{count} ({', '.join(unjudged[:3])}{', …' * (len(unjudged) > 3)}): {reason}")
+    tensors = {entry.name for entry in entries if entry.is_tensor}
+    found.names, found.plain_modules = tensors & set(wrapped.adapters), wrapped.plain_modules
     configs = {name: config for model in wrapped.models for name, config in model.peft_config.items()}  # type: ignore[union-attr, operator]
     by_place = {(id(entry.module), entry.attribute): entry for entry in entries}
     for layer in wrapped.layers:
         _find_altered(layer, configs, by_place, found.altered)
+    ties = {entry.tie_class: found.altered[entry.name] for entry in entries if entry.name in found.altered}
+    for entry in entries:
+        if entry.tie_class is not None and entry.tie_class in ties:  # other names of such a weight
+            found.altered.setdefault(entry.name, ties[entry.tie_class])
     return found
 
 
@@ -84,8 +91,7 @@ def _find_altered(
     if entry is None:
         return
     merged = list(getattr(layer, "merged_adapters", None) or ())
-    initialised = {name: _initialiser(layer, name, configs.get(name)) for name in getattr(layer, "lora_A", {})}
-    initialised = {name: word for name, word in initialised.items() if word}
+    initialised = {name: word for name in getattr(layer, "lora_A", {}) if (word := _initialiser(configs.get(name)))}
     if merged:
         why = f"PEFT has merged the adapter{'s' * (len(merged) > 1)} {', '.join(merged)} into it"
         altered[entry.name] = Altered(why, "Call unmerge_adapter() before the audit.", code="merged")
@@ -93,7 +99,7 @@ def _find_altered(
         altered[entry.name] = _of_initialisers(layer, initialised, entry)
 
 
-def _initialiser(layer: Any, adapter: str, config: Any) -> str:
+def _initialiser(config: Any) -> str:
     """The word of an initialiser that writes the base weight, or ""."""
     word = getattr(config, "init_lora_weights", None)
     word = word.lower() if isinstance(word, str) else ""
@@ -109,12 +115,14 @@ def _of_initialisers(layer: Any, words: dict[str, str], entry: Entry) -> Altered
         return Altered(why, remedy, is_right_unchanged=set(words.values()) == {"lora_ga"})
 
     def expected(value: torch.Tensor) -> torch.Tensor:
-        clone = copy.deepcopy(layer).cpu()
-        weight = clone.get_base_layer().weight
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            weight.data = value.clone()
-            clone.pissa_init(adapter, word) if word == "pissa" else clone.olora_init(adapter)
-        return clone.get_base_layer().weight.detach()
+        clone = copy.deepcopy(layer)  # where PEFT has computed it: other devices give other last bits
+        with torch.no_grad():
+            clone.get_base_layer().weight.data = value.to(entry.device, copy=True)
+            if word == "pissa":
+                clone.pissa_init(adapter, word)
+            else:
+                clone.olora_init(adapter)
+        return clone.get_base_layer().weight.detach().cpu()
 
     return Altered(why, remedy, expected=expected)
 

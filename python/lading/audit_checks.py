@@ -97,13 +97,21 @@ def _masters(subject: Subject) -> None:
         if entry.kind != PARAMETER or id(entry.value) in seen:
             continue
         seen.add(id(entry.value))
-        for master in masters(entry.value, copies):
+        try:
+            found_copies = list(masters(entry.value, copies))
+        except Exception as error:  # noqa: BLE001 - DeepSpeed's own code reads them
+            text = f"an optimizer's copy of {entry.name} was not judged: {type(error).__name__}: {error}"
+            subject.findings.notes.append(text)
+            continue
+        for master in found_copies:
             where = f" of this rank's copy, which begins at {master.begin} of the flattened"
             found = difference(master.parameter, master.copy, where)
             if found is not None:
                 text = "the optimizer's copy of it holds another value, which its next step brings back: "
                 text += found.message
-                subject.findings.problem("master", entry.name, text, expected=found.expected, found=found.found)
+                remedy = "Load before the optimizer is built, or write its copies too."
+                fields = {"expected": found.expected, "found": found.found, "remedy": remedy}
+                subject.findings.problem("master", entry.name, text, **fields)
 
 
 def _derived(subject: Subject) -> None:
@@ -114,8 +122,7 @@ def _derived(subject: Subject) -> None:
         if entry.kind == ATTRIBUTE and entry.tie_class is not None:
             continue
         if made is None or not made.values:
-            if entry.kind == NON_PERSISTENT:
-                subject.findings.notes.append(f"{entry.name} was not judged: nothing says what its constructor makes")
+            subject.unjudged[entry.name] = "nothing says what its constructor makes"
             continue
         _compare_derived(subject, entry, made)
 
@@ -124,14 +131,15 @@ def _compare_derived(subject: Subject, entry: Entry, made: Made) -> None:
     first: Difference | None = None
     for value in made.values:
         try:
-            wanted = part_like(value().cpu(), entry.value)
-        except SkeletonError as error:
-            subject.findings.notes.append(f"{entry.name} was not judged: {error.reason}")
+            wanted, held = part_like(value().cpu(), entry.value), subject.held(entry)
+        except Exception as error:  # noqa: BLE001 - what a constructor calls may raise anything
+            reason = error.reason if isinstance(error, SkeletonError) else f"{type(error).__name__}: {error}"
+            subject.unjudged[entry.name] = reason
             return
         if wanted is None:
-            subject.findings.notes.append(f"{entry.name} was not judged: it is shared out in a way that is not known")
+            subject.unjudged[entry.name] = "it is shared out in a way that is not known"
             return
-        found = difference(wanted, subject.held(entry), where_in(entry))
+        found = difference(wanted, held, where_in(entry))
         first = first or found
         if found is None:
             first = None

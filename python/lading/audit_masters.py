@@ -66,7 +66,7 @@ def _zero3(value: Any) -> Iterator[Master]:
     optimizer = getattr(value, "_z3_optimizer", None)
     if optimizer is None or not value.requires_grad or not hasattr(optimizer, "get_local_fp32_param"):
         return
-    if not any(one is value for group in optimizer.fp16_groups for one in group):
+    if optimizer.get_param_id(value) not in optimizer.grad_position:  # it was left out of the optimizer
         return
     held = value.ds_tensor.detach().reshape(-1)
     begin = _begin(value, held.numel())

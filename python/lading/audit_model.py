@@ -27,14 +27,17 @@ from .audit_parts import difference, digest, flat_parts, is_flat, part_like, pla
 from .audit_report import AuditReport, Findings, kind_name
 from .audit_structure import tied_apart
 from .audit_subject import Subject
-from .audit_values import Expected, Wanted, without_adapters
+from .audit_values import Expected, Wanted, keys_of, without_adapters
 from .conversion import Conversion, conversion_of
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
-from .inventory import Entry, parts_of
+from .inventory import ATTRIBUTE, Entry, parts_of
 from .options import Options
 from .patterns import matches
 from .placements import local_of, read_placements
+
+
+_PINNED = "R36"  # memory that cannot be pinned is no matter of values
 
 
 def audit(
@@ -135,7 +138,8 @@ class _Audit:
         subject = self.subject
         modules = [module for part in self.parts for module in part.modules()]
         placements = read_placements(subject.whole, self.ranks.ranks, modules)
-        self.findings.problems += placements.problems
+        misplaced = [problem for problem in placements.problems if problem.rule != _PINNED]
+        self.findings.problems += misplaced
         if location is not None:
             conversion = conversion_of(self.parts, location, subject.everything)
         else:
@@ -144,18 +148,37 @@ class _Audit:
         conversion.ties += [tie for tie in subject.known.ties if tie not in conversion.ties]
         look_at(subject, placements, conversion)
         self._adapter_values()
-        if location is None or placements.problems:
+        keys = keys_of(location) if location is not None else set()
+        self.findings.notes += subject.adapters.unjudged(keys)
+        self._unjudged(conversion, keys)
+        if location is None or any(problem.tensor is None for problem in misplaced):
             return None
+        adapters = subject.adapters.names - keys
         dtypes = {name: made.dtype for name, made in subject.known.made.items()}
-        judged = [entry for entry in subject.entries if entry.name not in subject.adapters.names]
+        judged = [entry for entry in subject.entries if entry.name not in adapters]
         conversion = without_adapters(conversion, subject.adapters.names)
-        return Wanted.of(judged, placements.layout, conversion, dtypes)
+        wanted = Wanted.of(judged, placements.layout, conversion, dtypes, keys, {one.tensor or "" for one in misplaced})
+        self.findings.problems += wanted.problems
+        return wanted
+
+    def _unjudged(self, conversion: Conversion, keys: set[str]) -> None:
+        """A tensor that no file should have, and that one has: whatever passes its key over leaves it unjudged."""
+        options = self.options
+        passed_over = {rule["id"].partition(":")[2] for rule in conversion.ignore}
+        if not options.strict:
+            passed_over |= {key for key in keys if not any(matches(one, key) for one in options.allow_unexpected)}
+        for name, reason in self.subject.unjudged.items():
+            if any(name == key or name.endswith(f".{key}") for key in passed_over):
+                self._not_judged(name, reason)
+            elif self.subject.by_name[name].kind != ATTRIBUTE:
+                self.findings.notes.append(f"{name} was not judged: {reason}")
 
     def _absent(self, answers: list[set[str]]) -> None:
         """Stages have parts of a model: what one of them has is not gone."""
-        for name in sorted(set.intersection(*answers)):
+        gone = set(self.subject.absent) if self.subject.is_complete else set.intersection(*answers)
+        for name in sorted(gone):
             kind = kind_name(self.subject.absent.get(name, ""))
-            text = f"its constructor makes it a {kind}, and the model has it no more"
+            text = f"its constructor makes it a {kind}, and the model does not have it any more"
             self.findings.problem("absent", name, text, rule="R6")
 
     def _tied(self) -> None:
@@ -202,7 +225,7 @@ class _Audit:
             self._values(wanted, location)
 
     def _values(self, wanted: Wanted, location: str) -> None:
-        expected = Expected(wanted, self.options, location, self.ranks, self.findings.problems)
+        expected = Expected(wanted, self.options, location, self.ranks, self.findings)
         for names, value in expected.values():
             for name in names:
                 entry = self.subject.by_name.get(name)
@@ -218,7 +241,9 @@ class _Audit:
     def _pairs(self, entry: Entry, value: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
         """What this rank holds of a tensor, what it should hold, and what their indices count in."""
         if not is_flat(entry.value):
-            yield self.subject.held(entry), value, where_in(entry)
+            held = self._read(entry)
+            if held is not None:
+                yield held, value, where_in(entry)
             return
         reason = why_not_judged(entry.value)
         if reason:
@@ -227,10 +252,22 @@ class _Audit:
         for part in flat_parts(entry.value, self.ranks.ranks[self.ranks.rank]):
             yield (part.memory, part.of(value), f" of this rank's part, which begins at {part.begin} of the flattened")
 
+    def _read(self, entry: Entry) -> torch.Tensor | None:
+        """This rank's part; None, and a finding, if an offload map does not have it."""
+        try:
+            return self.subject.held(entry)
+        except Exception as error:  # noqa: BLE001 - a map may read files
+            reason = f"its offload hook does not give its value ({type(error).__name__}: {error})"
+            self._not_judged(entry.name, reason)
+            return None
+
     def _altered(self, entry: Entry, value: torch.Tensor, changed: Altered) -> None:
         """A base weight that PEFT has written."""
+        held = self._read(entry)
+        if held is None:
+            return
         if changed.expected is None:
-            if not changed.is_right_unchanged or difference(value, self.subject.held(entry)) is not None:
+            if not changed.is_right_unchanged or difference(value, held) is not None:
                 self._not_judged(entry.name, changed.why, changed.remedy, changed.code)
             return
         try:
@@ -238,10 +275,10 @@ class _Audit:
         except Exception as error:  # noqa: BLE001 - PEFT's own code, on a copy of the layer
             self._not_judged(entry.name, f"{changed.why} ({type(error).__name__}: {error})", changed.remedy)
             return
-        if is_near(wanted, self.subject.held(entry)):
+        if is_near(wanted, held):
             self.findings.checked["with the checkpoint"] += 1
         else:
-            self._compare(entry, wanted, self.subject.held(entry), where_in(entry), "what PEFT makes of the checkpoint")
+            self._compare(entry, wanted, held, where_in(entry), "what PEFT makes of the checkpoint")
 
     def _not_judged(self, name: str, reason: str, remedy: str = "", code: str = "not_judged") -> None:
         if any(matches(pattern, name) for pattern in self.options.allow_mismatch):

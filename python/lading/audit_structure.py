@@ -46,8 +46,9 @@ def as_constructed(entries: Sequence[Entry], made: Mapping[str, Made], findings:
 
 def absent(
     parts: Sequence[nn.Module], entries: Sequence[Entry], made: Mapping[str, Made], plain_modules: Mapping[str, str]
-) -> dict[str, str]:
-    """Names that the constructor makes in modules of this model, and that are gone, with their kinds."""
+) -> tuple[dict[str, str], bool]:
+    """Names that the constructor makes in modules of this model, and that are gone, with their kinds; and whether the
+    model has all modules that the constructor makes: a stage has not."""
     names = {entry.name for entry in entries}
     modules: dict[str, nn.Module] = {}
     found: dict[str, str] = {}
@@ -60,13 +61,15 @@ def absent(
                 is_missed = snapshot.kind == NON_PERSISTENT and name not in names
                 if is_missed and not _is_computed(module, attribute):
                     found[name] = snapshot.kind
+    is_complete = True
     for name, one in made.items():
         owner, _, attribute = name.rpartition(".")
-        if name in names or one.kind in ("", ATTRIBUTE) or owner not in modules:
+        if name in names or one.kind in ("", ATTRIBUTE):
             continue
-        if not _is_computed(modules[owner], attribute):
+        is_complete = is_complete and owner in modules
+        if owner in modules and not _is_computed(modules[owner], attribute):
             found[name] = one.kind
-    return found
+    return found, is_complete
 
 
 def _is_computed(module: nn.Module, attribute: str) -> bool:

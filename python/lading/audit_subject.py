@@ -31,6 +31,8 @@ class Subject:
         known: what the constructor makes.
         offloaded: by name, the values that accelerate's hooks hold.
         absent: names that the constructor makes and the model does not have, with their kinds.
+        is_complete: the model has every module that the constructor makes; a pipeline stage has not.
+        unjudged: tensors that no file is expected to have and that could not be judged, with the reason.
     """
 
     def __init__(
@@ -58,7 +60,8 @@ class Subject:
         self.adapters: AdapterFacts = adapter_facts(parts, found, options.adapter)
         findings.problems += self.adapters.problems
         findings.notes += self.adapters.notes
-        self.absent = absent(parts, found, self.known.made, self.adapters.plain_modules)
+        self.absent, self.is_complete = absent(parts, found, self.known.made, self.adapters.plain_modules)
+        self.unjudged: dict[str, str] = {}
         held = offloaded(parts)
         places = {entry.name: (id(entry.module), entry.attribute) for entry in self.entries}
         self.offloaded: dict[str, Callable[[], torch.Tensor]] = {

@@ -4,7 +4,6 @@ memory of its own, a part at a time; the model is only looked at."""
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,16 +11,19 @@ import torch
 
 from . import _engine
 from .agreement import Agreement
+from .audit_report import Findings
 from .conversion import Conversion, target_of
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
-from .inventory import BUFFER, PARAMETER, Entry
-from .inventory_json import dtype_name, skeleton_json
+from .inventory import BUFFER, EXTRA_STATE, PARAMETER, Entry
+from .inventory_json import dtype_name, skeleton_document
 from .options import Options
 from .placements import Layout, Spot
+from .recording import SkeletonError
 from .stages import joined
 
 BATCH_BYTES = 512 << 20
+_UNEXPECTED = "R39"
 
 
 @dataclasses.dataclass
@@ -30,7 +32,7 @@ class Wanted:
 
     FSDP2's units are left out: whether a unit can run is not the question here, and each tensor is judged by itself.
     `misplaced` are names that should be one tensor with others and lie elsewhere than these; `left_out` those that
-    ranks hold differently.
+    ranks hold differently, or in a way that no plan can say, which `problems` tell.
     """
 
     skeleton: dict[str, Any]
@@ -39,11 +41,24 @@ class Wanted:
     misplaced: set[str]
     left_out: set[str] = dataclasses.field(default_factory=set)
 
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+
     @classmethod
     def of(
-        cls, entries: Sequence[Entry], layout: Layout, conversion: Conversion, dtypes: dict[str, torch.dtype]
+        cls,
+        entries: Sequence[Entry],
+        layout: Layout,
+        conversion: Conversion,
+        dtypes: dict[str, torch.dtype],
+        keys: set[str],
+        left_out: set[str],
     ) -> Wanted:
-        kept = [entry for entry in entries if entry.kind in (PARAMETER, BUFFER)]
+        """Of parameters and persistent buffers, and of extra state that the checkpoint has as a tensor."""
+        kept = [entry for entry in entries if entry.kind in (PARAMETER, BUFFER) and entry.name not in left_out]
+        kept += [entry for entry in entries if entry.kind == EXTRA_STATE and entry.name in keys]
+        problems = [problem for entry in kept if (problem := _unnamed_dtype(entry)) is not None]
+        left_out = left_out | {problem.tensor or "" for problem in problems}
+        kept = [entry for entry in kept if entry.name not in left_out]
         skeleton = _skeleton(kept, conversion, dtypes)
         is_meta = {entry.name: entry.is_meta for entry in kept}
         # What is shared out flattened has no place in the layout: it is read whole, and compared by pieces.
@@ -56,7 +71,8 @@ class Wanted:
             first = min(tie, key=lambda name: is_meta[name])
             misplaced |= {name for name in tie if spots[name] != spots[first]}
             spots |= dict.fromkeys(tie, spots[first])
-        return cls(skeleton, Layout(layout.size, spots, layout.names), conversion, misplaced)
+        own = Layout(layout.size, spots, layout.names)
+        return cls(skeleton, own, conversion, misplaced, left_out, problems)
 
     def join(self, ranks: Agreement) -> list[Problem]:
         """With what other ranks hold. Tensors that ranks hold differently are problems, the same on all ranks, and
@@ -77,18 +93,18 @@ class Wanted:
 
 
 class Expected:
-    """The plan of a model's parameters and persistent buffers. `problems` gets what the checkpoint itself lacks, and
+    """The plan of a model's parameters and persistent buffers. The findings get what the checkpoint itself lacks, and
     what cannot be read of it; the other tensors are read all the same."""
 
-    def __init__(
-        self, wanted: Wanted, options: Options, location: str, ranks: Agreement, problems: list[Problem]
-    ) -> None:
+    def __init__(self, wanted: Wanted, options: Options, location: str, ranks: Agreement, findings: Findings) -> None:
         self._conversion, self._options, self._location, self._ranks = (wanted.conversion, options, location, ranks)
         self._skeleton = wanted.skeleton
         self._is_strict = options.strict and not wanted.left_out  # whose keys would be unexpected
         self._layout = wanted.layout.document(["cpu"] * ranks.size)
-        self._problems = problems
+        self._problems = findings.problems
         self._plan = self._planned()
+        if self._plan is not None and not options.strict:  # keys that nothing reads, which the user allows
+            findings.warnings += [warning for warning in self._plan.warnings if warning.rule == _UNEXPECTED]
 
     def values(self) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
         """(names, this rank's part) of every tensor that comes from the file. The part is on the CPU, and
@@ -179,9 +195,25 @@ class Expected:
             return
 
 
+def keys_of(location: str) -> set[str]:
+    """The checkpoint's keys; none if it cannot be read, which the plan says."""
+    try:
+        return {tensor["name"] for tensor in _engine.inspect(location)["tensors"]}
+    except LadingError:
+        return set()
+
+
+def _unnamed_dtype(entry: Entry) -> Problem | None:
+    try:
+        dtype_name(entry.dtype)
+    except SkeletonError as error:
+        return Problem("skeleton", error.reason, tensor=entry.name)
+    return None
+
+
 def _skeleton(entries: Sequence[Entry], conversion: Conversion, dtypes: dict[str, torch.dtype]) -> dict[str, Any]:
     """As if nothing had a value: what the file has is to be compared with what is there."""
-    document = json.loads(skeleton_json(list(entries), pins=conversion.pins))
+    document = skeleton_document(entries, pins=conversion.pins)
     for tensor in document["tensors"]:
         tensor.pop("device", None)
         tensor["presence"] = "meta"

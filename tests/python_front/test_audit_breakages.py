@@ -1,68 +1,38 @@
-"""Models that were broken in one place each, and models that are right though unusual: `lading.audit` must find the
-first by code and name, and must be silent about the second. Breakages that need ranks are in test_audit_ranks.py and
-test_audit_masters.py."""
+"""Models that were broken in one place each: `lading.audit` must find that by code and name, and nothing else. Breakages
+that need ranks are in test_audit_ranks.py and test_audit_masters.py, those of PEFT in test_audit_peft.py."""
 
-import copy
 import dataclasses
 
-import audit_models as models
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 import lading
-from lading.errors import Problem
 
 pytest.importorskip("transformers")
 
-ROPE = "model.rotary_emb"
-TEXT = "model.language_model"
+from audit_changes import (  # noqa: E402
+    NORM,
+    ROPE,
+    TEXT,
+    Plain,
+    as_attribute,
+    as_buffer,
+    as_parameter,
+    filled,
+    flagged,
+    load,
+    lstm,
+    save_all,
+    saved,
+    value_of,
+    without,
+)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A checkpoint of each model that is broken below."""
-    import zoo
-
-    folder = tmp_path_factory.mktemp("breakages")
-    for name in ("llama", "gemma3"):
-        zoo.make(name, str(folder / name))
-    (folder / "lstm").mkdir()
-    save_file(lstm().state_dict(), folder / "lstm" / "model.safetensors")
-    return folder
-
-
-def load(folders, name, **options):
-    import transformers
-
-    if name == "lstm":
-        model = lstm()
-        model.load_state_dict(load_file(folders / name / "model.safetensors"))
-        return model
-    cls = {"llama": "LlamaForCausalLM", "gemma3": "Gemma3ForConditionalGeneration"}[name]
-    return getattr(transformers, cls).from_pretrained(folders / name, **options)
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn = nn.LSTM(3, 3)
-
-
-def lstm():
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        return Recurrent()
-
-
-def flagged(report):
-    return {(problem.code, problem.tensor) for problem in report.problems}
-
-
-def value_of(model, name):
-    owner, _, attribute = name.rpartition(".")
-    return model.get_submodule(owner), attribute
+    return save_all(tmp_path_factory.mktemp("checkpoints"))
 
 
 # ---- breakages: (model, what is done to it, what must be found)
@@ -74,53 +44,6 @@ def one_for_two(model):
 
 def one_layer_twice(model):
     model.model.layers[1] = model.model.layers[0]
-
-
-def as_buffer(name, *, persistent, factor):
-    def change(model):
-        owner, attribute = value_of(model, name)
-        value = getattr(owner, attribute).detach().clone() * factor
-        delattr(owner, attribute)
-        owner.register_buffer(attribute, value, persistent=persistent)
-
-    return change
-
-
-def as_attribute(name, factor=3):
-    def change(model):
-        owner, attribute = value_of(model, name)
-        value = getattr(owner, attribute).detach().clone() * factor
-        delattr(owner, attribute)
-        owner.__dict__[attribute] = value
-
-    return change
-
-
-def as_parameter(name):
-    def change(model):
-        owner, attribute = value_of(model, name)
-        value = getattr(owner, attribute).detach().clone()
-        delattr(owner, attribute)
-        setattr(owner, attribute, nn.Parameter(value))
-
-    return change
-
-
-def without(name):
-    def change(model):
-        owner, attribute = value_of(model, name)
-        del owner._buffers[attribute]
-
-    return change
-
-
-def filled(name, value=7.0):
-    def change(model):
-        owner, attribute = value_of(model, name)
-        with torch.no_grad():
-            getattr(owner, attribute).fill_(value)
-
-    return change
 
 
 def stale_flat_weights(model):
@@ -185,7 +108,7 @@ def half(model):
     model.model.layers[0].half()
 
 
-Q0, NORM = "model.layers.0.self_attn.q_proj.weight", "model.norm.weight"
+Q0 = "model.layers.0.self_attn.q_proj.weight"
 LAYER1 = [
     f"model.layers.1.{name}.weight"
     for name in (
@@ -261,247 +184,43 @@ def test_flat_weights_need_no_twin(folders, case):
     assert flagged(lading.audit(model, folders / name)) == expected
 
 
-# ---- a config in memory that is not the checkpoint's
+# ---- models that were built under lading.skeleton(): the record is the twin
 
 
-def with_config(folders, name, **fields):
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(folders / name)
-    for key, value in fields.items():
-        setattr(config, key, value)
-    return load(folders, name, config=config)
-
-
-def warned(report):
-    return {(warning.code, warning.message.split(" ")[0]) for warning in report.warnings}
+@pytest.fixture
+def recorded(tmp_path):
+    folder = saved(tmp_path, w=torch.arange(3.0))
+    with lading.skeleton():
+        model = Plain()
+    lading.materialize(model, folder, device="cpu", progress=False)
+    return model, folder
 
 
-def test_another_rope_theta(folders):
-    model = with_config(folders, "llama", rope_parameters={"rope_theta": 500000.0, "rope_type": "default"})
-    report = lading.audit(model, folders / "llama")
-    names = {("value", f"{ROPE}.inv_freq"), ("value", f"{ROPE}.original_inv_freq")}
-    assert flagged(report) == names | {("config", None)}
-    (problem,) = [problem for problem in report.problems if problem.code == "config"]
-    assert "rope_parameters.rope_theta" in problem.message
-    assert (problem.expected, problem.found) == ("10000.0", "500000.0")
-
-
-def test_another_rope_scaling(folders):
-    scaling = {"rope_theta": 10000.0, "rope_type": "linear", "factor": 4.0}
-    report = lading.audit(with_config(folders, "llama", rope_parameters=scaling), folders / "llama")
-    assert ("value", f"{ROPE}.inv_freq") in flagged(report) and ("config", None) in flagged(report)
-
-
-def test_another_rope_theta_of_gemma3(folders):
-    model = load(folders, "gemma3")
-    config = copy.deepcopy(model.config)
-    config.text_config.rope_parameters["sliding_attention"]["rope_theta"] *= 2
-    report = lading.audit(load(folders, "gemma3", config=config), folders / "gemma3")
-    assert ("value", f"{TEXT}.rotary_emb.sliding_attention_inv_freq") in flagged(report)
-    assert any("text_config.rope_parameters.sliding_attention.rope_theta" in one.message for one in report.problems)
-
-
-@pytest.mark.parametrize("key, value", [("rms_norm_eps", 1e-3), ("hidden_act", "gelu"), ("num_attention_heads", 2)])
-def test_another_number_is_a_warning(folders, key, value):
-    from transformers import AutoConfig
-
-    was = getattr(AutoConfig.from_pretrained(folders / "llama"), key)
-    model = load(folders, "llama")
-    setattr(model.config, key, value)
-    report = lading.audit(model, folders / "llama")
-    assert report.ok
-    (warning,) = report.warnings
-    assert warning.code == "config" and key in warning.message
-    assert (warning.expected, warning.found) == (repr(was), repr(value))
-
-
-def test_bookkeeping_is_no_difference(folders):
-    model = load(folders, "llama")
-    model.config.use_cache = False
-    model.config._name_or_path = "elsewhere"
-    model.config.transformers_version = "4.0"
-    model.config._attn_implementation = "eager"
-    model.config.architectures = None
-    lading.audit(model, folders / "llama", raise_on="warning")
-
-
-def test_a_twin_of_the_users_excuses_rope(folders):
-    """RoPE that was stretched on purpose: like= says what is meant."""
-    scaling = {"rope_theta": 10000.0, "rope_type": "linear", "factor": 4.0}
-    model = with_config(folders, "llama", rope_parameters=scaling)
-    like = type(model)(model.config)
-    report = lading.audit(model, folders / "llama", like=like)
-    assert report.ok and ("config", "rope_parameters.rope_type") in warned(report)
-
-
-# ---- right models
-
-
-def offloaded(model):
-    import accelerate
-
-    return accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
-
-
-def offloaded_with_buffers(model):
-    import accelerate
-
-    return accelerate.cpu_offload(model, execution_device=torch.device("cpu"), offload_buffers=True)
-
-
-def two_objects_of_one_storage(model):
-    model.lm_head.weight = nn.Parameter(model.get_input_embeddings().weight.detach())
-
-
-def other_strides(model):
-    weight = model.model.layers[0].self_attn.q_proj.weight
-    weight.data = weight.data.t().contiguous().t()
-
-
-def negated(model):
-    weight = model.model.norm.weight
-    weight.data = torch._neg_view(-weight.data)
-
-
-def after_a_forward(model):
-    model(torch.arange(8)[None])
-
-
-RIGHT = {
-    "llama": ("llama", lambda model: None),
-    "gemma3": ("gemma3", lambda model: None),
-    "lstm": ("lstm", lambda model: None),
-    "cpu_offload": ("llama", offloaded),
-    "cpu_offload of a tie": ("gemma3", offloaded),
-    "cpu_offload with buffers": ("gemma3", offloaded_with_buffers),
-    "two objects of one storage": ("gemma3", two_objects_of_one_storage),
-    "other strides": ("llama", other_strides),
-    "neg bit": ("llama", negated),
-    "after a forward": ("llama", after_a_forward),
-    "a module less to train": ("llama", lambda model: model.requires_grad_(False)),
+RECORDED = {
+    "nothing": (lambda model: None, set()),
+    "deleted": (without("softcap"), {("absent", "softcap")}),
+    "filled": (filled("softcap"), {("value", "softcap")}),
+    "buffer as attribute": (as_attribute("softcap"), {("value", "softcap")}),
+    "parameter as buffer": (as_buffer("w", persistent=False, factor=3), {("kind", "w"), ("value", "w")}),
+    "parameter as attribute": (as_attribute("w"), {("kind", "w"), ("value", "w")}),
+    "buffer as parameter": (as_parameter("softcap"), {("kind", "softcap")}),
 }
 
 
-@pytest.mark.parametrize("case", RIGHT)
-def test_a_right_model_is_silent(folders, case):
-    name, change = RIGHT[case]
-    model = load(folders, name)
+@pytest.mark.parametrize("case", RECORDED)
+def test_a_breakage_of_a_recorded_model(recorded, case):
+    model, folder = recorded
+    change, expected = RECORDED[case]
     change(model)
-    report = lading.audit(model, folders / name, raise_on="warning")
-    assert report.checked["with the checkpoint"] > 3
+    assert flagged(lading.audit(model, folder)) == expected
 
 
-def test_disk_offload_is_judged(folders, tmp_path):
-    import accelerate
-
-    model = load(folders, "llama")
-    accelerate.disk_offload(model, str(tmp_path), execution_device=torch.device("cpu"))
-    assert lading.audit(model, folders / "llama", raise_on="warning").checked["with the checkpoint"] == 21
-
-
-def test_a_stale_offload_map_is_found(folders):
-    model = load(folders, "llama")
-    with torch.no_grad():
-        model.model.norm.weight.fill_(-5.0)
-    offloaded(model)
-    assert flagged(lading.audit(model, folders / "llama")) == {("value", NORM)}
-
-
-def test_weights_beside_an_offload_map(folders):
-    """A parameter that was filled in place of the hook's: forward drops it, and takes what the hook has."""
-    model = load(folders, "llama")
-    right = model.model.norm.weight.detach().clone()
-    with torch.no_grad():
-        model.model.norm.weight.fill_(-5.0)
-    offloaded(model)
-    model.model.norm.weight = nn.Parameter(right)
-    assert flagged(lading.audit(model, folders / "llama")) == {("value", NORM)}
-
-
-ROPES = {
-    "dynamic": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
-    "longrope": {
-        "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [2.0, 3.0, 4.0, 5.0],
-        "original_max_position_embeddings": 64, "factor": 4.0,
-    },
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module", params=ROPES)
-def stretched(request, folders, tmp_path_factory):
-    model = with_config(folders, "llama", rope_parameters=ROPES[request.param])
-    folder = tmp_path_factory.mktemp(request.param)
-    model.save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.parametrize("length", [(80,), (8,), (80, 8), (70, 100)])
-def test_rope_that_forward_writes(stretched, length):
-    from transformers import LlamaForCausalLM
-
-    model = LlamaForCausalLM.from_pretrained(stretched)
-    for one in length:
-        model(torch.zeros(1, one, dtype=torch.long))
-    lading.audit(model, stretched, raise_on="warning")
-    model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq * 2
-    assert flagged(lading.audit(model, stretched)) == {("value", f"{ROPE}.inv_freq")}
-
-
-# ---- what the checkpoint has and nobody judged
-
-
-def test_a_planning_refusal_becomes_a_finding(tmp_path, monkeypatch):
-    """Such as R48: a quantized payload without its scale. The rest is judged."""
-    from lading import _engine
-
-    folder = models.save(tmp_path)
-    model = models.original()
-    real, problem = _engine.plan, Problem("plan", "it has no scale", tensor="lin.weight", rule="R48")
-
-    def plan(request):
-        if any(tensor["name"] == "lin.weight" for tensor in request["skeleton"]["tensors"]):
-            raise lading.LadingError(problem, stage="planning", exit_code=4)
-        return real(request)
-
-    monkeypatch.setattr(_engine, "plan", plan)
-    report = lading.audit(model, folder)
-    assert flagged(report) == {("plan", "lin.weight")} and report.problems[0].rule == "R48"
-    assert report.checked["with the checkpoint"] == 7
-
-
-def test_a_load_that_fails_becomes_a_finding(tmp_path, monkeypatch):
-    from lading import _engine
-
-    folder = models.save(tmp_path)
-    real = _engine.Plan.load
-
-    def load_(self, memories, **options):
-        if any("lin.weight" in (one.name, *one.aliases) for one in self.destinations):
-            problem = Problem("data_read", "it cannot be read", tensor="lin.weight")
-            raise lading.LadingError(problem, stage="loading", exit_code=5)
-        return real(self, memories, **options)
-
-    monkeypatch.setattr(_engine.Plan, "load", load_)
-    report = lading.audit(models.original(), folder)
-    assert flagged(report) == {("data_read", "lin.weight")}
-    assert report.checked["with the checkpoint"] == 7
-
-
-def test_two_keys_of_a_tie_that_differ(tmp_path):
-    """The file has both names of a tie with different values: nothing is raised, and the rest is judged."""
-    folder = models.save(tmp_path, extra={"head.weight": torch.full((6, 4), 9.0)})
-    model = models.original()
-    with torch.no_grad():
-        model.norm.weight[0] = 77.0
-    report = lading.audit(model, folder)
-    assert ("value", "norm.weight") in flagged(report) and "head.weight" in report.tensors
-
-
-def test_a_lazy_parameter_is_a_finding(tmp_path):
-    folder = models.save(tmp_path)
-    model = models.original()
-    model.late = nn.LazyLinear(3)
-    report = lading.audit(model, folder)
-    assert {"late.weight", "late.bias"} <= set(report.tensors)
-    assert report.checked["with the checkpoint"] == 8
+def test_surgery_after_skeleton_that_the_file_knows(tmp_path):
+    """A tie, and a bias that was taken away: the file has neither a second weight nor a bias."""
+    with lading.skeleton():
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    model[0].bias = model[1].bias = None
+    folder = saved(tmp_path, **{"0.weight": torch.ones(2, 2)})
+    lading.materialize(model, folder, device="cpu", progress=False)
+    lading.audit(model, folder, raise_on="warning")

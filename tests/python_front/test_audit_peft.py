@@ -208,3 +208,14 @@ def test_a_wrapped_llama(tmp_path):
     rotary = model.base_model.model.model.rotary_emb
     del rotary._buffers["inv_freq"]
     assert flagged(lading.audit(model, tmp_path / "base")) == {("absent", "model.rotary_emb.inv_freq")}
+
+
+def test_adapters_that_the_base_file_has(tmp_path):
+    """A state dict of the wrapped model: its own keys are judged, adapters' and trained copies' too."""
+    model = trained(tmp_path / "adapter", modules_to_save=["head"])
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    report = lading.audit(model, tmp_path / "model.safetensors", raise_on="warning")
+    assert report.checked["with the checkpoint"] == 3 + 4 and report.notes == ()
+    with torch.no_grad():
+        model.get_parameter(COPY).fill_(7.0)
+    assert flagged(lading.audit(model, tmp_path / "model.safetensors")) == {("value", COPY)}
