@@ -59,10 +59,42 @@ def given_world(word: str) -> Json:
     return spec.get("spec", spec)
 
 
+def shrink_all(record: Record, scratch: Path, out: Path) -> None:
+    """The smallest world of each class of failures, as a document and in words."""
+    from .campaign import Campaign
+    from .shrink import in_words, shrink, signature
+
+    seen: set[str] = set()
+    for failure in sorted(record.failures, key=lambda one: len(json.dumps(one["spec"]))):
+        name = f"{signature(failure['verdict'])} {failure['spec']['layout']['kind']}"
+        if name in seen:
+            continue
+        seen.add(name)
+        campaigns: dict[int, Campaign] = {}
+
+        def run(spec: Json, campaigns: dict[int, Campaign] = campaigns) -> Json:
+            if spec["ranks"] not in campaigns:
+                campaigns[spec["ranks"]] = Campaign([spec["ranks"]], scratch)
+            return next(campaigns[spec["ranks"]].run([spec]))[1]
+
+        again = run(failure["spec"])
+        if signature(again) != signature(failure["verdict"]):
+            print(f"\nseed {failure['seed']}: {signature(failure['verdict'])}, alone it is {signature(again)}", flush=True)
+        else:
+            spec, verdict = shrink(failure["spec"], again, run)
+            print(f"\nseed {failure['seed']}, shrunk:\n{in_words(spec, verdict)}", flush=True)
+            (out / f"shrunk_{failure['seed']}.json").write_text(json.dumps({"verdict": verdict, "spec": spec}, indent=1))
+        for campaign in campaigns.values():
+            campaign.close()
+
+
 def main() -> int:
     arguments = parse()
     arguments.out.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="lading_fuzz_", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    import torch._dynamo
+
+    torch._dynamo.list_backends()  # what is imported late would be imported by every rank
     from . import world  # noqa: F401 - torch and lading are imported once, before ranks are forked
     from .campaign import BUGS, Campaign, sizes_for
 
@@ -92,6 +124,8 @@ def main() -> int:
         if arguments.replay is None:
             print(record.text())
         record.save()
+        if arguments.shrink:
+            shrink_all(record, scratch, arguments.out)
         return 1 if record.failures else 0
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

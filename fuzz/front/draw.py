@@ -52,8 +52,21 @@ def draw(seed: int) -> Json:
     }
     _files(dice, spec)
     _load(dice, spec)
+    _tidy(model, build, bool(spec["files"]["missing"]))
     spec["random"] = has_random(model) or bool(spec["files"]["missing"])
     return spec
+
+
+def _tidy(node: Any, build: str, has_missing: bool) -> None:
+    """Takes out what plain torch would fill with rubbish, or does not load into."""
+    if isinstance(node, dict):
+        if node.get("value") == "empty" and (build != "skeleton" or has_missing):
+            node["value"] = "const"
+        if node.get("memory") in ("expand", "overlap") and build != "real" and node["role"] in ("param", "buffer"):
+            node["memory"] = "plain"
+        node = list(node.values())
+    for inner in node if isinstance(node, list) else ():
+        _tidy(inner, build, has_missing)
 
 
 def _choice(dice: random.Random, shares: dict[Any, float]) -> Any:
@@ -85,7 +98,7 @@ def _layout(dice: random.Random, kind: str, ranks: int) -> Json:
         layout |= {"shard1": dice.random() < 0.2, "reshard": dice.random() < 0.8}
         layout |= _grid_slice(dice, order) if ranks == 4 and dice.random() < 0.25 else {"mesh": order}
     elif kind in ("hsdp", "fsdp2_tp"):
-        layout |= {"mesh": [order[:2], order[2:]], "dims": ["a", "b"] if dice.random() < 0.5 else None}
+        layout |= {"mesh": [order[:2], order[2:]], "dims": ["a", "b"]}
         layout["embed"] = dice.choice(["none", "none", "rows", "columns"])
     elif kind == "tp":
         layout |= _grid_slice(dice, order) if ranks == 4 and dice.random() < 0.3 else {"mesh": order}

@@ -11,8 +11,8 @@ from .pieces import Json
 
 _SHARDED = ("fsdp2", "hsdp", "fsdp2_tp", "fsdp1", "zero3")
 _ODD_DTYPES = (
-    "complex64", "bool", "int64", "int8", "uint8", "int32", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2",
-    "float8_e8m0fnu", "uint16", "float64", "bfloat16", "float16",
+    "complex64", "bool", "int64", "int8", "uint8", "int32", "float8_e4m3fn", "float8_e5m2", "uint16",
+    "float64", "bfloat16", "float16",
 )  # fmt: skip
 _PLAIN_NODES = {"linear": 5, "norm": 2, "mlp": 4, "rope": 2, "bag": 6, "chain": 2, "ref": 1, "rnn": 0.7, "conv": 0.7,
                 "param": 1.2, "hooked": 1.5, "extra": 0.4, "lazy": 0.15}  # fmt: skip
@@ -69,7 +69,7 @@ def _node(dice: random.Random, layout: str, width: int, kind: str, name: str, de
     elif kind == "rope":
         node["scale"] = dice.choice([1.0, 0.25])
     elif kind == "conv":
-        node["channels_last"] = dice.random() < 0.6
+        node["channels_last"] = layout not in _SHARDED and dice.random() < 0.6  # FSDP wants contiguous parameters
     elif kind == "rnn":
         node |= {"which": dice.choice(["LSTM", "GRU"]), "layers": dice.choice([1, 2]), "bias": dice.random() < 0.8}
     elif kind == "param":
@@ -101,8 +101,12 @@ def _pieces(dice: random.Random, layout: str) -> list[Json]:
 def _piece(dice: random.Random, layout: str, place: int, name: str) -> Json:
     role = dice.choices(["param", "buffer", "constant", "plain"], [4, 4, 3, 2])[0]
     dtype = dice.choice(_ODD_DTYPES) if role != "param" and dice.random() < 0.6 else "float32"
+    if layout == "ddp" and role == "buffer" and dtype not in ("int64", "uint8", "int32", "float64"):
+        dtype = "float32"  # gloo broadcasts no others
     if role == "param" and layout in ("single", "replicas", "dtensor", "stages") and dice.random() < 0.25:
         dtype = dice.choice(["float64", "bfloat16", "complex64", "int64", "float8_e4m3fn", "bool"])
+    if dtype != "float32" and role != "param" and dice.random() < 0.06:
+        dtype = dice.choice(["float4_e2m1fn_x2", "float8_e8m0fnu", "uint4"])
     dims = dice.choices([0, 1, 2, 3, 4], [1, 4, 4, 1, 1])[0]
     shape = [dice.choice([1, 2, 3, 4, 5, 7]) for _ in range(dims)]
     if dims and dice.random() < 0.08:
@@ -131,7 +135,7 @@ def _memory(dice: random.Random, layout: str, role: str, dtype: str, place: int)
         return "plain"
     if dtype == "complex64":
         return dice.choice(["conj", "strided", "transposed"])
-    if dtype in ("float4_e2m1fn_x2", "float8_e8m0fnu"):
+    if dtype in ("float4_e2m1fn_x2", "float8_e8m0fnu", "uint4"):
         return "plain"
     words = ["strided", "offset", "transposed", "channels_last"]
     if dtype == "float32":
@@ -147,7 +151,8 @@ def has_random(model: Json) -> bool:
 
     def asks(node: Any) -> bool:
         if isinstance(node, dict):
-            return node.get("value") in ("random", "empty") or any(map(asks, node.values()))
+            old = node.get("which") in ("weight_norm_old", "spectral_norm_old")  # they keep a tensor beside
+            return old or node.get("value") in ("random", "empty") or any(map(asks, node.values()))
         return isinstance(node, list) and any(map(asks, node))
 
     return asks(model["nodes"])

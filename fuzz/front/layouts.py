@@ -136,10 +136,10 @@ def _dtensor(model: nn.Module, layout: Json, rank: int) -> nn.Module:
                 if id(tensor) not in done:
                     words = layout["placements"][at % len(layout["placements"])]
                     at += 1
-                    chosen = [_placement(word, tensor.dim()) for word in words[: mesh.ndim]]
                     if words == "plain":
                         done[id(tensor)] = tensor
                         continue
+                    chosen = [_placement(word, tensor.dim()) for word in words[: mesh.ndim]]
                     shared = distribute_tensor(tensor.detach(), mesh, chosen, src_data_rank=None)
                     is_parameter = isinstance(tensor, nn.Parameter)
                     done[id(tensor)] = nn.Parameter(shared, tensor.requires_grad) if is_parameter else shared

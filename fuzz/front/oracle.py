@@ -16,7 +16,7 @@ from .build import build
 from .layouts import shard
 from .pieces import FLOATS, Json, dtype_of
 from .surgery import operate
-from .wrap import wrap
+from .wrap import run, wrap
 
 
 @dataclasses.dataclass
@@ -25,6 +25,7 @@ class Expectation:
     facts: dict[str, snapshot.Fact]
     refusal: str  # why plain torch would not load this; "" if it does
     unknown: frozenset[str]  # names whose values are random
+    is_determined: bool  # whether the output is not
     done: list[str]  # surgery in words
 
 
@@ -38,11 +39,11 @@ def expect(spec: Json, folder: Path, rank: int) -> Expectation:
     """What this rank's model should be after the load."""
     model, done = operate(build(spec), spec["surgery"])
     state = files.read(folder)
-    unknown = _random_names(spec, state)
+    unknown, is_determined = _random_names(spec, state)
     refusal = fill(model, state, spec)
     model = wrap(model, spec, folder, is_subject=False)
     model = shard(model, spec["layout"], rank)
-    return Expectation(model, snapshot.facts(model), refusal, unknown, done)
+    return Expectation(model, snapshot.facts(model), refusal, unknown, is_determined, done)
 
 
 def fill(model: nn.Module, state: dict[str, Any], spec: Json) -> str:
@@ -64,7 +65,7 @@ def fill(model: nn.Module, state: dict[str, Any], spec: Json) -> str:
     together = {name: group for group in groups for name in group}
     missing = [
         key for key in answer.missing_keys
-        if key not in loaded and not any(other in loaded for other in together.get(key, ()))
+        if key not in loaded and not key.endswith("_extra_state") and not any(other in loaded for other in together.get(key, ()))
         and not any(fnmatch.fnmatchcase(key, pattern) or key == pattern for pattern in load["allow_missing"])
     ]  # fmt: skip
     if missing:
@@ -87,15 +88,18 @@ def _own(model: nn.Module, name: str) -> torch.Tensor:
 def _adopt_dtypes(model: nn.Module, state: dict[str, Any], spec: Json) -> None:
     """A model without memory takes the dtype of its files, or the one asked for by `cast="exact"`."""
     load = spec["load"]
-    if spec["build"] == "real" and load["cast"] != "exact":
-        return
+    if spec["build"] == "real" or any(cut["kind"] == "to_empty" for cut in spec["surgery"]):
+        return  # memory that is there keeps its dtype
     floats = [dtype_of(name) for name in FLOATS]
     asked = dtype_of(load["dtype"]) if load["dtype"] != "auto" else None
+    given = resolve(model, load["external"])  # a value that is handed in takes the constructor's dtype
     every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     for name, tensor in every:
-        if tensor.dtype not in floats or nn.parameter.is_lazy(tensor):
+        if tensor.dtype not in floats or nn.parameter.is_lazy(tensor) or name.endswith("late"):
             continue
-        in_file = name in state and state[name].dtype in floats
+        if spec["build"] == "accelerate" and not isinstance(tensor, nn.Parameter):
+            continue  # which leaves buffers real
+        in_file = name in state and name not in given and state[name].dtype in floats
         wanted = state[name].dtype if in_file else tensor.dtype
         if asked is not None and (in_file or isinstance(tensor, nn.Parameter)):
             wanted = asked
@@ -103,14 +107,19 @@ def _adopt_dtypes(model: nn.Module, state: dict[str, Any], spec: Json) -> None:
             tensor.data = tensor.data.to(wanted)
 
 
-def _random_names(spec: Json, state: dict[str, Any]) -> frozenset[str]:
-    """Names whose values differ between two seeds: nobody can say what they should be."""
+def _random_names(spec: Json, state: dict[str, Any]) -> tuple[frozenset[str], bool]:
+    """Names whose values differ between two seeds: nobody can say what they should be. And whether outputs agree."""
     if spec["build"] == "real" or not spec["random"]:
-        return frozenset()
-    seen = []
+        return frozenset(), True
+    seen, outputs = [], []
     for seed in (spec["seed"], spec["seed"] + 1):
         model, _ = operate(build(spec, seed=seed), spec["surgery"])
         fill(model, state, spec)
         seen.append(snapshot.facts(model))
+        try:
+            outputs.append(snapshot.bits_of(run(model, spec)))
+        except Exception:  # noqa: BLE001 - such as mixed dtypes; then both models will say so
+            outputs.append(b"")
     one, two = seen
-    return frozenset(name for name in one if name in two and one[name].bits != two[name].bits)
+    names = frozenset(name for name in one if name in two and one[name].bits != two[name].bits)
+    return names, outputs[0] == outputs[1]

@@ -148,8 +148,10 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def weigh(tensor: torch.Tensor) -> torch.Tensor:
-    """One number that depends on every element and on its place. Gradients flow to what can learn."""
-    value = whole(tensor)
+    """One number that depends on every element and on its place. Gradients flow to what can learn.
+
+    Of a DTensor this rank's part counts: gloo cannot gather every dtype."""
+    value: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     if value.numel() == 0:
         return torch.zeros((), device=value.device)
     if value.is_complex():

@@ -103,8 +103,9 @@ def bits_of(tensor: torch.Tensor) -> bytes:
     if not value.numel():
         return b""
     if str(value.dtype).removeprefix("torch.") in RAW:
-        value = value.view(torch.uint8) if value.is_contiguous() else value.contiguous().view(torch.uint8)
-    return bytes(value.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        value = value.view(torch.uint8)
+    value = value.clone(memory_format=torch.contiguous_format).view(-1)
+    return bytes(value.view(torch.uint8).numpy().tobytes())
 
 
 def _fact(kind: str, tensor: torch.Tensor) -> Fact:

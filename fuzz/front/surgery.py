@@ -190,11 +190,29 @@ def _pickle(model: nn.Module, cut: Json) -> nn.Module:
     return copied
 
 
+def _to_empty(model: nn.Module, cut: Json) -> nn.Module:
+    """On meta `to_empty` gives every name memory of its own, so ties are lost; that alone is done to a real model."""
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return model.to_empty(device="cpu")
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not nn.parameter.is_lazy(parameter):
+                module._parameters[name] = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.clone()
+        if isinstance(module, nn.RNNBase):  # as its own _apply does
+            module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+    return model
+
+
 EDITS: dict[str, Callable[[nn.Module, Json], str]] = {
     "tie": _tie, "untie": _untie, "replace": _replace, "init": _init, "freeze": _freeze, "cast": _cast,
     "delete": _delete, "rename": _rename, "register": _register,
 }  # fmt: skip
-COPIES: dict[str, Callable[[nn.Module, Json], nn.Module]] = {"deepcopy": _deepcopy, "pickle": _pickle}
+COPIES: dict[str, Callable[[nn.Module, Json], nn.Module]] = {
+    "deepcopy": _deepcopy, "pickle": _pickle, "to_empty": _to_empty,
+}  # fmt: skip
 
 
 def operate(model: nn.Module, cuts: list[Json]) -> tuple[nn.Module, list[str]]:

@@ -21,8 +21,6 @@ def _cuts(spec: Json, kind: str) -> list[Json]:
 
 def wrap(model: nn.Module, spec: Json, folder: Path, *, is_subject: bool) -> nn.Module:
     """Before sharding."""
-    for _ in _cuts(spec, "to_empty") if is_subject else ():
-        model = model.to_empty(device="cpu")
     return model
 
 
