@@ -92,9 +92,9 @@ def main() -> int:
     arguments = parse()
     arguments.out.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="lading_fuzz_", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
-    import torch._dynamo
+    from .frameworks import import_all
 
-    torch._dynamo.list_backends()  # what is imported late would be imported by every rank
+    import_all()
     from . import world  # noqa: F401 - torch and lading are imported once, before ranks are forked
     from .campaign import BUGS, Campaign, sizes_for
 

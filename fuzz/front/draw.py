@@ -10,36 +10,47 @@ from .pieces import Json
 
 # layout: (share of the worlds, fewest ranks, most ranks)
 LAYOUTS: dict[str, tuple[float, int, int]] = {
-    "single": (0.22, 1, 1),
+    "single": (0.24, 1, 1),
     "replicas": (0.08, 2, 4),
     "ddp": (0.05, 2, 3),
-    "fsdp2": (0.18, 2, 4),
+    "fsdp2": (0.16, 2, 4),
     "hsdp": (0.06, 4, 4),
     "tp": (0.10, 2, 4),
     "fsdp2_tp": (0.07, 4, 4),
     "dtensor": (0.12, 2, 4),
-    "stages": (0.06, 2, 4),
+    "stages": (0.05, 2, 4),
     "different": (0.03, 2, 3),
+    "fsdp1": (0.06, 2, 3),
+    "zero3": (0.06, 2, 3),
+    "zero12": (0.05, 2, 2),
 }
 SURGERY = (
     "tie", "untie", "replace", "init", "freeze", "cast", "delete", "rename", "register", "deepcopy", "pickle",
-    "compile", "optimizer", "forward", "to_empty", "load_before",
+    "compile", "optimizer", "forward", "to_empty", "load_before", "peft", "offload",
 )  # fmt: skip
-_LATE = ("compile", "optimizer", "forward", "to_empty", "load_before")
+_LATE = ("compile", "optimizer", "forward", "to_empty", "load_before", "peft", "offload")
+# What cannot be: (surgery, layout), and why.
+IMPOSSIBLE: dict[tuple[str, str], str] = {
+    **{("offload", layout): "accelerate offloads the model of one process" for layout in LAYOUTS if layout != "single"},
+    **{("to_empty", layout): f"{layout} takes a real model" for layout in ("ddp", "zero12")},
+    ("optimizer", "zero12"): "the engine has its own optimizer",
+    ("compile", "zero12"): "the engine compiles by itself",
+    ("peft", "dtensor"): "its modules have no linear layers that PEFT knows",
+}
 
 
 def draw(seed: int) -> Json:
     dice = random.Random(seed)
     kind = dice.choices(list(LAYOUTS), [share for share, _, _ in LAYOUTS.values()])[0]
     ranks = dice.randint(*LAYOUTS[kind][1:])
-    cuts = _surgery(dice)
+    cuts = _surgery(dice, kind)
     kinds = {cut["kind"] for cut in cuts}
     build = _choice(dice, {"skeleton": 0.42, "real": 0.38, "meta": 0.12, "accelerate": 0.08})
-    if kind == "ddp" or "forward" in kinds:
+    if kind in ("ddp", "zero12") or kinds & {"forward", "offload"} or _is_merged(cuts):
         build = "real"
     if "to_empty" in kinds:
         build = "skeleton"
-    model = draw_model(dice, kind, tied="untie" in kinds or dice.random() < 0.3)
+    model = draw_model(dice, kind, tied="untie" in kinds or dice.random() < 0.3, linear="peft" in kinds)
     spec: Json = {
         "seed": seed,
         "ranks": ranks,
@@ -73,16 +84,27 @@ def _choice(dice: random.Random, shares: dict[Any, float]) -> Any:
     return dice.choices(list(shares), list(shares.values()))[0]
 
 
-def _surgery(dice: random.Random) -> list[Json]:
+_WAYS = ["constant", "data", "copy", "buffer", "assign"]
+
+
+def _is_merged(cuts: list[Json]) -> bool:
+    return any(cut["kind"] == "peft" and cut["how"] == "merged" for cut in cuts)
+
+
+def _surgery(dice: random.Random, layout: str) -> list[Json]:
     count = _choice(dice, {0: 0.2, 1: 0.35, 2: 0.3, 3: 0.15})
-    kinds = dice.sample(SURGERY, count)
+    kinds = dice.sample([kind for kind in SURGERY if (kind, layout) not in IMPOSSIBLE], count)
+    if "forward" in kinds and "to_empty" in kinds:
+        kinds.remove("to_empty")  # a forward pass of memory without values
+    if "offload" in kinds:
+        kinds = [kind for kind in kinds if kind not in ("to_empty", "forward")]
     kinds.sort(key=lambda kind: kind in _LATE)
     return [
         {
             "kind": kind,
             "pick": dice.randrange(1000),
             "swap": dice.random() < 0.5,
-            "how": dice.choice(["constant", "data", "copy", "buffer", "assign"]),
+            "how": dice.choice(["new", "adapter", "merged"] if kind == "peft" else _WAYS),
             "dtype": dice.choice(["bfloat16", "float64", "float16"]),
         }
         for kind in kinds
@@ -107,6 +129,15 @@ def _layout(dice: random.Random, kind: str, ranks: int) -> Json:
         layout |= {"mesh": [order[:2], order[2:]] if ranks == 4 and dice.random() < 0.6 else order}
         dims = 2 if isinstance(layout["mesh"][0], list) else 1
         layout["placements"] = [_placements(dice, dims) for _ in range(8)]
+    elif kind == "fsdp1":
+        strategy = dice.choice(["FULL_SHARD", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
+        layout |= {"orig": dice.random() < 0.5, "strategy": strategy}
+    elif kind == "zero3":
+        layout |= {"stage": 3, "dtype": dice.choice(["float32", "float32", "bfloat16"]), "zero": {}}
+    elif kind == "zero12":
+        layout |= {"stage": dice.randrange(3), "dtype": dice.choice(["float32", "bfloat16"])}
+    elif kind == "different":
+        layout["how"] = dice.choice(["fewer", "tie", "frozen", "same"])
     elif kind == "stages":
         layout |= {"owners": [dice.randrange(ranks) for _ in range(6)], "ranks": ranks}
     return layout
@@ -162,6 +193,8 @@ def _load(dice: random.Random, spec: Json) -> None:
         "cast": "promote",
         "dtype": "auto",
         "verify": "full" if dice.random() < 0.1 else None,
+        "threads": dice.randint(2, 4) if spec["ranks"] == 1 and dice.random() < 0.15 else 1,
+        "disturb": dice.choice(["fork", "stop"]) if dice.random() < 0.02 else None,
     }
     if spec["ranks"] > 1 and dice.random() < 0.35:
         load["exchange"] = dice.choice(["node", "job"])
@@ -171,6 +204,6 @@ def _load(dice: random.Random, spec: Json) -> None:
             load["cast"] = "destination"
     elif build != "real" and dice.random() < 0.08:
         load |= {"cast": "exact", "dtype": dice.choice(["bfloat16", "float16", "float64"])}
-    if build == "real" and "cast" in kinds:
+    if build == "real" and "cast" in kinds or spec["layout"].get("dtype") == "bfloat16":
         load["cast"] = "destination"
     spec["load"] = load

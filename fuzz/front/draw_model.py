@@ -9,7 +9,7 @@ from .hooked import KINDS as HOOKS
 from .names import draw_name
 from .pieces import Json
 
-_SHARDED = ("fsdp2", "hsdp", "fsdp2_tp", "fsdp1", "zero3")
+_SHARDED = ("fsdp2", "hsdp", "fsdp2_tp", "fsdp1", "zero3", "zero12")
 _ODD_DTYPES = (
     "complex64", "bool", "int64", "int8", "uint8", "int32", "float8_e4m3fn", "float8_e5m2", "uint16",
     "float64", "bfloat16", "float16",
@@ -18,7 +18,7 @@ _PLAIN_NODES = {"linear": 5, "norm": 2, "mlp": 4, "rope": 2, "bag": 6, "chain": 
                 "param": 1.2, "hooked": 1.5, "extra": 0.4, "lazy": 0.15}  # fmt: skip
 
 
-def draw_model(dice: random.Random, layout: str, *, tied: bool) -> Json:
+def draw_model(dice: random.Random, layout: str, *, tied: bool, linear: bool) -> Json:
     width = dice.choice([4, 4, 6, 8]) if layout in ("tp", "fsdp2_tp") else dice.choice([3, 4, 4, 5, 6])
     taken: set[str] = set()
     embed = {"vocab": dice.choice([5, 7, 8]), "tie": tied} if tied or dice.random() < 0.35 else None
@@ -28,9 +28,11 @@ def draw_model(dice: random.Random, layout: str, *, tied: bool) -> Json:
     nodes = draw_nodes(dice, layout, width, count, depth=2)
     if layout in ("tp", "fsdp2_tp"):
         nodes.insert(dice.randrange(len(nodes) + 1), _mlp(dice, {node["name"] for node in nodes}))
+    if linear:
+        nodes.insert(0, {"kind": "linear", "name": draw_name(dice, {node["name"] for node in nodes}, "fc"), "bias": True})
     return {
         "width": width,
-        "dtype": "float32" if dice.random() < 0.9 else dice.choice(["float64", "bfloat16"]),
+        "dtype": "float32" if dice.random() < 0.9 or layout == "zero3" else dice.choice(["float64", "bfloat16"]),
         "embed": embed,
         "box": dice.choice(["list", "dict", "plain", "sequential"]),
         "names": {part: draw_name(dice, taken, part) for part in ("embed", "body", "head")},

@@ -78,7 +78,7 @@ def change(state: dict[str, torch.Tensor], model: nn.Module, files: Json, seed: 
                 for name in known[1:]:
                     state[name] = noise(state[name], seed + 1, "tied " + name)
             else:
-                kept = known[0] if files["tied"] == "first" else known[-1] if known else ""
+                kept = (known[0] if files["tied"] == "first" else known[-1]) if known else ""
                 for name in known:
                     if name != kept:
                         del state[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .frameworks import Tools, fsdp1, zero3, zero12
 from .pieces import Json
 
 _MESHES: dict[str, Any] = {}
@@ -29,7 +29,7 @@ def mesh_count() -> int:
     return len(_MESHES)
 
 
-def _blocks(model: nn.Module, picks: list[int]) -> list[nn.Module]:
+def blocks_of(model: nn.Module, picks: list[int]) -> list[nn.Module]:
     """Children of the body that become units of their own, each once."""
     root = inner(model)
     body = root._modules.get(root.names["body"])  # type: ignore[union-attr,index,arg-type]
@@ -41,11 +41,15 @@ def _blocks(model: nn.Module, picks: list[int]) -> list[nn.Module]:
 
 def inner(model: nn.Module) -> nn.Module:
     """The Root inside of wrappers."""
-    while not hasattr(model, "names"):
-        wrapped = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
-        if wrapped is None:
-            wrapped = model.get_base_model()  # type: ignore[operator]
-        model = wrapped
+    from .build import Root
+
+    while not isinstance(model, Root):
+        for name in ("_orig_mod", "_fsdp_wrapped_module", "module"):
+            if name in model._modules:
+                model = model._modules[name]  # type: ignore[assignment]
+                break
+        else:
+            model = model.get_base_model()  # type: ignore[operator]
     return model
 
 
@@ -61,14 +65,14 @@ def _fully_shard(model: nn.Module, layout: Json, mesh: Any) -> nn.Module:
             return Shard(1) if parameter.dim() > 1 and parameter.shape[1] % size == 0 else None
 
         options["shard_placement_fn"] = place
-    for block in _blocks(model, layout["units"]):
-        if not _shares(block, model):
+    for block in blocks_of(model, layout["units"]):
+        if not shares(block, model):
             fully_shard(block, **options)
     fully_shard(model, **options)
     return model
 
 
-def _shares(block: nn.Module, model: nn.Module) -> bool:
+def shares(block: nn.Module, model: nn.Module) -> bool:
     """Whether a parameter of the block is also outside of it: FSDP2 wants tied parameters in one unit."""
     own = {id(parameter) for parameter in block.parameters()}
     inside = {id(module) for module in block.modules()}
@@ -80,7 +84,7 @@ def _shares(block: nn.Module, model: nn.Module) -> bool:
     )
 
 
-def _fsdp2(model: nn.Module, layout: Json, rank: int) -> nn.Module:
+def _fsdp2(model: nn.Module, layout: Json, rank: int, tools: Tools) -> nn.Module:
     return _fully_shard(model, layout, _sliced(layout))
 
 
@@ -110,18 +114,18 @@ def _plan(model: nn.Module, mesh: Any, layout: Json) -> None:
         parallelize_module(embedding, mesh, styles[layout["embed"]])
 
 
-def _tp(model: nn.Module, layout: Json, rank: int) -> nn.Module:
+def _tp(model: nn.Module, layout: Json, rank: int, tools: Tools) -> nn.Module:
     _plan(model, _sliced(layout), layout)
     return model
 
 
-def _fsdp2_tp(model: nn.Module, layout: Json, rank: int) -> nn.Module:
+def _fsdp2_tp(model: nn.Module, layout: Json, rank: int, tools: Tools) -> nn.Module:
     mesh = mesh_of(layout["mesh"], ("dp", "tp"))
     _plan(model, mesh["tp"], layout)
     return _fully_shard(model, layout, mesh["dp"])
 
 
-def _dtensor(model: nn.Module, layout: Json, rank: int) -> nn.Module:
+def _dtensor(model: nn.Module, layout: Json, rank: int, tools: Tools) -> nn.Module:
     """Every parameter and buffer by `distribute_tensor`, placements drawn one after another."""
     from torch.distributed.tensor import distribute_tensor
 
@@ -159,13 +163,13 @@ def _placement(word: Any, dims: int) -> Any:
     return Shard(word % dims) if word >= 0 else Shard(-1)
 
 
-def _ddp(model: nn.Module, layout: Json, rank: int) -> nn.Module:
+def _ddp(model: nn.Module, layout: Json, rank: int, tools: Tools) -> nn.Module:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
     return nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
 
 
-def _stages(model: nn.Module, layout: Json, rank: int) -> nn.Module:
+def _stages(model: nn.Module, layout: Json, rank: int, tools: Tools) -> nn.Module:
     """Each rank keeps some children of the body; names are those of the whole model."""
     root = inner(model)
     body = root._modules[root.names["body"]]  # type: ignore[union-attr,index,arg-type]
@@ -182,21 +186,17 @@ def _stages(model: nn.Module, layout: Json, rank: int) -> nn.Module:
     return model
 
 
-def _same(model: nn.Module, layout: Json, rank: int) -> nn.Module:
+def _same(model: nn.Module, layout: Json, rank: int, tools: Tools) -> nn.Module:
     return model
 
 
-LAYOUTS: dict[str, Callable[[nn.Module, Json, int], nn.Module]] = {
+LAYOUTS: dict[str, Callable[[nn.Module, Json, int, Tools], nn.Module]] = {
     "single": _same, "replicas": _same, "different": _same, "ddp": _ddp, "fsdp2": _fsdp2, "hsdp": _fsdp2, "tp": _tp,
-    "fsdp2_tp": _fsdp2_tp, "dtensor": _dtensor, "stages": _stages,
+    "fsdp2_tp": _fsdp2_tp, "dtensor": _dtensor, "stages": _stages, "fsdp1": fsdp1, "zero3": zero3,
+    "zero12": zero12,
 }  # fmt: skip
 
 
-def shard(model: nn.Module, layout: Json, rank: int) -> nn.Module:
-    return LAYOUTS[layout["kind"]](model, layout, rank)
-
-
-@functools.cache
-def has_local_forward(kind: str) -> bool:
-    """Whether ranks run the same forward pass."""
-    return kind not in ("stages", "different")
+def shard(model: nn.Module, layout: Json, rank: int, tools: Tools | None = None) -> nn.Module:
+    """`tools` are the functions that a loader brings along for models on meta."""
+    return LAYOUTS[layout["kind"]](model, layout, rank, tools or {})

@@ -86,6 +86,14 @@ def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tens
             yield from _within(f"{name}.{field.name}", getattr(value, field.name), depth - 1)
 
 
+def has_sharded(model: nn.Module) -> bool:
+    """Whether a framework has laid hands on its tensors, and so said where they are."""
+    return any(
+        hasattr(tensor, "placements") or hasattr(tensor, "ds_tensor") or not tensor.is_meta
+        for _, _, tensor in tensors(model)
+    )
+
+
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     partition = getattr(tensor, "ds_tensor", None)
     if partition is not None:  # the padded end of ZeRO-3's last part holds nothing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ from torch import nn
 
 from . import files, snapshot
 from .build import build
+from .disturb import disturbed
 from .layouts import shard
-from .oracle import resolve
+from .oracle import for_rank, resolve
 from .pieces import Json
 from .surgery import operate
-from .wrap import learner, run, wrap, wrap_sharded
+from .wrap import ADAPTER, cut_of, learner, run, wrap, wrap_sharded
+
+_TOOLS = {"empty_parameters": lading.empty_parameters, "zero3_init": lading.zero3_init}
+_WITHOUT_DEVICE = ("single", "replicas", "different", "stages")
 
 
 @dataclasses.dataclass
@@ -26,6 +31,7 @@ class Loaded:
     optimizer: Any = None
     report: Any = None
     error: BaseException | None = None
+    others: list[Loaded] = dataclasses.field(default_factory=list)  # of other threads
 
     @property
     def cause(self) -> str:
@@ -36,8 +42,8 @@ class Loaded:
         if not isinstance(error, lading.LadingError):
             return f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
         problem = error.problems[0]
-        words = " ".join(problem.message.split()[:9])
-        return f"{problem.code}: {words}"
+        words = [word for word in problem.message.split() if not any(mark in word for mark in ".[]{}'\"0123456789")]
+        return f"{problem.code}: {' '.join(words[:9])}"
 
     @property
     def is_refused(self) -> bool:
@@ -59,35 +65,69 @@ def context_of(spec: Json) -> Any:
 
 def prepare(spec: Json, folder: Path, rank: int) -> Loaded:
     """Everything before the load."""
+    loaded = _prepare(for_rank(spec, rank), folder, rank)
+    loaded.others = [_prepare(spec, folder, rank) for _ in range(spec["load"]["threads"] - 1)]
+    return loaded
+
+
+def _prepare(spec: Json, folder: Path, rank: int) -> Loaded:
     model, _ = operate(build(spec, context_of(spec)), spec["surgery"])
     model = wrap(model, spec, folder, is_subject=True)
-    model = wrap_sharded(shard(model, spec["layout"], rank), spec)
-    kinds = {cut["kind"] for cut in spec["surgery"]}
+    model = wrap_sharded(shard(model, spec["layout"], rank, _TOOLS), spec)
     loaded = Loaded(model)
-    if "optimizer" in kinds:
+    if cut_of(spec, "optimizer") is not None:
         loaded.optimizer = learner(model)
-    if "forward" in kinds and spec["build"] == "real":
+    if cut_of(spec, "forward") is not None:
         with contextlib.suppress(RuntimeError):
             run(model, spec)
     return loaded
 
 
-def fill(loaded: Loaded, spec: Json, path: str, group: Any = None) -> None:
+def fill(loaded: Loaded, spec: Json, folder: Path, path: str) -> None:
     """The load. What it raises is kept."""
-    options = _options(loaded.model, spec)
-    if "load_before" in {cut["kind"] for cut in spec["surgery"]}:
-        with contextlib.suppress(lading.LadingError):
-            lading.materialize(loaded.model, path, progress=False, group=group, **options)
+    if spec["load"]["threads"] == 1:
+        with disturbed(spec["load"]["disturb"], spec["seed"]):
+            _fill(loaded, spec, folder, path, None)
+        return
+    threads = [
+        threading.Thread(target=_fill, args=(one, spec, folder, path, False)) for one in (loaded, *loaded.others)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    loaded.error = next((one.error for one in (loaded, *loaded.others) if one.error is not None), None)
+
+
+def _fill(loaded: Loaded, spec: Json, folder: Path, path: str, group: Any) -> None:
     try:
-        loaded.report = lading.materialize(loaded.model, path, progress=False, group=group, **options)
+        options = _options(loaded.model, spec, folder) | {"progress": False, "group": group}
+        if cut_of(spec, "load_before") is not None:
+            before = path.replace(str(folder), str(folder.parent / "before"))
+            with contextlib.suppress(lading.LadingError):
+                lading.materialize(loaded.model, before, **options)
+        loaded.report = lading.materialize(loaded.model, path, **options)
     except BaseException as error:  # noqa: BLE001 - every exception is a verdict
         loaded.error = error
 
 
-def _options(model: nn.Module, spec: Json) -> dict[str, Any]:
+def process_state() -> tuple[bytes, torch.dtype]:
+    """What a load must not touch."""
+    return bytes(torch.get_rng_state().numpy().tobytes()), torch.get_default_dtype()
+
+
+def changed_since(state: tuple[bytes, torch.dtype]) -> str:
+    now = process_state()
+    if now[1] != state[1]:
+        torch.set_default_dtype(state[1])
+        return f"the default dtype was {state[1]}, and is {now[1]}"
+    return "the process's random numbers were touched" if now[0] != state[0] else ""
+
+
+def _options(model: nn.Module, spec: Json, folder: Path) -> dict[str, Any]:
     load = spec["load"]
     options: dict[str, Any] = {"cast": load["cast"], "strict": load["strict"], "exchange": load["exchange"]}
-    if spec["layout"]["kind"] in ("single", "replicas", "different", "stages"):
+    if spec["layout"]["kind"] in _WITHOUT_DEVICE or not snapshot.has_sharded(model):
         options["device"] = "cpu"
     if load["dtype"] != "auto":
         options["dtype"] = getattr(torch, load["dtype"])
@@ -105,7 +145,11 @@ def _options(model: nn.Module, spec: Json) -> dict[str, Any]:
     if load["recipes"]:
         options["recipes"] = _recipes(model, twin)
     if spec["layout"]["kind"] == "stages":
-        options["whole"] = operate(build(spec, context_of(spec)), spec["surgery"])[0]
+        whole = operate(build(spec, context_of(spec)), spec["surgery"])[0]
+        options["whole"] = wrap(whole, spec, folder, is_subject=True)
+    cut = cut_of(spec, "peft")
+    if cut is not None and cut["how"] != "new":
+        options["adapter"] = str(folder / ADAPTER)
     return options
 
 
@@ -116,7 +160,10 @@ def _wants_twin(spec: Json) -> bool:
 def _recipes(model: nn.Module, twin: nn.Module) -> dict[str, Any]:
     """What the constructor would have computed, for every tensor on meta that no file holds."""
     known = {name: tensor for name, kind, tensor in snapshot.tensors(twin) if kind in ("constant", "attribute")}
-    lost = [name for name, kind, tensor in snapshot.tensors(model) if kind in ("constant", "attribute") and tensor.is_meta]
+    lost = [
+        name for name, kind, tensor in snapshot.tensors(model)
+        if kind in ("constant", "attribute") and tensor.is_meta and ".first" not in name
+    ]  # fmt: skip
 
     def recipe(value: torch.Tensor) -> Any:
         return lambda module, name: value.detach().clone()

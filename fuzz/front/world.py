@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 
 from . import files, oracle, snapshot, subject
+from .build import build
 from .pieces import Json
-from .wrap import learner, run, wrap_sharded
+from .surgery import operate
+from .wrap import cut_of, learner, run, step, wrap_sharded, write_adapter
 
 Verdict = dict[str, Any]
 
@@ -41,7 +43,7 @@ def _live(spec: Json, rank: int, folder: Path) -> Verdict:
     path, why = "", ""
     if rank == 0:
         try:
-            path = files.write(oracle.state_of(spec), spec["files"], folder / spec["files"]["folder"])
+            path = _write_files(spec, folder)
         except Exception as error:  # noqa: BLE001
             why = _words(error)
     path, why = together((path, why))[0]
@@ -60,6 +62,16 @@ def _live(spec: Json, rank: int, folder: Path) -> Verdict:
     return _judge(spec, rank, inside, path, expected)
 
 
+def _write_files(spec: Json, folder: Path) -> str:
+    inside = folder / spec["files"]["folder"]
+    path = files.write(oracle.state_of(spec), spec["files"], inside)
+    if cut_of(spec, "load_before") is not None:
+        files.write(oracle.state_of(spec | {"seed": spec["seed"] + 3}), spec["files"], folder / "before")
+    if cut_of(spec, "peft") is not None:
+        write_adapter(operate(build(spec), spec["surgery"])[0], spec, inside)
+    return path
+
+
 def _judge(spec: Json, rank: int, folder: Path, path: str, expected: oracle.Expectation) -> Verdict:
     loaded: subject.Loaded | None = None
     why = ""
@@ -71,7 +83,8 @@ def _judge(spec: Json, rank: int, folder: Path, path: str, expected: oracle.Expe
     if any(whys):
         return _verdict("void", f"before the load: {next(filter(None, whys))}", expected)
     assert loaded is not None
-    subject.fill(loaded, spec, path)
+    state = subject.process_state()
+    subject.fill(loaded, spec, folder, path)
     outcome = "refused" if loaded.is_refused else "bare" if loaded.error is not None else "loaded"
     outcomes = together(outcome)
     if outcome == "bare":
@@ -79,6 +92,8 @@ def _judge(spec: Json, rank: int, folder: Path, path: str, expected: oracle.Expe
         return _verdict("bare", loaded.cause, expected, details=[text])
     if len(set(outcomes)) > 1:
         return _verdict("split", f"outcomes differ between ranks: {outcomes}", expected, details=[loaded.cause])
+    if said := subject.changed_since(state):
+        return _verdict("different", "process", expected, details=[said])
     if outcome == "refused":
         return _verdict("refused", loaded.cause, expected, details=[str(loaded.error)[:600]])
     if expected.refusal:
@@ -95,7 +110,13 @@ def _compare(spec: Json, expected: oracle.Expectation, loaded: subject.Loaded) -
     if any(together(bool(said))):
         cause = said[0].split(":")[0] if said else "another rank's"
         return _verdict("different", cause, expected, details=said[:6], random=random)
-    if expected.is_determined:
+    for other in loaded.others:
+        theirs = snapshot.facts(other.model)
+        said = said or snapshot.differences(expected.facts, theirs, expected.unknown)
+        for name in expected.unknown & set(found) & set(theirs):
+            if found[name].bits != theirs[name].bits:
+                said.append(f"threads: {name} differs between two loads at the same time")
+    if expected.is_determined and not said:
         said = _use(spec, expected, loaded)
     if said:
         return _verdict("different", said[0].split(":")[0], expected, details=said[:6], random=random)
@@ -127,9 +148,7 @@ def _trained(model: Any, optimizer: Any, spec: Json) -> Any:
         first = run(model, spec)
         if first.requires_grad:
             weights = torch.arange(1, first.numel() + 1, dtype=torch.float32).reshape(first.shape) / 512
-            (first.float() * weights).sum().backward()
-            if optimizer is not None:
-                optimizer.step()
+            step(model, optimizer, (first.float() * weights).sum())
         after = {name: fact.value.clone() for name, fact in snapshot.facts(model).items() if fact.kind == "parameter"}
         with torch.no_grad():
             second = run(model, spec)
