@@ -133,7 +133,8 @@ def _layout(dice: random.Random, kind: str, ranks: int) -> Json:
         strategy = dice.choice(["FULL_SHARD", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
         layout |= {"orig": dice.random() < 0.5, "strategy": strategy}
     elif kind == "zero3":
-        layout |= {"stage": 3, "dtype": dice.choice(["float32", "float32", "bfloat16"]), "zero": {}}
+        layout |= {"stage": 3, "dtype": dice.choice(["float32", "float32", "bfloat16"]), "zero": {},
+                   "engine_first": dice.random() < 0.3}  # fmt: skip
     elif kind == "zero12":
         layout |= {"stage": dice.randrange(3), "dtype": dice.choice(["float32", "bfloat16"])}
     elif kind == "different":

@@ -47,6 +47,8 @@ def draw_nodes(dice: random.Random, layout: str, width: int, count: int, depth: 
         shares = {"own": 3, "bag": 6, "chain": 1}
     if layout in ("tp", "fsdp2_tp"):
         shares["mlp"] = 8
+    if layout in ("zero3", "zero12"):
+        shares.pop("param")  # hooks that compute with partitions
     if not depth:
         shares.pop("chain", None)
     nodes = []

@@ -116,12 +116,20 @@ def bits_of(tensor: torch.Tensor) -> bytes:
     return bytes(value.view(torch.uint8).numpy().tobytes())
 
 
+def _is_freed(tensor: torch.Tensor) -> bool:
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end = (tensor.storage_offset() + reach + 1) * tensor.element_size()
+    return tensor.numel() > 0 and tensor.untyped_storage().nbytes() < end
+
+
 def _fact(kind: str, tensor: torch.Tensor) -> Fact:
     if nn.parameter.is_lazy(tensor):
         return Fact((), (), "lazy", kind, is_meta=False, requires_grad=tensor.requires_grad, placements="", identity=0,
                     storage=0, bits=b"", value=torch.zeros(0))  # fmt: skip
     local = local_part(tensor)
     is_meta = local.device.type == "meta"
+    if not is_meta and _is_freed(local):  # FSDP1 leaves views of what it had gathered
+        local = local.new_empty(0)
     storage = 0 if is_meta or not local.numel() else local.untyped_storage().data_ptr()
     placements = f"{tensor.placements} {tensor.device_mesh.mesh.tolist()}" if hasattr(tensor, "placements") else ""
     shape = tuple(getattr(tensor, "ds_shape", tensor.shape))

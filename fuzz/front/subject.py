@@ -19,7 +19,7 @@ from .layouts import shard
 from .oracle import for_rank, resolve
 from .pieces import Json
 from .surgery import operate
-from .wrap import ADAPTER, cut_of, learner, run, wrap, wrap_sharded
+from .wrap import ADAPTER, cut_of, learner, ready, run, wrap, wrap_sharded
 
 _TOOLS = {"empty_parameters": lading.empty_parameters, "zero3_init": lading.zero3_init}
 _WITHOUT_DEVICE = ("single", "replicas", "different", "stages")
@@ -31,6 +31,7 @@ class Loaded:
     optimizer: Any = None
     report: Any = None
     error: BaseException | None = None
+    touched: str = ""  # what the load changed in the process
     others: list[Loaded] = dataclasses.field(default_factory=list)  # of other threads
 
     @property
@@ -74,6 +75,8 @@ def _prepare(spec: Json, folder: Path, rank: int) -> Loaded:
     model, _ = operate(build(spec, context_of(spec)), spec["surgery"])
     model = wrap(model, spec, folder, is_subject=True)
     model = wrap_sharded(shard(model, spec["layout"], rank, _TOOLS), spec)
+    if spec["layout"].get("engine_first"):
+        model = ready(model, spec)
     loaded = Loaded(model)
     if cut_of(spec, "optimizer") is not None:
         loaded.optimizer = learner(model)
@@ -87,21 +90,26 @@ def fill(loaded: Loaded, spec: Json, folder: Path, path: str) -> None:
     """The load. What it raises is kept."""
     if spec["load"]["threads"] == 1:
         with disturbed(spec["load"]["disturb"], spec["seed"]):
-            _fill(loaded, spec, folder, path, None)
+            options = _options(loaded.model, spec, folder)
+            state = process_state()
+            _fill(loaded, spec, folder, path, options)
+            loaded.touched = changed_since(state)
         return
     threads = [
-        threading.Thread(target=_fill, args=(one, spec, folder, path, False)) for one in (loaded, *loaded.others)
+        threading.Thread(target=_fill, args=(one, spec, folder, path, _options(one.model, spec, folder) | {"group": False}))
+        for one in (loaded, *loaded.others)
     ]
+    state = process_state()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    loaded.touched = changed_since(state)
     loaded.error = next((one.error for one in (loaded, *loaded.others) if one.error is not None), None)
 
 
-def _fill(loaded: Loaded, spec: Json, folder: Path, path: str, group: Any) -> None:
+def _fill(loaded: Loaded, spec: Json, folder: Path, path: str, options: dict[str, Any]) -> None:
     try:
-        options = _options(loaded.model, spec, folder) | {"progress": False, "group": group}
         if cut_of(spec, "load_before") is not None:
             before = path.replace(str(folder), str(folder.parent / "before"))
             with contextlib.suppress(lading.LadingError):
@@ -127,6 +135,7 @@ def changed_since(state: tuple[bytes, torch.dtype]) -> str:
 def _options(model: nn.Module, spec: Json, folder: Path) -> dict[str, Any]:
     load = spec["load"]
     options: dict[str, Any] = {"cast": load["cast"], "strict": load["strict"], "exchange": load["exchange"]}
+    options["progress"] = False
     if spec["layout"]["kind"] in _WITHOUT_DEVICE or not snapshot.has_sharded(model):
         options["device"] = "cpu"
     if load["dtype"] != "auto":

@@ -14,7 +14,7 @@ from . import files, oracle, snapshot, subject
 from .build import build
 from .pieces import Json
 from .surgery import operate
-from .wrap import cut_of, learner, run, step, wrap_sharded, write_adapter
+from .wrap import cut_of, learner, ready, run, step, wrap_sharded, write_adapter
 
 Verdict = dict[str, Any]
 
@@ -83,7 +83,6 @@ def _judge(spec: Json, rank: int, folder: Path, path: str, expected: oracle.Expe
     if any(whys):
         return _verdict("void", f"before the load: {next(filter(None, whys))}", expected)
     assert loaded is not None
-    state = subject.process_state()
     subject.fill(loaded, spec, folder, path)
     outcome = "refused" if loaded.is_refused else "bare" if loaded.error is not None else "loaded"
     outcomes = together(outcome)
@@ -92,8 +91,8 @@ def _judge(spec: Json, rank: int, folder: Path, path: str, expected: oracle.Expe
         return _verdict("bare", loaded.cause, expected, details=[text])
     if len(set(outcomes)) > 1:
         return _verdict("split", f"outcomes differ between ranks: {outcomes}", expected, details=[loaded.cause])
-    if said := subject.changed_since(state):
-        return _verdict("different", "process", expected, details=[said])
+    if loaded.touched:
+        return _verdict("different", "process", expected, details=[loaded.touched])
     if outcome == "refused":
         return _verdict("refused", loaded.cause, expected, details=[str(loaded.error)[:600]])
     if expected.refusal:
@@ -125,8 +124,8 @@ def _compare(spec: Json, expected: oracle.Expectation, loaded: subject.Loaded) -
 
 def _use(spec: Json, expected: oracle.Expectation, loaded: subject.Loaded) -> list[str]:
     """A forward pass, an optimizer's step and another forward pass, on both."""
-    wanted = _trained(wrap_sharded(expected.model, spec), None, spec)
-    there = _trained(loaded.model, loaded.optimizer, spec)
+    wanted = _trained(ready(wrap_sharded(expected.model, spec), spec), None, spec)
+    there = _trained(ready(loaded.model, spec), loaded.optimizer, spec)
     if isinstance(wanted, str) or isinstance(there, str):
         if isinstance(wanted, str) and isinstance(there, str):
             return []
@@ -149,7 +148,8 @@ def _trained(model: Any, optimizer: Any, spec: Json) -> Any:
         if first.requires_grad:
             weights = torch.arange(1, first.numel() + 1, dtype=torch.float32).reshape(first.shape) / 512
             step(model, optimizer, (first.float() * weights).sum())
-        after = {name: fact.value.clone() for name, fact in snapshot.facts(model).items() if fact.kind == "parameter"}
+        after = {name: fact.value.clone() for name, fact in snapshot.facts(model).items()
+                 if fact.kind == "parameter" and not fact.is_meta}  # fmt: skip
         with torch.no_grad():
             second = run(model, spec)
     except Exception as error:  # noqa: BLE001

@@ -10,6 +10,7 @@ from torch import nn
 
 from .build import input_for
 from .files import fill_with_noise
+from .frameworks import engine
 from .layouts import inner
 from .pieces import Json
 
@@ -89,6 +90,12 @@ def wrap_sharded(model: nn.Module, spec: Json) -> nn.Module:
 
 
 # ---- use
+
+
+def ready(model: nn.Module, spec: Json) -> nn.Module:
+    """A model that can be run: partitions of ZeRO-3 are gathered by an engine."""
+    is_partitioned = spec["layout"]["kind"] == "zero3" and not hasattr(model, "backward")
+    return engine(model, spec["layout"]) if is_partitioned else model
 
 
 def learner(model: nn.Module) -> Any:
