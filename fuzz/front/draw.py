@@ -1,0 +1,210 @@
+"""A world's document, made from one integer. Nothing here looks at torch: the document alone decides what happens."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from .draw_model import draw_model, has_random
+from .pieces import Json
+
+# layout: (share of the worlds, fewest ranks, most ranks)
+LAYOUTS: dict[str, tuple[float, int, int]] = {
+    "single": (0.24, 1, 1),
+    "replicas": (0.08, 2, 4),
+    "ddp": (0.05, 2, 3),
+    "fsdp2": (0.16, 2, 4),
+    "hsdp": (0.06, 4, 4),
+    "tp": (0.10, 2, 4),
+    "fsdp2_tp": (0.07, 4, 4),
+    "dtensor": (0.12, 2, 4),
+    "stages": (0.05, 2, 4),
+    "different": (0.03, 2, 3),
+    "fsdp1": (0.06, 2, 3),
+    "zero3": (0.06, 2, 3),
+    "zero12": (0.05, 2, 2),
+}
+SURGERY = (
+    "tie", "untie", "replace", "init", "freeze", "cast", "delete", "rename", "register", "deepcopy", "pickle",
+    "compile", "optimizer", "forward", "to_empty", "load_before", "peft", "offload",
+)  # fmt: skip
+_LATE = ("compile", "optimizer", "forward", "to_empty", "load_before", "peft", "offload")
+# What cannot be: (surgery, layout), and why.
+IMPOSSIBLE: dict[tuple[str, str], str] = {
+    **{("offload", layout): "accelerate offloads the model of one process" for layout in LAYOUTS if layout != "single"},
+    **{("to_empty", layout): f"{layout} takes a real model" for layout in ("ddp", "zero12")},
+    ("optimizer", "zero12"): "the engine has its own optimizer",
+    ("compile", "zero12"): "the engine compiles by itself",
+    ("peft", "dtensor"): "its modules have no linear layers that PEFT knows",
+}
+
+
+def draw(seed: int) -> Json:
+    dice = random.Random(seed)
+    kind = dice.choices(list(LAYOUTS), [share for share, _, _ in LAYOUTS.values()])[0]
+    ranks = dice.randint(*LAYOUTS[kind][1:])
+    cuts = _surgery(dice, kind)
+    kinds = {cut["kind"] for cut in cuts}
+    build = _choice(dice, {"skeleton": 0.42, "real": 0.38, "meta": 0.12, "accelerate": 0.08})
+    if kind in ("ddp", "zero12") or kinds & {"forward", "offload"} or _is_merged(cuts):
+        build = "real"
+    if "to_empty" in kinds:
+        build = "skeleton"
+    model = draw_model(dice, kind, tied="untie" in kinds or dice.random() < 0.3, linear="peft" in kinds)
+    spec: Json = {
+        "seed": seed,
+        "ranks": ranks,
+        "layout": _layout(dice, kind, ranks),
+        "build": build,
+        "surgery": cuts,
+        "model": model,
+        "files": {},
+        "load": {},
+    }
+    _files(dice, spec)
+    _load(dice, spec)
+    _tidy(model, build, bool(spec["files"]["missing"]))
+    spec["random"] = has_random(model) or bool(spec["files"]["missing"])
+    return spec
+
+
+def _tidy(node: Any, build: str, has_missing: bool) -> None:
+    """Takes out what plain torch would fill with rubbish, or does not load into."""
+    if isinstance(node, dict):
+        if node.get("value") == "empty" and (build != "skeleton" or has_missing):
+            node["value"] = "const"
+        if node.get("memory") in ("expand", "overlap") and build != "real" and node["role"] in ("param", "buffer"):
+            node["memory"] = "plain"
+        node = list(node.values())
+    for inner in node if isinstance(node, list) else ():
+        _tidy(inner, build, has_missing)
+
+
+def _choice(dice: random.Random, shares: dict[Any, float]) -> Any:
+    return dice.choices(list(shares), list(shares.values()))[0]
+
+
+_WAYS = ["constant", "data", "copy", "buffer", "assign"]
+
+
+def _is_merged(cuts: list[Json]) -> bool:
+    return any(cut["kind"] == "peft" and cut["how"] == "merged" for cut in cuts)
+
+
+def _surgery(dice: random.Random, layout: str) -> list[Json]:
+    count = _choice(dice, {0: 0.2, 1: 0.35, 2: 0.3, 3: 0.15})
+    kinds = dice.sample([kind for kind in SURGERY if (kind, layout) not in IMPOSSIBLE], count)
+    if "forward" in kinds and "to_empty" in kinds:
+        kinds.remove("to_empty")  # a forward pass of memory without values
+    if "offload" in kinds:
+        kinds = [kind for kind in kinds if kind not in ("to_empty", "forward")]
+    kinds.sort(key=lambda kind: kind in _LATE)
+    return [
+        {
+            "kind": kind,
+            "pick": dice.randrange(1000),
+            "swap": dice.random() < 0.5,
+            "how": dice.choice(["new", "adapter", "merged"] if kind == "peft" else _WAYS),
+            "dtype": dice.choice(["bfloat16", "float64", "float16"]),
+        }
+        for kind in kinds
+    ]
+
+
+def _layout(dice: random.Random, kind: str, ranks: int) -> Json:
+    layout: Json = {"kind": kind, "units": [dice.randrange(100) for _ in range(dice.randrange(3))]}
+    order = list(range(ranks))
+    if dice.random() < 0.3:
+        dice.shuffle(order)
+    if kind == "fsdp2":
+        layout |= {"shard1": dice.random() < 0.2, "reshard": dice.random() < 0.8}
+        layout |= _grid_slice(dice, order) if ranks == 4 and dice.random() < 0.25 else {"mesh": order}
+    elif kind in ("hsdp", "fsdp2_tp"):
+        layout |= {"mesh": [order[:2], order[2:]], "dims": ["a", "b"]}
+        layout["embed"] = dice.choice(["none", "none", "rows", "columns"])
+    elif kind == "tp":
+        layout |= _grid_slice(dice, order) if ranks == 4 and dice.random() < 0.3 else {"mesh": order}
+        layout["embed"] = dice.choice(["none", "none", "rows", "columns"])
+    elif kind == "dtensor":
+        layout |= {"mesh": [order[:2], order[2:]] if ranks == 4 and dice.random() < 0.6 else order}
+        dims = 2 if isinstance(layout["mesh"][0], list) else 1
+        layout["placements"] = [_placements(dice, dims) for _ in range(8)]
+    elif kind == "fsdp1":
+        strategy = dice.choice(["FULL_SHARD", "FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])
+        layout |= {"orig": dice.random() < 0.5, "strategy": strategy}
+    elif kind == "zero3":
+        layout |= {"stage": 3, "dtype": dice.choice(["float32", "float32", "bfloat16"]), "zero": {},
+                   "engine_first": dice.random() < 0.3}  # fmt: skip
+    elif kind == "zero12":
+        layout |= {"stage": dice.randrange(3), "dtype": dice.choice(["float32", "bfloat16"])}
+    elif kind == "different":
+        layout["how"] = dice.choice(["fewer", "tie", "frozen", "same"])
+    elif kind == "stages":
+        layout |= {"owners": [dice.randrange(ranks) for _ in range(6)], "ranks": ranks}
+    return layout
+
+
+def _grid_slice(dice: random.Random, order: list[int]) -> Json:
+    grid = [order[:2], order[2:]]
+    if dice.random() < 0.4:
+        grid = [[grid[0][0], grid[1][0]], [grid[0][1], grid[1][1]]]
+    return {"mesh": grid, "dims": ["a", "b"], "slice": dice.choice(["a", "b"])}
+
+
+def _placements(dice: random.Random, dims: int) -> Any:
+    if dice.random() < 0.15:
+        return "plain"
+    words: list[Any] = []
+    for _ in range(dims):
+        throw = dice.random()
+        if throw < 0.35:
+            words.append("r")
+        elif throw < 0.9:
+            words.append(dice.choice([0, 0, 1, 2, -1]))
+        else:
+            words.append([dice.randrange(2), 2])
+    return words
+
+
+def _files(dice: random.Random, spec: Json) -> None:
+    throw = dice.random()
+    spec["files"] = {
+        "shards": dice.choice([1, 1, 2, 3]),
+        "by_file": dice.random() < 0.5,
+        "folder": dice.choice(["ckpt", "renamed", "a b", "größe", "x*"]),
+        "missing": [dice.randrange(100) for _ in range(dice.randint(1, 3))] if throw < 0.15 else [],
+        "extra": dice.randint(1, 2) if dice.random() < 0.08 else 0,
+        "dtype": "same",
+        "tied": _choice(dice, {"all": 0.45, "first": 0.35, "last": 0.15, "different": 0.05}),
+    }
+
+
+def _load(dice: random.Random, spec: Json) -> None:
+    files, build = spec["files"], spec["build"]
+    kinds = {cut["kind"] for cut in spec["surgery"]}
+    if "forward" in kinds:
+        files["missing"] = []
+    load: Json = {
+        "exchange": "never",
+        "strict": not files["extra"] or dice.random() < 0.2,
+        "allow_missing": ["*"] if files["missing"] and dice.random() < 0.85 else [],
+        "external": [dice.randrange(100)] if dice.random() < 0.05 else [],
+        "keep": [dice.randrange(100)] if build == "real" and dice.random() < 0.05 else [],
+        "recipes": build == "meta" and dice.random() < 0.9,
+        "cast": "promote",
+        "dtype": "auto",
+        "verify": "full" if dice.random() < 0.1 else None,
+        "threads": dice.randint(2, 4) if spec["ranks"] == 1 and dice.random() < 0.15 else 1,
+        "disturb": dice.choice(["fork", "stop"]) if dice.random() < 0.02 else None,
+    }
+    if spec["ranks"] > 1 and dice.random() < 0.35:
+        load["exchange"] = dice.choice(["node", "job"])
+    if dice.random() < 0.12:
+        files["dtype"] = dice.choice(["bfloat16", "float16", "float32", "float64"])
+        if build == "real":
+            load["cast"] = "destination"
+    elif build != "real" and dice.random() < 0.08:
+        load |= {"cast": "exact", "dtype": dice.choice(["bfloat16", "float16", "float64"])}
+    if build == "real" and "cast" in kinds or spec["layout"].get("dtype") == "bfloat16":
+        load["cast"] = "destination"
+    spec["load"] = load

@@ -1,0 +1,141 @@
+"""The expectation, in plain torch: built for real, filled by `load_state_dict`, shared out by the framework itself."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import files, snapshot
+from .build import build
+from .layouts import shard
+from .pieces import FLOATS, Json, dtype_of
+from .surgery import operate
+from .wrap import run, wrap
+
+
+@dataclasses.dataclass
+class Expectation:
+    model: nn.Module
+    facts: dict[str, snapshot.Fact]
+    refusal: str  # why plain torch would not load this; "" if it does
+    unknown: frozenset[str]  # names whose values are random
+    is_determined: bool  # whether the output is not
+    done: list[str]  # surgery in words
+
+
+def state_of(spec: Json) -> dict[str, torch.Tensor]:
+    """What the world's files hold."""
+    model, _ = operate(build(spec), spec["surgery"])
+    return files.state_for(model, spec)
+
+
+def expect(spec: Json, folder: Path, rank: int) -> Expectation:
+    """What this rank's model should be after the load."""
+    spec = for_rank(spec, rank)
+    model, done = operate(build(spec), spec["surgery"])
+    state = files.read(folder)
+    unknown, is_determined = _random_names(spec, state)
+    refusal = fill(model, state, spec)
+    model = wrap(model, spec, folder, is_subject=False)
+    model = shard(model, spec["layout"], rank)
+    return Expectation(model, snapshot.facts(model), refusal, unknown, is_determined, done)
+
+
+def for_rank(spec: Json, rank: int) -> Json:
+    """Where ranks have different models: the document of this rank's."""
+    if spec["layout"]["kind"] != "different" or rank == 0:
+        return spec
+    mine = copy.deepcopy(spec)
+    model, how = mine["model"], mine["layout"]["how"]
+    if how == "fewer" and len(model["nodes"]) > 1:
+        model["nodes"].pop()
+    elif how == "tie" and model["embed"]:
+        model["embed"]["tie"] = not model["embed"]["tie"]
+    elif how == "frozen":
+        mine["surgery"].append({"kind": "freeze", "pick": 0, "swap": False, "how": "", "dtype": ""})
+    return mine
+
+
+def fill(model: nn.Module, state: dict[str, Any], spec: Json) -> str:
+    """`load_state_dict`, and why it should have been refused."""
+    load = spec["load"]
+    _adopt_dtypes(model, state, spec)
+    given = {name: _own(model, name) for name in resolve(model, load["external"])}
+    kept = resolve(model, load["keep"])
+    ours = {key: value for key, value in state.items() if key not in kept}
+    try:
+        answer = model.load_state_dict(copy.copy(ours), strict=False)
+    except Exception as error:  # noqa: BLE001 - whatever torch says
+        return f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+    with torch.no_grad():
+        for name, tensor in given.items():
+            tensor.copy_(files.noise(tensor, spec["seed"] + 5, name))
+    loaded = set(ours) | set(kept) | set(given)
+    groups = files.tie_groups(model)
+    together = {name: group for group in groups for name in group}
+    missing = [
+        key for key in answer.missing_keys
+        if key not in loaded and not key.endswith("_extra_state") and not any(other in loaded for other in together.get(key, ()))
+        and not any(fnmatch.fnmatchcase(key, pattern) or key == pattern for pattern in load["allow_missing"])
+    ]  # fmt: skip
+    if missing:
+        return f"missing {sorted(missing)[0]}"
+    if answer.unexpected_keys and load["strict"] and spec["layout"]["kind"] != "different":
+        return f"unexpected {sorted(answer.unexpected_keys)[0]}"
+    return ""
+
+
+def resolve(model: nn.Module, picks: list[int]) -> list[str]:
+    """Names of parameters, by number."""
+    names = sorted(name for name, value in model.named_parameters() if value.is_floating_point())
+    return sorted({names[pick % len(names)] for pick in picks}) if names else []
+
+
+def _own(model: nn.Module, name: str) -> torch.Tensor:
+    return dict(model.named_parameters(remove_duplicate=False))[name]
+
+
+def _adopt_dtypes(model: nn.Module, state: dict[str, Any], spec: Json) -> None:
+    """A model without memory takes the dtype of its files, or the one asked for by `cast="exact"`."""
+    load = spec["load"]
+    if spec["build"] == "real" or any(cut["kind"] == "to_empty" for cut in spec["surgery"]):
+        return  # memory that is there keeps its dtype
+    floats = [dtype_of(name) for name in FLOATS]
+    asked = dtype_of(load["dtype"]) if load["dtype"] != "auto" else None
+    given = resolve(model, load["external"])  # a value that is handed in takes the constructor's dtype
+    every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    for name, tensor in every:
+        if tensor.dtype not in floats or nn.parameter.is_lazy(tensor) or name.endswith("late"):
+            continue
+        if spec["build"] == "accelerate" and not isinstance(tensor, nn.Parameter):
+            continue  # which leaves buffers real
+        in_file = name in state and name not in given and state[name].dtype in floats
+        wanted = state[name].dtype if in_file else tensor.dtype
+        if asked is not None and (in_file or isinstance(tensor, nn.Parameter)):
+            wanted = asked
+        if wanted != tensor.dtype:
+            tensor.data = tensor.data.to(wanted)
+
+
+def _random_names(spec: Json, state: dict[str, Any]) -> tuple[frozenset[str], bool]:
+    """Names whose values differ between two seeds: nobody can say what they should be. And whether outputs agree."""
+    if spec["build"] == "real" or not spec["random"]:
+        return frozenset(), True
+    seen, outputs = [], []
+    for seed in (spec["seed"], spec["seed"] + 1):
+        model, _ = operate(build(spec, seed=seed), spec["surgery"])
+        fill(model, state, spec)
+        seen.append(snapshot.facts(model))
+        try:
+            outputs.append(snapshot.bits_of(run(model, spec)))
+        except Exception:  # noqa: BLE001 - such as mixed dtypes; then both models will say so
+            outputs.append(b"")
+    one, two = seen
+    names = frozenset(name for name in one if name in two and one[name].bits != two[name].bits)
+    return names, outputs[0] == outputs[1]
