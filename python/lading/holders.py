@@ -9,6 +9,7 @@ before anything is written. docs/wrappers.md has the same list for users; each h
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -67,7 +68,7 @@ def _hooks_that_compute(seen: Seen) -> Iterator[Refresh]:
     for _, module in seen.modules:
         hooks = [one for one in module._forward_pre_hooks.values() if isinstance(one, classes)]
         if hooks:
-            yield lambda module=module, hooks=hooks: _compute(module, hooks)
+            yield functools.partial(_compute, module, hooks)
 
 
 def _compute(module: nn.Module, hooks: Iterable[Any]) -> None:
@@ -87,9 +88,9 @@ def _own(module: nn.Module) -> Iterator[torch.Tensor]:
 
 def _lists_of_rnns(seen: Seen) -> Iterator[Refresh]:
     """LSTM, GRU and RNN compute with `_flat_weights`, a list of their parameters."""
-    for _, module in seen.modules:
+    for _, module in seen.of_class("RNNBase"):
         if isinstance(module, nn.RNNBase) and "_flat_weights" in vars(module):
-            yield lambda module=module: _list_again(module)
+            yield functools.partial(_list_again, module)
 
 
 def _list_again(module: Any) -> None:
@@ -118,7 +119,7 @@ def _cached_parametrizations(seen: Seen) -> Iterator[Refresh]:
 
 def _scripted(seen: Seen) -> Iterator[Problem]:
     """A scripted module has its tensors in C++: they can be written, and not be replaced."""
-    scripted = {id(module) for _, module in seen.modules if isinstance(module, torch.jit.ScriptModule)}
+    scripted = {id(module) for _, module in seen.of_class("ScriptModule")}
     for entry in seen.entries if scripted else ():
         if id(entry.module) in scripted and seen.is_replaced(entry):
             message = f"TorchScript holds its memory on {entry.device}, and the load is to put it on {seen.device}"
@@ -127,10 +128,7 @@ def _scripted(seen: Seen) -> Iterator[Problem]:
 
 def _gradient_buckets(seen: Seen) -> Iterator[Problem]:
     """DDP reduces the gradients of the memory that parameters had when it wrapped them."""
-    wrapped = {
-        id(module) for _, root in seen.modules if isinstance(root, nn.parallel.DistributedDataParallel)
-        for module in root.modules()
-    }  # fmt: skip
+    wrapped = {id(module) for _, root in seen.of_class("DistributedDataParallel") for module in root.modules()}
     for entry in seen.entries if wrapped else ():
         if entry.kind == PARAMETER and id(entry.module) in wrapped and seen.is_replaced(entry):
             message = f"DistributedDataParallel knows it on {entry.device}, and the load is to put it on {seen.device}"
@@ -146,16 +144,22 @@ _MASTERS = ("main_param", "master_param", "master_weight", "fp32_param", "_fp32_
 def _copies_on_parameters(seen: Seen) -> Iterator[Problem]:
     """Megatron's optimizers, Apex and others hang master weights on a parameter, under names of their own. A tensor
     that equals the parameter, in whatever dtype, is a copy; so is what has the name of one."""
-    done: set[int] = set()
     for entry in seen.entries:
-        value = entry.value
-        if entry.kind != PARAMETER or id(value) in done:
+        if entry.kind != PARAMETER or not entry.value.__dict__:
             continue
-        done.add(id(value))
-        for name, held in vars(value).items():
+        value = entry.value
+        for name, held in value.__dict__.items():
             if isinstance(held, torch.Tensor) and (name in _MASTERS or _is_copy(name, held, value)):
                 message = f"its attribute {name} holds a copy of its value, which the load does not change"
                 yield problem(entry.name, message, f"{_OPTIMIZER_REMEDY}, or delete the attribute")
+
+
+def _steps_in_backward(seen: Seen) -> Iterator[Problem]:
+    """torch's `_apply_optimizer_in_backward` hangs the step on the graph node of the memory that a parameter has."""
+    for entry in seen.entries:
+        if entry.kind == PARAMETER and "_in_backward_optimizers" in entry.value.__dict__ and seen.is_replaced(entry):
+            message = "an optimizer steps in its backward pass, and knows the memory that the load replaces"
+            yield problem(entry.name, message, "Call _apply_optimizer_in_backward after the load")
 
 
 def _is_copy(name: str, held: torch.Tensor, parameter: torch.Tensor) -> bool:
@@ -177,27 +181,26 @@ def _is_copy(name: str, held: torch.Tensor, parameter: torch.Tensor) -> bool:
 
 def _offload_hooks(seen: Seen) -> Iterator[Problem]:
     """accelerate's hooks put parameters back on meta after a forward pass, and take them from a map of their own."""
-    for name, module in seen.modules:
-        hook = vars(module).get("_hf_hook")
+    for name, module, hook in seen.with_attribute("_hf_hook"):
         hooks = getattr(hook, "hooks", (hook,))  # a SequentialHook has several
         if any(getattr(one, "offload", False) for one in hooks) and any(True for _ in _own(module)):
-            message = f"accelerate offloads the module {name or 'itself'!r}, and its hook keeps the weights elsewhere"
+            where = f"the module {name!r}" if name else "the model"
+            message = f"accelerate offloads {where}, and its hook keeps the weights elsewhere"
             yield problem(None, message, _OFFLOAD_REMEDY)
 
 
 def _merged_adapters(seen: Seen) -> Iterator[Problem]:
     """PEFT has added the adapter to the base weight, and will subtract it again."""
-    for name, module in seen.modules:
-        if merged := vars(module).get("merged_adapters"):
+    for name, _, merged in seen.with_attribute("merged_adapters"):
+        if merged:
             message = f"PEFT has merged {', '.join(merged)} into the base weights of the module {name!r}"
             yield problem(None, message, "Call unmerge_adapter() first, and merge_adapter() after the load")
 
 
 def _cached_norms(seen: Seen) -> Iterator[Refresh]:
     """PEFT can cache the norms and products of DoRA layers between forward passes."""
-    for _, module in seen.modules:
-        if (cache := vars(module).get("_dora_cache")) is not None:
-            yield cache.clear
+    for _, _, cache in seen.with_attribute("_dora_cache"):
+        yield cache.clear
 
 
 HOLDERS = (
@@ -208,6 +211,7 @@ HOLDERS = (
     Holder("DistributedDataParallel", _gradient_buckets, ("ddp_and_its_buckets",)),
     Holder("master weights of DeepSpeed", holders_deepspeed.masters, ("deepspeed_masters", "deepspeed_refusals")),
     Holder("tensors on parameters", _copies_on_parameters, ("copies_on_parameters_are_refused",)),
+    Holder("steps in the backward pass", _steps_in_backward, ("steps_in_the_backward_pass",)),
     Holder("accelerate's offload", _offload_hooks, ("accelerate_offload_is_refused",)),
     Holder("merged adapters", _merged_adapters, ("merged_adapters_are_refused",)),
     Holder("cached norms of DoRA", _cached_norms, ("dora_caches_are_cleared",)),

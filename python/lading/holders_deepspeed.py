@@ -33,6 +33,8 @@ _BEFORE = "Load before deepspeed.initialize"
 
 
 def masters(seen: Seen) -> Iterator[Problem | Refresh]:
+    if "deepspeed" not in sys.modules:
+        return
     found = list(_masters(seen))
     if any(isinstance(one, Problem) for one in found):
         gc.collect()  # an optimizer that nobody has any more refuses nothing
@@ -57,9 +59,8 @@ def _masters(seen: Seen) -> Iterator[Problem | Refresh]:
 
 
 def _engines(seen: Seen) -> Iterator[Problem]:
-    for _, module in seen.modules:
-        if _is_of(module, "DeepSpeedHybridEngine"):
-            yield problem(None, "DeepSpeed's hybrid engine keeps the weights a second time, for inference", _BEFORE)
+    for _ in seen.of_class("DeepSpeedHybridEngine"):
+        yield problem(None, "DeepSpeed's hybrid engine keeps the weights a second time, for inference", _BEFORE)
 
 
 def _unknown(seen: Seen, optimizers: Iterable[Any]) -> Iterator[Problem]:
@@ -75,7 +76,7 @@ def _optimizers(seen: Seen, names: dict[int, str]) -> list[Any]:
     base = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "DeepSpeedOptimizer", None)
     if base is None or getattr(sys.modules.get("deepspeed.comm.comm"), "cdb", None) is None:
         return []  # imported, as PEFT does it, and not in use
-    engines = [module for _, module in seen.modules if _is_of(module, "DeepSpeedEngine")]
+    engines: list[Any] = [module for _, module in seen.of_class("DeepSpeedEngine")]
     found = [engine.optimizer for engine in engines]
     trained = [entry.value for entry in seen.entries if entry.kind == PARAMETER and entry.requires_grad]
     found += [getattr(value, name, None) for value in trained for name in ("_z3_optimizer", "_zero_optimizer")]
@@ -117,7 +118,3 @@ def _refusals(optimizer: Any, seen: Seen, names: dict[int, str]) -> Iterator[Pro
 
 def _is_zero3(optimizer: Any) -> bool:
     return any(base.__name__ == "DeepSpeedZeroOptimizer_Stage3" for base in type(optimizer).__mro__)
-
-
-def _is_of(module: Any, name: str) -> bool:
-    return any(base.__name__ == name for base in type(module).__mro__)

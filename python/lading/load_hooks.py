@@ -49,7 +49,11 @@ _REMEDY = (
 
 def load_hooks(seen: Seen) -> Iterator[Problem]:
     """A problem for each hook and override of a module with parameters or persistent buffers, its own or below it."""
+    plain = {kind for kind in seen.kinds if not _class_overrides(kind)}
     for name, module in seen.modules:
+        own = module.__dict__
+        if type(module) in plain and not any(map(own.get, _HOOKS)) and not any(method in own for method in _METHODS):
+            continue
         found = [*_overrides(module), *_hooks(module)]
         if found and _reads_files(module, seen):
             where = f"the module {name!r}" if name else "the model itself"
@@ -85,7 +89,7 @@ def _class_overrides(kind: type) -> tuple[str, ...]:
 
 def _hooks(module: nn.Module) -> Iterator[str]:
     for registered, what in _HOOKS.items():
-        for hook in getattr(module, registered, {}).values():
+        for hook in module.__dict__.get(registered, {}).values():
             if not _is_harmless(hook):
                 yield what
 
