@@ -140,6 +140,18 @@ LADING_API std::vector<DestinationInfo> destinations_of(const PlanReport& plan);
 /// same answer for them.
 LADING_API Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>& nodes);
 
+/// How much memory of a device this process can still have.
+struct AvailableMemory {
+  std::optional<std::uint64_t> bytes;  ///< nothing: it cannot be found out
+  std::string limit;                   ///< what sets it: "the machine's free memory", "the free memory of cuda:0", …
+};
+LADING_API Result<AvailableMemory> available_memory(const std::string& device);
+
+/// Whether a device has so many bytes free. An error says how many it has, and what sets the limit (R64). For callers
+/// that allocate destinations themselves: materialize() asks by itself for what it allocates, before it allocates
+/// anything, and never for memory that the caller brings.
+LADING_API Result<void> check_memory(const std::string& device, std::uint64_t needed_bytes);
+
 /// The second half of materialize(), for callers that look at the plan first: fills the destinations of a plan that
 /// make_plan() made. `request.plan` is not looked at.
 LADING_API Result<Report, LoadFailure> load_plan(const Request& request, PlanReport plan);

@@ -108,6 +108,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
         ("lading_sampled_contents", handle, [handle]),
         ("lading_ledger", handle, [handle]),
         ("lading_verify", handle, [text]),
+        ("lading_check_memory", handle, [text, ctypes.c_uint64]),
         ("lading_gpus", handle, []),
         ("lading_set_error", None, [text]),
     ):
@@ -455,6 +456,16 @@ def verify(checkpoint: str | os.PathLike[str], ledger: Any, **options: Any) -> d
     """
     answered = _Answer(_library.lading_verify(_request({"checkpoint": checkpoint, "ledger": ledger, **options})))
     return json.loads(answered.checked(_DIFFERENCES))
+
+
+def check_memory(device: str, needed_bytes: int) -> int | None:
+    """Raises LadingError if a device ("cpu", "cuda:1") has fewer bytes free. Returns how many, or None if unknown.
+
+    For who allocates the memory of a load, before anything is allocated. Memory that a framework's allocator holds in
+    reserve counts as used: subtract it from `needed_bytes`.
+    """
+    answer = _Answer(_library.lading_check_memory(device.encode(), needed_bytes)).checked()
+    return json.loads(answer)["available_bytes"]
 
 
 def gpus() -> dict[str, Any]:

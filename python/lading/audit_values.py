@@ -165,6 +165,7 @@ class Expected:
             "layout": self._layout | {"rules": rules},
             "policy": policy,
             "mapping": mapping,
+            "part_of_model": is_part,
             "ranks": [self._ranks.rank],
             "digests": False,
         }

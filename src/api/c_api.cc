@@ -369,6 +369,17 @@ lading_handle* lading_verify(const char* request) {
   return with_request("verify", request, lading::c_api::parse_verify_request, use);
 }
 
+lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes) {
+  return guarded({"memory", std::nullopt}, [&]() -> Handle {
+    if (device == nullptr) return misused("memory", "there is no device: it is NULL");
+    const auto available = lading::available_memory(device);
+    if (!available) return refused({"memory", std::nullopt, false, kLoadFailed}, available.error());
+    const auto enough = lading::check_memory(device, needed_bytes);
+    if (!enough) return refused({"memory", std::nullopt, false, kLoadFailed}, enough.error());
+    return answered(answer_of(*available));
+  });
+}
+
 lading_handle* lading_gpus() {
   return guarded({"gpus", PlanStage::kRequest}, [] { return answered(answer_of(lading::device::survey_gpus())); });
 }

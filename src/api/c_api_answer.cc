@@ -223,6 +223,15 @@ std::string answer_of_contents(const std::string& contents) {
   return end(json, {}, {});
 }
 
+std::string answer_of(const AvailableMemory& available) {
+  JsonWriter json;
+  begin(json, "memory", 0);
+  json.key("available_bytes");
+  available.bytes ? json.number(*available.bytes) : json.null();
+  json.key("limit").string(available.limit);
+  return end(json, {}, {});
+}
+
 std::string answer_of(const Verification& verification, int exit_code) {
   JsonWriter json;
   begin(json, "verify", exit_code);

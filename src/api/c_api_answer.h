@@ -36,6 +36,7 @@ struct Planned {
 [[nodiscard]] std::string answer_of_contents(const std::string& contents);
 [[nodiscard]] std::string answer_of(const Verification& verification, int exit_code);
 [[nodiscard]] std::string answer_of(const DTypesReport& report);
+[[nodiscard]] std::string answer_of(const AvailableMemory& available);
 [[nodiscard]] std::string answer_of(const device::GpuSurvey& survey);
 
 }  // namespace lading::c_api

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/version.h"
+#include "checkpoint/quantized.h"
 #include "source/blob_hash.h"
 #include "source/checkpoint_source.h"
 
@@ -47,6 +48,7 @@ Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions
   inspection.path = checkpoint.anchor().display(main_file.relative);
   if (checkpoint.index()) inspection.index_path = inspection.path;
   inspection.warnings = checkpoint.warnings();
+  inspection.warnings.add(checkpoint::quantization_notes(catalog));
   inspection.tensor_bytes = catalog.tensor_bytes();
 
   Errors errors;

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
-#include <tuple>
 
-#include "device/device.h"
+#include "api/load_memory.h"
 #include "exec/executor.h"
 #include "ledger/ledger.h"
 #include "plan/plan.h"
@@ -55,43 +53,6 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   return info;
 }
 
-// Memory for requests that bring none: one stretch per device, so that huge pages are well used.
-class OwnMemory {
- public:
-  /// An error says which device has too little.
-  Result<void> allocate(const std::vector<DestinationInfo>& destinations) {
-    std::map<std::string, std::uint64_t> sizes_bytes;  // by device
-    for (const DestinationInfo& d : destinations) {
-      std::uint64_t& size_bytes = sizes_bytes[d.device];
-      if (d.unit.empty() || units_.emplace(key(d), size_bytes).second) {
-        begins_.push_back(size_bytes);
-        size_bytes += (d.size_bytes + kAlignment - 1) / kAlignment * kAlignment;
-      } else {
-        begins_.push_back(units_.at(key(d)));
-      }
-    }
-    for (const auto& [name, size_bytes] : sizes_bytes) {
-      LADING_ASSIGN_OR_RETURN(const auto device, device::open_device(name));
-      LADING_ASSIGN_OR_RETURN(stretches_[name], device->allocate(size_bytes));
-    }
-    return {};
-  }
-
-  [[nodiscard]] std::span<std::byte> of(std::size_t i, const DestinationInfo& d) const {
-    return d.size_bytes == 0 ? std::span<std::byte>()
-                             : std::span(stretches_.at(d.device).get() + begins_[i], d.size_bytes);
-  }
-
- private:
-  static constexpr std::uint64_t kAlignment = 64;
-  using Key = std::tuple<std::uint64_t, std::string, std::string>;
-  static Key key(const DestinationInfo& d) { return {d.rank, d.unit, d.slot}; }
-
-  std::map<Key, std::uint64_t> units_;
-  std::vector<std::uint64_t> begins_;
-  std::map<std::string, std::shared_ptr<std::byte>> stretches_;
-};
-
 class Loading {
  public:
   Loading(const Request& request, PlanReport plan) : request_(request) { report_.plan = std::move(plan); }
@@ -131,7 +92,9 @@ class Loading {
     }
     auto own = std::make_shared<OwnMemory>();
     if (!request_.memory) {
-      if (auto allocated = own->allocate(destinations); !allocated) problems_.add(std::move(allocated).error());
+      if (auto allocated = own->allocate(destinations, least_staging_bytes()); !allocated) {
+        problems_.add(std::move(allocated).error());
+      }
       report_.owned = own;
     }
     for (std::size_t i = 0; i < destinations.size() && !problems_.is_full(); ++i) {
@@ -155,6 +118,14 @@ class Loading {
       report_.tensors.push_back(std::move(loaded));
     }
     return problems_.empty();
+  }
+
+  // The least that the ranks of the plan can load with; the executor takes more where the plan allows it.
+  [[nodiscard]] std::uint64_t least_staging_bytes() const {
+    constexpr std::uint64_t kLeastBytes = std::uint64_t{2} << 20;
+    std::uint64_t most_bytes = 0;
+    for (const plan::RankPlan& rank : plan().ranks) most_bytes = std::max(most_bytes, rank.staging_bytes);
+    return std::min(most_bytes, kLeastBytes);
   }
 
   [[nodiscard]] exec::Inputs inputs() const {

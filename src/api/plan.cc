@@ -48,7 +48,7 @@ class Planning {
     if (!problems_.empty()) return refuse(PlanStage::kPlanning, std::move(problems_));
     if (!choose_ranks()) return refuse(PlanStage::kRequest, std::move(problems_));
 
-    auto made = plan::make_plan({catalog, skeleton_, layout_, mapping_, policy_}, ranks_);
+    auto made = plan::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model}, ranks_);
     if (!made) return refuse(PlanStage::kPlanning, std::move(made).error());
     Errors warnings = checkpoint->warnings();
     warnings.add(std::move(warnings_));

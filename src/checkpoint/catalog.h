@@ -32,9 +32,16 @@ struct CatalogTensor {
   ByteRange bytes;         ///< in that file
 };
 
+/// What the config.json beside the files says of how the weights are quantized.
+struct Quantization {
+  std::string method;  ///< "fp8", "gptq", …; "" if it is not said
+  std::string format;  ///< of compressed-tensors: "nvfp4-pack-quantized", …; or ""
+};
+
 struct Catalog {
   std::vector<CatalogFile> files;      ///< sorted by name
   std::vector<CatalogTensor> tensors;  ///< sorted by name
+  std::optional<Quantization> quantization;
 
   [[nodiscard]] const CatalogTensor* find(std::string_view name) const;
   [[nodiscard]] std::uint64_t tensor_bytes() const;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -89,7 +91,52 @@ std::optional<double> group_quota(const std::string& directory, CgroupPlaces::Ve
   return quota && period ? parse_cpu_max(*quota + " " + *period) : std::nullopt;
 }
 
+// Lines of the kernel's statistics: "size    4    1073741824".
+std::uint64_t zfs_cache_bytes() {
+  const auto text = kernel_text("/proc/spl/kstat/zfs/arcstats");
+  if (!text) return 0;
+  std::istringstream lines(*text);
+  std::uint64_t size_bytes = 0;
+  std::uint64_t least_bytes = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    std::uint64_t type = 0;
+    std::uint64_t value = 0;
+    if (!(fields >> name >> type >> value)) continue;
+    if (name == "size") size_bytes = value;
+    if (name == "c_min") least_bytes = value;
+  }
+  return size_bytes - std::min(size_bytes, least_bytes);
+}
+
 }  // namespace
+
+FreeMemory look_at_free_memory() {
+  FreeMemory found;
+  const auto limit = [&](std::uint64_t bytes, std::string_view by) {
+    if (found.bytes && *found.bytes <= bytes) return;
+    found.bytes = bytes;
+    found.limit = by;
+  };
+  const MemoryFacts memory = look_at_memory("");
+  if (memory.available_bytes > 0) {
+    // MemAvailable knows neither swap nor the cache of ZFS, and both give way.
+    const std::string meminfo = kernel_text("/proc/meminfo").value_or("");
+    const std::uint64_t swap_bytes = parse_meminfo_bytes(meminfo, "SwapFree").value_or(0);
+    limit(memory.available_bytes + swap_bytes + zfs_cache_bytes(), "the machine's free memory");
+  }
+  if (memory.group_limit_bytes) limit(memory.group_available_bytes, "the control group's memory limit");
+  const std::string status = kernel_text("/proc/self/status").value_or("");
+  const auto limit_by = [&](decltype(RLIMIT_AS) resource, std::string_view used, std::string_view by) {
+    const auto most_bytes = limit_of(resource).soft;
+    const auto used_bytes = parse_meminfo_bytes(status, used);
+    if (most_bytes && used_bytes) limit(*most_bytes - std::min(*most_bytes, *used_bytes), by);
+  };
+  limit_by(RLIMIT_AS, "VmSize", "the limit RLIMIT_AS of this process");
+  limit_by(RLIMIT_DATA, "VmData", "the limit RLIMIT_DATA of this process");
+  return found;
+}
 
 std::optional<std::string> kernel_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

@@ -63,6 +63,13 @@ struct MachineFacts {
 /// The text of a file in /proc or /sys; nothing if it is not there or not to be read.
 [[nodiscard]] std::optional<std::string> kernel_text(const std::string& path);
 
+/// How much more memory this process can have, and what sets the limit.
+struct FreeMemory {
+  std::optional<std::uint64_t> bytes;  ///< nothing: it cannot be found out
+  std::string limit;                   ///< "the machine's free memory", "RLIMIT_DATA of this process", …
+};
+[[nodiscard]] FreeMemory look_at_free_memory();
+
 /// For tests: where /proc and /sys are taken from; control groups are sought at the places that mountinfo names,
 /// beneath it.
 [[nodiscard]] MemoryFacts look_at_memory(const std::string& root);

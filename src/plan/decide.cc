@@ -14,6 +14,7 @@
 #include "plan/decide_sources.h"
 #include "plan/fsdp_units.h"
 #include "plan/input_checks.h"
+#include "plan/quantized_checks.h"
 #include "plan/source_coverage.h"
 #include "plan/tie_groups.h"
 #include "plan/value_checks.h"
@@ -40,8 +41,11 @@ class Decider {
     errors_.add(names_.problems);
     errors_.add(of_ties);
     errors_.add(decide_sources(inputs_, names_, out_));
+    const QuantizedProblems quantized = check_companions(inputs_, out_);
+    errors_.add(quantized.errors);
     if (policy_is_sound_) add_about_tensors(decide_dtypes(inputs_, pins_, out_));
-    errors_.add(check_keys(inputs_, names_, out_.plan));
+    if (policy_is_sound_) errors_.add(check_payload_casts(inputs_, out_));
+    errors_.add(check_keys(inputs_, names_, quantized.left_over, out_.plan));
     std::sort(out_.plan.ignored_keys.begin(), out_.plan.ignored_keys.end());
     check_ties();
     if (policy_is_sound_) check_values();

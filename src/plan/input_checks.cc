@@ -183,7 +183,8 @@ bool can_be_in_a_file(model::Kind kind) {
   return kind == model::Kind::kParameter || kind == model::Kind::kBuffer || kind == model::Kind::kExtraState;
 }
 
-Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, Plan& plan) {
+Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, const std::set<std::string_view>& told,
+                  Plan& plan) {
   Errors errors;
   const mapping::Resolved& resolved = names.resolved;
   const NameList allowed(inputs.policy.allow_unexpected);
@@ -195,7 +196,7 @@ Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, Pl
     } else if (inputs.policy.unexpected == policy::Strictness::kReport) {
       plan.unexpected_keys.push_back(key);
       plan.warnings.add(unexpected_key(inputs, resolved, key));
-    } else if (names.settled) {
+    } else if (names.settled && !told.contains(key)) {
       errors.add(unexpected_key(inputs, resolved, key));
     }
   }

@@ -3,6 +3,8 @@
 // lie where their inputs are (R66).
 #pragma once
 
+#include <set>
+#include <string_view>
 #include <vector>
 
 #include "mapping/mapping.h"
@@ -16,8 +18,9 @@ namespace lading::plan {
 [[nodiscard]] bool can_be_in_a_file(model::Kind kind);
 
 /// Classifies every key that no tensor reads, into the plan's lists, its warnings, or the errors. Names that a
-/// problem of the mapping may explain are not told.
-Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, Plan& plan);
+/// problem of the mapping may explain are not told, nor `told`, which another error is about.
+Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, const std::set<std::string_view>& told,
+                  Plan& plan);
 
 /// Patterns of the policy that match no tensor, or no key where keys are meant.
 Errors check_name_lists(const PlanInputs& inputs, Plan& plan);

@@ -20,6 +20,8 @@ struct PlanInputs {
   const layout::Layout& layout;
   const mapping::Mapping& mapping;
   const policy::Policy& policy;
+  /// The skeleton is a part of a model: its other parts may take the scales of this one's payloads (R48).
+  bool is_part_of_model = false;
 };
 
 /// The verdict covers all ranks; `ranks` are the ones whose transfers are worked out. Deterministic: the

@@ -131,10 +131,12 @@ struct World {
   layout::Layout layout = {};
   mapping::Mapping mapping = {};
   policy::Policy policy = {};
+  std::optional<checkpoint::Quantization> quantization = {};
 
   /// Keys lie in their files one behind the other, in the order of their names, from byte 100 on.
   [[nodiscard]] checkpoint::Catalog catalog() const {
     checkpoint::Catalog made;
+    made.quantization = quantization;
     std::vector<Key> sorted = keys;
     std::sort(sorted.begin(), sorted.end(), [](const Key& a, const Key& b) { return a.name < b.name; });
     for (const Key& key : sorted) {

@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "io/writers.h"
+#include "source/model_config.h"
 
 namespace lading::source {
 
@@ -85,6 +86,9 @@ class SourceReader {
     } else {
       LADING_TRY(read_single());
     }
+    ModelConfig config = read_model_config(anchor(), parent_of(relative_));
+    source_.catalog_.quantization = std::move(config.quantization);
+    source_.warnings_.add(std::move(config.warnings));
     return std::move(source_);
   }
 

@@ -1,0 +1,24 @@
+// Payloads of quantized weights are never loaded without their scales, whatever else is allowed (R48).
+#pragma once
+
+#include <set>
+#include <string_view>
+
+#include "plan/decide.h"
+#include "plan/planner.h"
+
+namespace lading::plan {
+
+struct QuantizedProblems {
+  Errors errors;                         ///< one for all payloads of a pattern
+  std::set<std::string_view> left_over;  ///< the scales that these are about: borrowed from the catalog
+};
+
+/// After sources are chosen: payloads that are read, while a scale or zero point of theirs is not. Refuses their
+/// statements.
+QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decisions);
+
+/// After dtypes are chosen: in a checkpoint that calls itself quantized, payloads without any scale that would be cast.
+Errors check_payload_casts(const PlanInputs& inputs, const Decisions& decisions);
+
+}  // namespace lading::plan

@@ -1,0 +1,21 @@
+// The config.json beside a checkpoint's files. Only what it says of quantization is read; it decides nothing else here.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "checkpoint/catalog.h"
+#include "io/anchor.h"
+#include "lading/result.h"
+
+namespace lading::source {
+
+struct ModelConfig {
+  std::optional<checkpoint::Quantization> quantization;
+  Errors warnings;  ///< of a file that cannot be read, or is no JSON: it is not looked at
+};
+
+/// `directory` is relative to the anchor. Without the file: nothing.
+[[nodiscard]] ModelConfig read_model_config(const io::Anchor& anchor, const std::string& directory);
+
+}  // namespace lading::source
