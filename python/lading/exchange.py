@@ -3,9 +3,9 @@
     exchange = Exchange(plan, slots, ranks, nodes, group)
     plan.load(memories, owners=exchange.owners, receive=lambda is_stopped: exchange.run(tell, is_stopped))
 
-Who reads what is the engine's choice (`Plan.owners`, docs/exchange.md). Bytes are broadcast in blocks that all ranks of a
-block know alike, in the order of the plan, which is the same on all ranks, over process groups of our own: one that had
-to be given up leaves the user's in step.
+Who reads what is the engine's choice (`Plan.owners`, docs/exchange.md). Bytes are broadcast in blocks. All ranks of a
+block know it alike, and blocks go in the order of the plan, which is the same on all ranks. Their process groups are
+our own: one that had to be given up leaves the user's in step.
 Nothing here waits for a rank that has failed: work that is under way is left behind, with the memory that it may still
 write, which is never memory that the model had before.
 """

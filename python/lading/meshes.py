@@ -7,9 +7,8 @@ made from which.
 
 A dim of a mesh has a process group, and that sorts its ranks. FSDP2 shards and gathers by the rank in the group,
 `full_tensor()` and `distribute_tensor` partly by that and partly by the coordinate in the mesh: where the two orders
-differ, torch disagrees with itself, and nothing is loaded. Meshes that are equal may have different groups, and torch takes
-one for the other: so a dim must have its ranks ascending, which is what a group makes of them, and FSDP2's own group
-counts too.
+differ, torch disagrees with itself, and nothing is loaded. Meshes that are equal may have different groups, and torch
+takes one for the other. So a dim must have its ranks ascending, as a group has them, and FSDP2's own group counts too.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ class Grid:
         self.spans: list[tuple[Span, ...]] = []
         self.sizes: list[int] = list(mesh.mesh.shape)
         self.names: list[tuple[Span, str]] = []
+        self.lines: list[list[int]] = [_line(mesh, dim) for dim in range(mesh.ndim)]
         self.disorder: dict[int, str] = {}  # by dim: why it cannot shard anything
         try:
             self.spans = _regular(mesh.mesh, place_of)
@@ -53,18 +53,8 @@ class Grid:
         except _IrregularError as error:
             self.problem, self.remedy = f"{error} (mesh {_mesh_text(mesh)})", error.remedy
 
-
-    def line(self, dim: int) -> list[int]:
-        """The ranks along a dim that this rank is on; none if it is not in the mesh."""
-        coordinate = self.mesh.get_coordinate()
-        if coordinate is None:
-            return []
-        place = tuple(slice(None) if other == dim else index for other, index in enumerate(coordinate))
-        line: list[int] = self.mesh.mesh[place].tolist()
-        return line
-
     def _disorder(self, dim: int) -> str:
-        line = self.line(dim)
+        line = self.lines[dim]
         if not line:
             return ""  # the ranks of the mesh find out
         try:
@@ -73,6 +63,16 @@ class Grid:
             group = sorted(line)
         names = self.mesh.mesh_dim_names
         return "" if line == group == sorted(line) else disorder(names[dim] if names else f"dim {dim}", line, group)
+
+
+def _line(mesh: Any, dim: int) -> list[int]:
+    """The ranks along a dim that this rank is on; none if it is not in the mesh."""
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return []
+    place = tuple(slice(None) if other == dim else index for other, index in enumerate(coordinate))
+    line: list[int] = mesh.mesh[place].tolist()
+    return line
 
 
 def disorder(name: str, line: Sequence[int], group: Sequence[int]) -> str:

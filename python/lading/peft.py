@@ -321,7 +321,9 @@ class Adapters:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def prepare(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter: Any, spoken_for: Sequence[Pattern]) -> Adapters:
+def prepare(
+    parts: Sequence[nn.Module], entries: Sequence[Entry], adapter: Any, spoken_for: Sequence[Pattern]
+) -> Adapters:
     """Finds out where the adapters of these parts come from. `spoken_for`: patterns of names with a value."""
     wrapped = unwrapped(parts, entries)
     found = (

@@ -320,7 +320,7 @@ def _disorders(entry: Entry, unit: Unit | None, grid: Grid, order: Sequence[int]
     found = [grid.disorder[place] for place in order if place in grid.disorder]
     yield from found
     group = unit.shard_ranks[id(entry.value)] if unit is not None else []
-    lines = [grid.line(place) for place in order]
+    lines = [grid.lines[place] for place in order]
     if group and group not in lines and not found:
         line = next((line for line in lines if set(line) == set(group)), lines[0] if lines else [])
         yield disorder("FSDP2", line, group)

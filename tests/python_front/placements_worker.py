@@ -259,10 +259,10 @@ def drawn(seed):
 
 def random_exchanges(rank, scratch):
     """Random placements, of which many are empty on some ranks only; who has a part gets it, and nobody waits."""
-    problems = []
+    problems, meshes = [], {}
     for seed in range(WORLDS):
         shape, values, places = drawn(seed)
-        mesh = init_device_mesh("cpu", shape)
+        mesh = meshes.get(shape) or meshes.setdefault(shape, init_device_mesh("cpu", shape))
         path = saved(rank, scratch / f"drawn{seed}.safetensors", values)
         model = nn.Module()
         for name, value in values.items():
