@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 
@@ -97,48 +96,23 @@ void check_slot_names(const PlacementRule& rule, Errors& errors) {
   if (good) return;
   errors.add(Error(Code::kLayout, fmt::format("the rule {}: its slots are not one without a name, first, and others "
                                               "with names of their own",
-                                              quote(rule.pattern))));
+                                              quote(rule.pattern.text))));
 }
 
 }  // namespace
 
-bool matches(std::string_view pattern, std::string_view name) {
-  const std::size_t first = pattern.find('*');
-  if (first == std::string_view::npos) return pattern == name;
-  const std::size_t last = pattern.rfind('*');
-  const std::string_view head = pattern.substr(0, first);
-  const std::string_view tail = pattern.substr(last + 1);
-  if (name.size() < head.size() + tail.size()) return false;
-  if (name.substr(0, head.size()) != head || name.substr(name.size() - tail.size()) != tail) return false;
-
-  // What stands between stars is taken where it comes first: a later place would only leave less for the rest.
-  std::string_view rest = name.substr(head.size(), name.size() - head.size() - tail.size());
-  for (std::size_t star = first; star != last;) {
-    const std::size_t next = pattern.find('*', star + 1);
-    const std::string_view piece = pattern.substr(star + 1, next - star - 1);
-    star = next;
-    if (piece.empty()) continue;
-    if (rest.size() < piece.size()) return false;
-    // memmem is linear at its worst; string_view::find is not.
-    const void* const found = memmem(rest.data(), rest.size(), piece.data(), piece.size());
-    if (found == nullptr) return false;
-    rest.remove_prefix(static_cast<std::size_t>(static_cast<const char*>(found) - rest.data()) + piece.size());
-  }
-  return true;
-}
-
 const Placement& Layout::placement_of(std::string_view name) const {
   for (const PlacementRule& rule : rules) {
-    if (matches(rule.pattern, name)) return rule.placement;
+    if (rule.pattern.matches(name)) return rule.placement;
   }
   return replicated();
 }
 
 PlacementIndex::PlacementIndex(const Layout& layout) : layout_(&layout) {
   for (std::size_t i = 0; i < layout.rules.size(); ++i) {
-    const std::string& pattern = layout.rules[i].pattern;
-    if (pattern.find('*') == std::string::npos) {
-      exact_.emplace(pattern, i);
+    const NamePattern& pattern = layout.rules[i].pattern;
+    if (pattern.is_one_name()) {
+      exact_.emplace(pattern.text, i);
     } else {
       wild_.push_back(i);
     }
@@ -151,7 +125,7 @@ const Placement& PlacementIndex::of(std::string_view name) const {
   const std::size_t found = exact == exact_.end() ? rules.size() : exact->second;
   for (const std::size_t i : wild_) {
     if (i >= found) break;
-    if (matches(rules[i].pattern, name)) return rules[i].placement;
+    if (rules[i].pattern.matches(name)) return rules[i].placement;
   }
   return found == rules.size() ? replicated() : rules[found].placement;
 }
@@ -182,11 +156,12 @@ Errors check_layout(const Layout& layout, const std::vector<TensorInfo>& tensors
     for (const TensorInfo& tensor : tensors) names.insert(names.end(), tensor.name);  // mostly sorted
   }
   for (const PlacementRule& rule : layout.rules) {
-    const bool used = names.count(rule.pattern) > 0 ||
-                      (rule.pattern.find('*') != std::string::npos &&
-                       std::any_of(names.begin(), names.end(), [&](auto name) { return matches(rule.pattern, name); }));
+    const NamePattern& pattern = rule.pattern;
+    const bool used = pattern.is_one_name()
+                          ? names.contains(pattern.text)
+                          : std::any_of(names.begin(), names.end(), [&](auto name) { return pattern.matches(name); });
     if (used) continue;
-    errors.add(Error(Code::kLayout, fmt::format("the rule {} matches no tensor", quote(rule.pattern)))
+    errors.add(Error(Code::kLayout, fmt::format("the rule {} matches no tensor", quote(rule.pattern.text)))
                    .by_rule("R43")
                    .try_this("correct the pattern, or remove the rule"));
   }

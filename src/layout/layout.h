@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json_reader.h"
+#include "base/name_pattern.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 
@@ -171,7 +172,7 @@ struct DeviceMap {
 };
 
 struct PlacementRule {
-  std::string pattern;  ///< a name in which "*" stands for any characters; a tensor takes the first that matches
+  NamePattern pattern;  ///< a tensor takes the first rule that matches
   Placement placement;
 
   friend bool operator==(const PlacementRule&, const PlacementRule&) = default;
@@ -190,7 +191,8 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
-/// The same answers as Layout::placement_of, and patterns without "*" cost one look-up. Borrows from the layout.
+/// The same answers as Layout::placement_of, and names, or patterns without "*", cost one look-up. Borrows from the
+/// layout.
 class PlacementIndex {
  public:
   explicit PlacementIndex(const Layout& layout);
@@ -198,7 +200,7 @@ class PlacementIndex {
 
  private:
   const Layout* layout_;
-  std::unordered_map<std::string_view, std::size_t> exact_;  // to the first rule of that pattern
+  std::unordered_map<std::string_view, std::size_t> exact_;  // to the first rule of that name
   std::vector<std::size_t> wild_;
 };
 
@@ -217,8 +219,5 @@ Errors check_layout(const Layout& layout, const std::vector<TensorInfo>& tensors
 /// `lading.layout/1`, docs/schema/layout.md. The layout that is written must have passed check_layout().
 Result<Layout, Errors> parse_layout(const JsonDocument& document);
 std::string layout_json(const Layout& layout);
-
-/// "*" matches any run of characters, dots included. Linear time.
-bool matches(std::string_view pattern, std::string_view name);
 
 }  // namespace lading::layout

@@ -136,7 +136,7 @@ PlacementRule read_rule(const JsonValue& value, const std::string& path, const M
       {{"rank", DeviceRule::kRankDevice}, {"cpu", DeviceRule::kCpu}}};
   PlacementRule rule;
   JsonFields fields(value, path, errors);
-  fields.string("pattern", rule.pattern);
+  read_name_fields(fields, rule.pattern);
   if (const auto cuts = fields.find("cuts")) {
     rule.placement.slots.front().cuts = read_cuts(*cuts, fields.path_of("cuts"), mesh, errors);
   }

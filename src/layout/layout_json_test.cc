@@ -51,6 +51,13 @@ TEST(LayoutJson, ReadsEveryKindOfCut) {
   EXPECT_EQ(c.group_elems, 99U);
 }
 
+TEST(LayoutJson, ARuleNamesOneTensorOrGivesAPattern) {
+  const auto layout = parse(with_rule(R"({"name": "w*", "cuts": [{"shard": 0, "axes": ["dp"]}]})"));
+  ASSERT_TRUE(layout.has_value());
+  EXPECT_EQ(layout->rules.front().pattern, NamePattern::exact("w*"));
+  EXPECT_EQ(parse(layout_json(*layout)).value(), *layout);
+}
+
 struct BadCase {
   std::string text;
   std::string path;
@@ -83,6 +90,8 @@ TEST(LayoutJson, EveryProblemHasItsPath) {
       {document(two, R"({"type": "cuda", "per_node": 1, "x": 1})"), "$.devices.x: unknown field"},
       {with_rule("3"), "$.rules[0]: not an object"},
       {with_rule("{}"), "$.rules[0].pattern: the field is missing"},
+      {with_rule(R"({"pattern": "*", "name": "a"})"), "$.rules[0].pattern: stands beside a name"},
+      {with_rule(R"({"name": 1})"), "$.rules[0].name: not a string"},
       {with_rule(R"({"pattern": "*", "cut": []})"), "$.rules[0].cut: unknown field"},
       {with_rule(R"({"pattern": "*", "cuts": {}})"), "$.rules[0].cuts: not an array"},
       {with_rule(R"({"pattern": "*", "device": "gpu"})"), "$.rules[0].device: not one of the words"},

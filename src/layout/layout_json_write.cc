@@ -42,7 +42,7 @@ void write_rule(JsonWriter& json, const PlacementRule& rule, const Mesh& mesh) {
   const Placement& placement = rule.placement;
   LADING_CHECK(!placement.slots.empty() && placement.slots.front().name.empty());
   json.begin_object();
-  json.key("pattern").string(rule.pattern);
+  write_name_fields(json, rule.pattern);
   write_cuts(json.key("cuts"), placement.slots.front().cuts, mesh);
   if (placement.slots.size() > 1) {
     json.key("slots").begin_object();

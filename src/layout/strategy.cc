@@ -97,7 +97,7 @@ class Maker {
     for (std::size_t i = 0; i < rule_used_.size(); ++i) {
       if (rule_used_[i]) continue;
       errors.add(Error(Code::kLayout, fmt::format("the tensor-parallel rule {} decides about no parameter",
-                                                  quote(request_.tp_plan[i].pattern)))
+                                                  quote(request_.tp_plan[i].pattern.text)))
                      .by_rule("R43")
                      .try_this("correct the pattern, put it before the rule that hides it, or remove it"));
     }
@@ -151,7 +151,7 @@ class Maker {
   TpStyle style_of(const TensorInfo& tensor) {
     if (request_.tp_plan.empty()) return tensor.shape.rank() == 2 ? TpStyle::kVocab : TpStyle::kReplicate;
     for (std::size_t i = 0; i < request_.tp_plan.size(); ++i) {
-      if (!matches(request_.tp_plan[i].pattern, tensor.name)) continue;
+      if (!request_.tp_plan[i].pattern.matches(tensor.name)) continue;
       rule_used_[i] = true;
       return request_.tp_plan[i].style;
     }
@@ -182,13 +182,13 @@ std::vector<PlacementRule> as_rules(const std::vector<TensorInfo>& tensors, std:
       std::max_element(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   std::vector<PlacementRule> rules;
   if (most == kinds.end()) return rules;
-  const auto rule = [](std::string pattern, std::vector<Cut> of) {
+  const auto rule = [](NamePattern pattern, std::vector<Cut> of) {
     PlacementRule made{std::move(pattern), {}};
     made.placement.slots.front().cuts = std::move(of);
     return made;
   };
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (cuts[i] != most->first) rules.push_back(rule(std::string(tensors[i].name), std::move(cuts[i])));
+    if (cuts[i] != most->first) rules.push_back(rule(NamePattern::exact(tensors[i].name), std::move(cuts[i])));
   }
   if (!most->first.empty()) rules.push_back(rule("*", most->first));
   return rules;
@@ -238,8 +238,6 @@ Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const
     if (!all_differ && !names.insert(tensor.name).second) {
       errors.add(Error(Code::kLayout, "the tensor is listed twice").of_tensor(tensor.name));
     }
-    if (tensor.name.find('*') == std::string::npos) continue;
-    errors.add(Error(Code::kLayout, "a name with \"*\" in it would be taken for a pattern").of_tensor(tensor.name));
   }
   if (!errors.empty()) return fail(std::move(errors));
 

@@ -45,7 +45,7 @@ enum class TpStyle : std::uint8_t {
 Result<TpStyle> parse_tp_style(std::string_view word);
 
 struct TpRule {
-  std::string pattern;  ///< as in PlacementRule; the first that matches decides
+  NamePattern pattern;  ///< as in PlacementRule; the first that matches decides
   TpStyle style = TpStyle::kReplicate;
 };
 

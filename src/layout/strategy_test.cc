@@ -161,12 +161,11 @@ TEST(Strategy, R43_PlanRulesMustDecideAboutSomething) {
 TEST(Strategy, R27_UnitsAreTheUsersToName) {
   for (const auto& layout : {made(request("fsdp2", "dp=2")), made(request("hsdp", "replicate=2,shard=2")),
                              made(request("fsdp2+tp", "dp=4,tp=2"))}) {
-    for (const PlacementRule& rule : layout.layout.rules) EXPECT_EQ(rule.placement.fsdp_group, "") << rule.pattern;
+    for (const PlacementRule& rule : layout.layout.rules) EXPECT_EQ(rule.placement.fsdp_group, "") << rule.pattern.text;
   }
 }
 
-TEST(Strategy, NamesMustBeUsableAsPatterns) {
-  EXPECT_FALSE(make_layout(request("ddp", "dp=2"), {{"a*b", {1}, true}}).has_value());
+TEST(Strategy, ATensorIsListedOnce) {
   EXPECT_FALSE(make_layout(request("ddp", "dp=2"), {{"a", {1}, true}, {"a", {1}, true}}).has_value());
   EXPECT_TRUE(make_layout(request("fsdp2", "dp=2"), {}).has_value());
 }
@@ -176,6 +175,15 @@ TEST(Strategy, TheLayoutSurvivesJson) {
     const auto document = JsonDocument::parse(JsonBuffer::copy_of(layout_json(layout.layout)));
     EXPECT_EQ(parse_layout(*document).value(), layout.layout);
   }
+}
+
+TEST(Strategy, ANameWithAStarIsNoPattern) {
+  auto wanted = request("tp", "tp=2");
+  wanted.tp_plan = {{NamePattern::exact("w*"), TpStyle::kRowwise}, {"*", TpStyle::kColwise}};
+  const auto made = make_layout(wanted, {{"w*", {4, 4}, true}, {"wa", {4, 4}, true}, {"wb", {4, 4}, true}});
+  ASSERT_TRUE(made.has_value()) << made.error().front().text();
+  EXPECT_EQ(made->layout.placement_of("w*").slots.front().cuts.front().dim, 1U);
+  EXPECT_EQ(made->layout.placement_of("wa").slots.front().cuts.front().dim, 0U);
 }
 
 }  // namespace

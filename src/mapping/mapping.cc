@@ -28,6 +28,10 @@ Rule Rule::ignore(std::string id, std::string from) {
   return {std::move(id), RuleKind::kIgnore, std::move(from), "", false, nullptr};
 }
 
+Rule Rule::ignore_key(std::string id, std::string from) {
+  return {std::move(id), RuleKind::kIgnoreKey, std::move(from), "", false, nullptr};
+}
+
 Rule Rule::build(std::string id, std::string to, ExpressionTemplate expression) {
   return {std::move(id),
           RuleKind::kBuild,
@@ -52,7 +56,7 @@ Result<ReadyRule, Errors> make_ready(const Rule& rule, const std::string& where)
   if (rule.id.empty()) problem("id", "a rule needs a name, so that the ledger can show it");
   const bool has_pattern = rule.kind == RuleKind::kRenamePattern || rule.kind == RuleKind::kIgnore;
   if (rule.from.empty() && rule.kind != RuleKind::kBuild) problem("from", "it is empty");
-  if (rule.to.empty() && rule.kind != RuleKind::kIgnore) problem("to", "it is empty");
+  if (rule.to.empty() && has_target(rule.kind)) problem("to", "it is empty");
   if (has_pattern) {
     auto pattern = Pattern::compile(rule.from);
     if (!pattern) {

@@ -22,6 +22,7 @@ enum class RuleKind : std::uint8_t {
   kRename,         ///< the key `from` is the model tensor `to`
   kRenamePattern,  ///< every key that RE2 `from` matches wholly; `to` may use \1 … \9
   kIgnore,         ///< keys that RE2 `from` matches wholly are left alone, on purpose (R46)
+  kIgnoreKey,      ///< so is the key `from`, whatever characters are in it
   kBuild,          ///< the model tensors that the template `to` names are made by the expression
 };
 
@@ -42,6 +43,7 @@ struct Rule {
   static Rule rename(std::string id, std::string from, std::string to);
   static Rule rename_pattern(std::string id, std::string from, std::string to);
   static Rule ignore(std::string id, std::string from);
+  static Rule ignore_key(std::string id, std::string from);
   static Rule build(std::string id, std::string to, ExpressionTemplate expression);
   [[nodiscard]] Rule make_optional() &&;
 };

@@ -15,10 +15,11 @@ namespace lading::mapping {
 namespace {
 
 constexpr std::string_view kSchema = "lading.mapping/1";
-constexpr std::array<std::pair<std::string_view, RuleKind>, 4> kKinds = {{
+constexpr std::array<std::pair<std::string_view, RuleKind>, 5> kKinds = {{
     {"rename", RuleKind::kRename},
     {"rename_pattern", RuleKind::kRenamePattern},
     {"ignore", RuleKind::kIgnore},
+    {"ignore_key", RuleKind::kIgnoreKey},
     {"build", RuleKind::kBuild},
 }};
 
@@ -29,7 +30,7 @@ Rule read_rule(const JsonValue& value, const std::string& path, Errors& errors) 
   fields.string("id", rule.id);
   fields.word("kind", kKinds, rule.kind);
   if (rule.kind != RuleKind::kBuild) fields.string("from", rule.from);
-  if (rule.kind != RuleKind::kIgnore) fields.string("to", rule.to);
+  if (has_target(rule.kind)) fields.string("to", rule.to);
   fields.optional_boolean("optional", rule.optional);
   if (rule.kind == RuleKind::kBuild) {
     if (const auto expression = fields.require("expression")) {
@@ -79,7 +80,7 @@ std::string mapping_json(const Mapping& mapping) {
   for (const Rule& rule : mapping.rules) {
     writer.begin_object().key("id").string(rule.id).key("kind").string(word_of(rule.kind));
     if (rule.kind != RuleKind::kBuild) writer.key("from").string(rule.from);
-    if (rule.kind != RuleKind::kIgnore) writer.key("to").string(rule.to);
+    if (has_target(rule.kind)) writer.key("to").string(rule.to);
     if (rule.optional) writer.key("optional").boolean(true);
     if (rule.expression != nullptr) {
       writer.key("expression");

@@ -44,16 +44,17 @@ TEST(MappingJson, RoundTrip) {
         {"chunk": {"dim": 0, "index": 1, "count": 3, "of": "p"}},
         {"transpose": {"dims": [0, 1], "of": "p"}},
         {"interleave": {"dim": 0, "inverse": true, "of": "p"}},
-        {"rope": {"heads": 8, "dim": 1, "of": "p"}}]}}}]})json";
+        {"rope": {"heads": 8, "dim": 1, "of": "p"}}]}}},
+    {"id": "e", "kind": "ignore_key", "from": "w.*"}]})json";
   const auto mapping = parse(kText);
   ASSERT_TRUE(mapping) << all_text(mapping.error());
-  ASSERT_EQ(mapping->rules.size(), 4U);
+  ASSERT_EQ(mapping->rules.size(), 5U);
   const std::string written = mapping_json(*mapping);
   const auto again = parse(written);
   ASSERT_TRUE(again) << all_text(again.error());
   EXPECT_EQ(mapping_json(*again), written);
   EXPECT_EQ(*again->rules[3].expression, *mapping->rules[3].expression);
-  for (std::size_t r = 0; r < 4; ++r) {
+  for (std::size_t r = 0; r < 5; ++r) {
     EXPECT_EQ(again->rules[r].id, mapping->rules[r].id);
     EXPECT_EQ(again->rules[r].kind, mapping->rules[r].kind);
     EXPECT_EQ(again->rules[r].from, mapping->rules[r].from);
@@ -67,6 +68,7 @@ TEST(MappingJson, ProblemsSayWhere) {
   EXPECT_THAT(problems_of(R"({"id": "x", "kind": "ignore", "from": "("})"), HasSubstr("$.rules[0].from"));
   EXPECT_THAT(problems_of(R"({"id": "x", "kind": "rename_pattern", "from": "(a).", "to": "\\2"})"),
               HasSubstr("$.rules[0].to"));
+  EXPECT_THAT(problems_of(R"({"id": "x", "kind": "ignore_key", "from": "a", "to": "b"})"), HasSubstr("$.rules[0].to"));
   EXPECT_THAT(problems_of(R"({"id": "", "kind": "ignore", "from": "a"})"), HasSubstr("$.rules[0].id"));
   EXPECT_THAT(problems_of(R"({"id": "x", "kind": "ignore", "from": "a", "to": "b"})"), HasSubstr("$.rules[0].to"));
   EXPECT_THAT(problems_of(R"({"id": "x", "kind": "guess", "from": "a", "to": "b"})"), HasSubstr("$.rules[0].kind"));

@@ -112,13 +112,18 @@ class Resolver {
 
   void ignore_keys() {
     for (std::uint32_t r = 0; r < rules_.size(); ++r) {
+      if (rules_[r].rule->kind == RuleKind::kIgnoreKey) ignore_key(find_key(rules_[r].rule->from), r);
       if (rules_[r].rule->kind != RuleKind::kIgnore) continue;
       for (const std::uint32_t k : keys_for(*rules_[r].pattern)) {
-        if (!rules_[r].pattern->matches(keys_[k])) continue;
-        matched_[r] = true;
-        if (key_states_[k].ignored_by == kNone) key_states_[k].ignored_by = r;
+        if (rules_[r].pattern->matches(keys_[k])) ignore_key(k, r);
       }
     }
+  }
+
+  void ignore_key(std::uint32_t k, std::uint32_t r) {
+    if (k == kNone) return;
+    matched_[r] = true;
+    if (key_states_[k].ignored_by == kNone) key_states_[k].ignored_by = r;
   }
 
   // The keys that a pattern may match, ascending: by how it begins or by how it ends, whichever leaves fewer.
@@ -389,7 +394,8 @@ class Resolver {
   void dispute_what_it_could_be(std::uint32_t r) {
     const Rule& rule = *rules_[r].rule;
     switch (rule.kind) {
-      case RuleKind::kIgnore: return;  // it is nobody's source
+      case RuleKind::kIgnore:
+      case RuleKind::kIgnoreKey: return;  // it is nobody's source
       case RuleKind::kRename: dispute_target(find_target(rule.to)); return;
       case RuleKind::kRenamePattern:
         dispute_sourceless(std::string_view(rule.to).substr(0, rule.to.find('\\')),
@@ -468,7 +474,9 @@ class Resolver {
           error.found = tensor_notes_.at(t);
         }
       } else {
-        error.expected = fmt::format("keys that {} matches wholly", quote(rule.from));
+        const bool is_key = rule.kind == RuleKind::kRename || rule.kind == RuleKind::kIgnoreKey;
+        error.expected = is_key ? fmt::format("the key {}", quote(rule.from))
+                                : fmt::format("keys that {} matches wholly", quote(rule.from));
         if (!keys_.empty()) error.found = fmt::format("keys such as {}", quote(keys_.front()));
       }
       errors_.add(std::move(error).by_rule("R43").try_this("correct the rule, or mark it as optional"));

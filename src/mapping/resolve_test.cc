@@ -166,6 +166,25 @@ TEST(Resolve, R46_LegacyBuffersAreIgnoredByANamedRule) {
                                    Pair("embeddings.position_ids", "legacy.position_ids"), Pair("surprise", "")));
 }
 
+TEST(Resolve, R46_AKeyIsIgnoredByItsNameWhateverIsInIt) {
+  for (const std::string key : {"w.*", "a?", "[a]", "{x}", "a\\b", "\u00e9", "a\nb"}) {
+    World world;
+    world.model = {{"wxx", {1}}};
+    world.checkpoint = {{key, {1}}, {"wxx", {1}}};
+    const auto resolved = world.resolve({Rule::ignore_key("by name", key)});
+    ASSERT_TRUE(resolved.has_value()) << all_text(resolved.error());
+    EXPECT_EQ(resolved->unread.at(key), "by name");
+    EXPECT_TRUE(resolved->expressions.contains("wxx"));
+  }
+  World world;
+  world.checkpoint = {{"b", {1}}};
+  EXPECT_FALSE(world.resolve({Rule::ignore_key("r", "a")}).has_value());
+  EXPECT_TRUE(world.resolve({Rule::ignore_key("r", "a").make_optional()}).has_value());
+  const std::string longest(5000, '.');
+  world.checkpoint = {{longest, {1}}};
+  EXPECT_TRUE(world.resolve({Rule::ignore_key("r", longest)}).has_value());
+}
+
 TEST(Resolve, R46_AnIgnoredKeyIsNeverLoaded) {
   const World world{{{"r.inv_freq", {4}}, {"w", kSmall}},
                     {{"r.inv_freq", {4}}, {"m.r.inv_freq", {4}}, {"m.w", kSmall}}};

@@ -16,6 +16,9 @@ struct ReadyRule {
   std::optional<NameTemplate> to;  ///< kBuild
 };
 
+/// Whether a rule of this kind is about tensors of the model.
+inline bool has_target(RuleKind kind) { return kind != RuleKind::kIgnore && kind != RuleKind::kIgnoreKey; }
+
 /// `where` begins every message: a JSON path, or the rule's id. The result borrows the rule.
 Result<ReadyRule, Errors> make_ready(const Rule& rule, const std::string& where);
 

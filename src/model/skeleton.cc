@@ -185,9 +185,10 @@ std::vector<std::vector<std::string>> join_classes(const std::vector<std::vector
 
 void check_pins(const std::vector<Pin>& pins, Problems& problems) {
   for (std::size_t i = 0; i < pins.size(); ++i) {
-    if (is_pin_pattern(pins[i].pattern)) continue;
-    problems.add(Error(Code::kSkeleton, "a pin with an empty component").by_rule("R25").got(quote(pins[i].pattern)),
-                 Part::kPin, i);
+    if (is_pin_pattern(pins[i].pattern.text)) continue;
+    problems.add(
+        Error(Code::kSkeleton, "a pin with an empty component").by_rule("R25").got(quote(pins[i].pattern.text)),
+        Part::kPin, i);
   }
 }
 

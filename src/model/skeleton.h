@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json_reader.h"
+#include "base/name_pattern.h"
 #include "lading/dtype.h"
 #include "lading/result.h"
 #include "lading/shape.h"
@@ -82,7 +83,9 @@ enum class PinStrength : std::uint8_t {
 };
 
 struct Pin {
-  std::string pattern;  ///< dotted components that must appear in the name, side by side (policy/pins.h)
+  /// A tensor's name; or dotted components that must appear in the name, side by side (policy/pins.cc), "*" in one of
+  /// them for any characters of that component.
+  NamePattern pattern;
   PinStrength strength = PinStrength::kFloat16AndBFloat16;
 
   friend bool operator==(const Pin&, const Pin&) = default;
@@ -134,6 +137,7 @@ std::string skeleton_json(const Skeleton& skeleton);
 
 /// Pins stand in policies too, in the same form.
 Pin read_pin(const JsonValue& value, const std::string& path, Errors& errors);
+void write_pin(JsonWriter& json, const Pin& pin);
 [[nodiscard]] std::string_view word(PinStrength strength);
 /// Whether it has a first component and no empty one.
 [[nodiscard]] bool is_pin_pattern(std::string_view pattern);

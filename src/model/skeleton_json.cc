@@ -152,10 +152,17 @@ std::string_view word(PinStrength strength) { return word_of(kStrengths, strengt
 Pin read_pin(const JsonValue& value, const std::string& path, Errors& errors) {
   Pin pin;
   JsonFields fields(value, path, errors);
-  fields.string("pattern", pin.pattern);
+  read_name_fields(fields, pin.pattern);
   fields.word("strength", kStrengths, pin.strength);
   fields.finish();
   return pin;
+}
+
+void write_pin(JsonWriter& json, const Pin& pin) {
+  json.begin_object(kOneLine);
+  write_name_fields(json, pin.pattern);
+  json.key("strength").string(word(pin.strength));
+  json.end_object();
 }
 
 Result<Skeleton, Errors> parse_skeleton(const JsonDocument& document) {
@@ -237,11 +244,7 @@ std::string skeleton_json(const Skeleton& skeleton) {
   for (const auto& names : skeleton.tie_classes) write_strings(json, names);
   json.end_array();
   json.key("pins").begin_array();
-  for (const Pin& pin : skeleton.pins) {
-    json.begin_object(kOneLine);
-    json.key("pattern").string(pin.pattern).key("strength").string(word(pin.strength));
-    json.end_object();
-  }
+  for (const Pin& pin : skeleton.pins) write_pin(json, pin);
   json.end_array();
   json.end_object();
   return json.take();

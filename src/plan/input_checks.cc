@@ -218,12 +218,17 @@ Errors check_name_lists(const PlanInputs& inputs, Plan& plan) {
   Errors errors;
   const policy::Policy& policy = inputs.policy;
   // An allowance that is not needed is harmless; a value that is to be kept or handed in and is not there is lost.
-  const auto check = [&](std::string_view field, const std::vector<std::string>& patterns, const auto& named,
-                         Errors& into) {
-    for (const std::string& pattern : patterns) {
-      const auto is_match = [&](const auto& one) { return layout::matches(pattern, one.name); };
-      if (std::any_of(named.begin(), named.end(), is_match)) continue;
-      into.add(Error(Code::kPolicy, fmt::format("{}: {} matches nothing", field, quote(pattern))).by_rule("R43"));
+  const auto check = [](std::string_view field, const std::vector<NamePattern>& patterns, const auto& named,
+                        Errors& into) {
+    std::unordered_set<std::string_view> names;
+    if (!patterns.empty()) {
+      for (const auto& one : named) names.insert(one.name);
+    }
+    for (const NamePattern& pattern : patterns) {
+      const auto is_match = [&](const auto& one) { return pattern.matches(one.name); };
+      if (pattern.is_one_name() ? names.contains(pattern.text) : std::any_of(named.begin(), named.end(), is_match))
+        continue;
+      into.add(Error(Code::kPolicy, fmt::format("{}: {} matches nothing", field, quote(pattern.text))).by_rule("R43"));
     }
   };
   const auto& tensors = inputs.skeleton.tensors;

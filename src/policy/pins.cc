@@ -77,15 +77,22 @@ void Pins::visit_pins_on(std::string_view name, const Visit& visit) const {
     }
   }
   for (const std::uint32_t pin : wild_) {
-    if (pin_matches(pins_[pin].pattern, name)) visit(pin);
+    if (pin_matches(pins_[pin].pattern.text, name)) visit(pin);
+  }
+  if (const auto found = exact_.find(name); found != exact_.end()) {
+    for (const std::uint32_t pin : found->second) visit(pin);
   }
 }
 
 Pins::Pins(const model::Skeleton& skeleton, const Policy& policy) : pins_(skeleton.pins) {
   pins_.insert(pins_.end(), policy.pins.begin(), policy.pins.end());
   for (std::uint32_t i = 0; i < pins_.size(); ++i) {
-    const std::string& pattern = pins_[i].pattern;
-    if (pattern.find('*') != std::string::npos) {
+    const std::string& pattern = pins_[i].pattern.text;
+    if (pins_[i].pattern.is_exact) {
+      exact_[pattern].push_back(i);
+      continue;
+    }
+    if (!pins_[i].pattern.is_one_name()) {
       wild_.push_back(i);
       continue;
     }
@@ -98,7 +105,7 @@ Pins::Pins(const model::Skeleton& skeleton, const Policy& policy) : pins_(skelet
     visit_pins_on(tensor.name, [&](std::uint32_t pin) { matched[pin] = true; });
   }
   for (std::size_t i = 0; i < pins_.size(); ++i) {
-    if (!matched[i]) unmatched_.push_back(pins_[i].pattern);
+    if (!matched[i]) unmatched_.push_back(pins_[i].pattern.text);
   }
 }
 

@@ -87,6 +87,15 @@ TEST(Pins, R25_PinsThatMatchNothingAreReported) {
   EXPECT_THAT(pins.unmatched(), ElementsAre("wo", "dt_bias"));
 }
 
+TEST(Pins, R25_ANameIsOneTensorAndNoPattern) {
+  Policy policy;
+  policy.pins = {{NamePattern::exact("a.*"), PinStrength::kFloat16}};
+  const model::Skeleton none;
+  const Pins pins(none, policy);
+  EXPECT_TRUE(pins.of("a.*").has_value());
+  for (const char* const other : {"a.b", "x.a.*", "a.*.b", "a"}) EXPECT_FALSE(pins.of(other).has_value()) << other;
+}
+
 // The look-up by components and the matcher say the same of every pair.
 TEST(Pins, R25_TheIndexSaysWhatTheMatcherSays) {
   const std::vector<std::string> patterns = {"a", "b.c", "a.b.c", "*.c", "b*", "c.a", "x", "a.*.c", "d.d"};

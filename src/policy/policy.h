@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/json_reader.h"
+#include "base/name_pattern.h"
 #include "lading/dtype.h"
 #include "lading/result.h"
 #include "model/skeleton.h"
@@ -42,12 +43,11 @@ struct Policy {
   std::uint64_t seed = 0;
   /// Host memory above the model itself, per node; kLeastBudgetBytes or more.
   std::uint64_t budget_bytes = 256ULL << 20;
-  // Names in which "*" stands for any characters.
-  std::vector<std::string> allow_missing;
-  std::vector<std::string> allow_unexpected;
-  std::vector<std::string> allow_mismatch;
-  std::vector<std::string> keep;      ///< real values that win over the checkpoint
-  std::vector<std::string> external;  ///< values that the caller hands in
+  std::vector<NamePattern> allow_missing;
+  std::vector<NamePattern> allow_unexpected;
+  std::vector<NamePattern> allow_mismatch;
+  std::vector<NamePattern> keep;      ///< real values that win over the checkpoint
+  std::vector<NamePattern> external;  ///< values that the caller hands in
   std::vector<model::Pin> pins;       ///< beside the skeleton's own
   /// Requested dtype by module, or by the name of one tensor (R32); nothing: auto there.
   std::vector<std::pair<std::string, std::optional<DType>>> subtree_dtypes;
@@ -126,7 +126,8 @@ class Pins {
   void visit_pins_on(std::string_view name, const Visit& visit) const;
 
   std::vector<model::Pin> pins_;
-  std::unordered_map<std::string_view, std::vector<std::uint32_t>> plain_;  // pins without "*", by pattern
+  std::unordered_map<std::string_view, std::vector<std::uint32_t>> exact_;  // pins of one name
+  std::unordered_map<std::string_view, std::vector<std::uint32_t>> plain_;  // patterns without "*"
   std::size_t most_components_ = 0;                                         // of a plain pin
   std::vector<std::uint32_t> wild_;                                         // the others
   std::vector<std::string> unmatched_;

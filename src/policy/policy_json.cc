@@ -35,11 +35,11 @@ constexpr std::array kStrictnesses = {
 
 // The lists of name patterns, in the order of the document.
 constexpr std::array kPatternLists = {
-    std::pair<std::string_view, std::vector<std::string> Policy::*>{"allow_missing", &Policy::allow_missing},
-    std::pair<std::string_view, std::vector<std::string> Policy::*>{"allow_unexpected", &Policy::allow_unexpected},
-    std::pair<std::string_view, std::vector<std::string> Policy::*>{"allow_mismatch", &Policy::allow_mismatch},
-    std::pair<std::string_view, std::vector<std::string> Policy::*>{"keep", &Policy::keep},
-    std::pair<std::string_view, std::vector<std::string> Policy::*>{"external", &Policy::external},
+    std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"allow_missing", &Policy::allow_missing},
+    std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"allow_unexpected", &Policy::allow_unexpected},
+    std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"allow_mismatch", &Policy::allow_mismatch},
+    std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"keep", &Policy::keep},
+    std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"external", &Policy::external},
 };
 
 bool can_be_requested(DType dtype) {
@@ -105,9 +105,15 @@ void read_subtrees(JsonFields& fields, Policy& policy, Errors& errors) {
   }
 }
 
-void write_strings(JsonWriter& json, std::string_view key, const std::vector<std::string>& strings) {
+void read_patterns(JsonFields& fields, std::string_view key, std::vector<NamePattern>& out, Errors& errors) {
+  fields.optional_each(key, [&](const JsonValue& value, const std::string& path) {
+    out.push_back(read_name_pattern(value, path, errors));
+  });
+}
+
+void write_patterns(JsonWriter& json, std::string_view key, const std::vector<NamePattern>& patterns) {
   json.key(key).begin_array();
-  for (const std::string& text : strings) json.string(text);
+  for (const NamePattern& pattern : patterns) write_name_pattern(json, pattern);
   json.end_array();
 }
 
@@ -129,13 +135,14 @@ Errors check_policy(const Policy& policy) {
   for (const auto& [field, list] : kPatternLists) {
     const auto& patterns = policy.*list;
     for (std::size_t i = 0; i < patterns.size(); ++i) {
-      if (patterns[i].empty()) errors.add(problem(fmt::format("{}[{}]: an empty pattern", field, i), "R39"));
+      if (patterns[i].text.empty()) errors.add(problem(fmt::format("{}[{}]: an empty pattern", field, i), "R39"));
     }
   }
   for (std::size_t i = 0; i < policy.pins.size(); ++i) {
-    if (model::is_pin_pattern(policy.pins[i].pattern)) continue;
-    errors.add(
-        problem(fmt::format("pins[{}].pattern: has an empty component", i), "R25").got(quote(policy.pins[i].pattern)));
+    const NamePattern& pattern = policy.pins[i].pattern;
+    if (model::is_pin_pattern(pattern.text)) continue;
+    const std::string_view field = pattern.is_exact ? "name" : "pattern";
+    errors.add(problem(fmt::format("pins[{}].{}: has an empty component", i, field), "R25").got(quote(pattern.text)));
   }
   check_subtrees(policy, errors);
   return errors;
@@ -154,7 +161,7 @@ Result<Policy, Errors> parse_policy(const JsonDocument& document) {
   fields.optional_word("ties", kTies, policy.ties);
   fields.optional_uint64("seed", policy.seed);
   fields.optional_uint64("budget_bytes", policy.budget_bytes);
-  for (const auto& [field, list] : kPatternLists) fields.optional_strings(field, policy.*list);
+  for (const auto& [field, list] : kPatternLists) read_patterns(fields, field, policy.*list, errors);
   fields.optional_each("pins", [&](const JsonValue& value, const std::string& path) {
     policy.pins.push_back(model::read_pin(value, path, errors));
   });
@@ -190,16 +197,9 @@ std::string policy_json(const Policy& policy) {
   json.key("ties").string(word_of(kTies, policy.ties));
   json.key("seed").number(policy.seed);
   json.key("budget_bytes").number(policy.budget_bytes);
-  for (const auto& [field, list] : kPatternLists) write_strings(json, field, policy.*list);
+  for (const auto& [field, list] : kPatternLists) write_patterns(json, field, policy.*list);
   json.key("pins").begin_array();
-  for (const model::Pin& pin : policy.pins) {
-    json.begin_object()
-        .key("pattern")
-        .string(pin.pattern)
-        .key("strength")
-        .string(model::word(pin.strength))
-        .end_object();
-  }
+  for (const model::Pin& pin : policy.pins) model::write_pin(json, pin);
   json.end_array();
   json.key("subtree_dtypes").begin_object();
   for (const auto& [module, dtype] : policy.subtree_dtypes) json.key(module).string(dtype ? name(*dtype) : "auto");

@@ -53,9 +53,11 @@ TEST(PolicyJson, RoundTrip) {
   policy.allow_missing = {"*.bias", "\"quoted\"\n"};
   policy.allow_unexpected = {"a"};
   policy.allow_mismatch = {"b"};
-  policy.keep = {"c"};
+  policy.keep = {"c", NamePattern::exact("c*")};
   policy.external = {"d", "e"};
-  policy.pins = {{"norm", PinStrength::kFloat16}, {"A_log", PinStrength::kFloat16AndBFloat16}};
+  policy.pins = {{"norm", PinStrength::kFloat16},
+                 {NamePattern::exact("w*"), PinStrength::kFloat16},
+                 {"A_log", PinStrength::kFloat16AndBFloat16}};
   policy.subtree_dtypes = {{"vision", DType::kF32}, {"audio.tower", DType::kF8E4M3}, {"experts", {}}};
   const auto again = parse(policy_json(policy));
   ASSERT_TRUE(again) << again.error().front().text();
@@ -118,6 +120,8 @@ TEST(PolicyJson, R23_R26_ImpossibleValuesSayWhere) {
                           HasSubstr("$.subtree_dtypes.c: ")));
   EXPECT_THAT(messages(R"(, "pins": [{"pattern": "a.", "strength": "float16"}])"),
               ElementsAre(HasSubstr("$.pins[0].pattern: ")));
+  EXPECT_THAT(messages(R"(, "pins": [{"name": "a.", "strength": "float16"}], "keep": [{"name": ""}])"),
+              ElementsAre(HasSubstr("$.keep[0]: "), HasSubstr("$.pins[0].name: ")));
 }
 
 TEST(PolicyJson, R27_TheReduceDtypeIsNotOursAndSaysSo) {
