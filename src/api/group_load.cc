@@ -168,14 +168,16 @@ class GroupLoad {
         pulse.rest();
         const auto all_there = coordinator_.agree("what was read", {}, nullptr, ranks::Patience::kWhileAlive);
         if (!all_there) return fail(Error(Code::kCancelled, "another rank could not read its part"));
-        pulse.progress(done_bytes += 1);
+        pulse.progress(done_bytes += 1, ranks::Activity::kExchanging);
         ranks::ExchangeOptions options;
         options.rank = own_rank();
         options.is_cancelled = [&] {
           look_at_wish();
           return cancelled_.load();
         };
-        options.on_progress = [&](std::uint64_t bytes) { pulse.progress(done_bytes + bytes); };
+        options.on_progress = [&](std::uint64_t bytes) {
+          pulse.progress(done_bytes + bytes, ranks::Activity::kExchanging);
+        };
         return hand_over(so_far, options);
       };
     }

@@ -270,12 +270,12 @@ Verdict Coordinator::judge(const Step& step, const Statement& all) const {
 
 // ---- signs of life
 
-Result<void, Verdict> Coordinator::poll(std::optional<std::uint64_t> done) {
+Result<void, Verdict> Coordinator::poll(std::optional<std::uint64_t> done, Activity activity) {
   if (auto end = ended()) {
     if (end->failed()) return lading::fail(*std::move(end));
     return {};
   }
-  if (auto end = check_progress(done); end && end->failed()) return lading::fail(*std::move(end));
+  if (auto end = check_progress(done, activity); end && end->failed()) return lading::fail(*std::move(end));
   {
     const std::unique_lock lock(heart_mutex_, std::try_to_lock);
     if (!lock || !beats_ || channel_.now() - last_beat_ < interval()) return {};
@@ -285,7 +285,7 @@ Result<void, Verdict> Coordinator::poll(std::optional<std::uint64_t> done) {
   return {};
 }
 
-std::optional<Verdict> Coordinator::check_progress(std::optional<std::uint64_t> done) {
+std::optional<Verdict> Coordinator::check_progress(std::optional<std::uint64_t> done, Activity activity) {
   if (!done) return {};
   const Time now = channel_.now();
   {
@@ -296,7 +296,7 @@ std::optional<Verdict> Coordinator::check_progress(std::optional<std::uint64_t> 
     }
     if (!beats_ || now - last_progress_ < options_.stall_timeout) return {};
   }
-  return propose(stalled(me(), options_.stall_timeout));
+  return propose(stalled(me(), options_.stall_timeout, activity));
 }
 
 std::optional<Verdict> Coordinator::tick() {

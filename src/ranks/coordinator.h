@@ -45,6 +45,12 @@ enum class Patience : std::uint8_t {
   kWhileAlive,  ///< after a load, which may take any time: stall_timeout watches over it
 };
 
+/// What a rank does that stands still: where to look.
+enum class Activity : std::uint8_t {
+  kReading,
+  kExchanging,  ///< bytes, with other ranks
+};
+
 /// Why this rank cannot go on.
 struct Failure {
   Errors problems;
@@ -70,7 +76,7 @@ class Coordinator {
                                  const Failure* failure = nullptr, Patience patience = Patience::kStepTimeout);
   /// Cheap when called often. `done` is any number that changes as the load goes on; without it, only signs of life are
   /// given.
-  Result<void, Verdict> poll(std::optional<std::uint64_t> done = {});
+  Result<void, Verdict> poll(std::optional<std::uint64_t> done = {}, Activity activity = Activity::kReading);
   /// Tells all ranks at once. Answers what all of them are told, which may be another rank's failure that came first.
   Verdict fail(const Failure& failure);
   /// This rank is complete. Well: all ranks are.
@@ -121,7 +127,7 @@ class Coordinator {
   Result<void, Verdict> watch(Time gap);
   void start_heart();
   [[nodiscard]] Time last_sign();
-  std::optional<Verdict> check_progress(std::optional<std::uint64_t> done);
+  std::optional<Verdict> check_progress(std::optional<std::uint64_t> done, Activity activity);
 
   Verdict propose(const Verdict& failure);
   Verdict insist(Verdict failure);

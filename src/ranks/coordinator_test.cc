@@ -15,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using namespace std::chrono_literals;
 
 Options quick() {
@@ -154,7 +155,21 @@ TEST(Coordinator, ALoadWithoutProgressIsAFailure) {
   std::this_thread::sleep_for(70ms);
   const auto polled = ranks.poll(7);
   ASSERT_FALSE(polled.has_value());
-  EXPECT_THAT(polled.error().text(), HasSubstr("no progress"));
+  EXPECT_THAT(polled.error().text(), AllOf(HasSubstr("no progress"), HasSubstr("storage")));
+}
+
+TEST(Coordinator, AnExchangeWithoutProgressIsNotTheStoragesFault) {
+  NoteStore store;
+  ThreadChannel channel(store, 0, 1);
+  Options options = quick();
+  options.stall_timeout = 50ms;
+  Coordinator ranks(channel, options);
+  ASSERT_TRUE(ranks.begin().has_value());
+  ASSERT_TRUE(ranks.poll(7, Activity::kExchanging).has_value());
+  std::this_thread::sleep_for(70ms);
+  const auto polled = ranks.poll(7, Activity::kExchanging);
+  ASSERT_FALSE(polled.has_value());
+  EXPECT_THAT(polled.error().text(), AllOf(HasSubstr("exchange of bytes of rank 0"), Not(HasSubstr("storage"))));
 }
 
 TEST(Coordinator, DifferentStepsAreADifference) {

@@ -23,7 +23,7 @@ void Pulse::run() {
     lock.unlock();
     if (on_beat_) on_beat_();
     const std::uint64_t done = done_;
-    const bool is_well = ranks_.poll(done > 0 ? std::optional(done) : std::nullopt).has_value();
+    const bool is_well = ranks_.poll(done > 0 ? std::optional(done) : std::nullopt, activity_).has_value();
     if (!is_well) on_failure_();
     lock.lock();
     if (!is_well) return;

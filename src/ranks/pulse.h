@@ -22,7 +22,10 @@ class Pulse {
   Pulse& operator=(const Pulse&) = delete;
 
   /// From now on a load that stands still is noticed. Any number that changes.
-  void progress(std::uint64_t done) { done_ = done + 1; }
+  void progress(std::uint64_t done, Activity activity = Activity::kReading) {
+    activity_ = activity;
+    done_ = done + 1;
+  }
   /// Until progress() is called again, with another number: this rank waits for others, which is no standstill.
   void rest() { done_ = 0; }
 
@@ -32,6 +35,7 @@ class Pulse {
   Coordinator& ranks_;
   std::function<void()> on_failure_;
   std::function<void()> on_beat_;
+  std::atomic<Activity> activity_ = Activity::kReading;
   std::atomic<std::uint64_t> done_ = 0;  // 0: nothing is loaded, yet or any more
   std::mutex mutex_;
   std::condition_variable changed_;

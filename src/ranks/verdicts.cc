@@ -130,11 +130,14 @@ Verdict overslept(std::uint64_t rank, Time gap) {
                     .by_rule("R44"));
 }
 
-Verdict stalled(std::uint64_t rank, Time since) {
-  return failed(RankSet(rank), Error(Code::kNoAnswer, fmt::format("the load of rank {} made no progress for {:.0f} s",
-                                                                  rank, seconds(since)))
-                                   .by_rule("R44")
-                                   .try_this("look at the storage that it reads from"));
+Verdict stalled(std::uint64_t rank, Time since, Activity activity) {
+  const bool exchanges = activity == Activity::kExchanging;
+  return failed(RankSet(rank),
+                Error(Code::kNoAnswer, fmt::format("the {} of rank {} made no progress for {:.0f} s",
+                                                   exchanges ? "exchange of bytes" : "load", rank, seconds(since)))
+                    .by_rule("R44")
+                    .try_this(exchanges ? "Check the network between the ranks, or load without an exchange."
+                                        : "Check the storage that it reads from."));
 }
 
 Verdict twins(std::uint64_t rank) {

@@ -17,7 +17,7 @@ namespace lading::ranks {
 [[nodiscard]] Verdict no_sign_of_life(const RankSet& silent, Time since);
 [[nodiscard]] Verdict did_not_come(const RankSet& silent, const std::string& step, Time timeout);
 [[nodiscard]] Verdict overslept(std::uint64_t rank, Time gap);
-[[nodiscard]] Verdict stalled(std::uint64_t rank, Time since);
+[[nodiscard]] Verdict stalled(std::uint64_t rank, Time since, Activity activity);
 [[nodiscard]] Verdict twins(std::uint64_t rank);
 [[nodiscard]] Verdict other_world(std::uint64_t rank, std::uint64_t size, const std::string& theirs);
 /// The same text on every rank that cannot reach the notes any more.
