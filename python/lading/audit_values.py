@@ -12,7 +12,7 @@ import torch
 
 from . import _engine
 from .agreement import Agreement
-from .conversion import Conversion
+from .conversion import Conversion, target_of
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .inventory import BUFFER, PARAMETER, Entry
@@ -131,7 +131,7 @@ class Expected:
         policy = self._options.policy(self._conversion)
         policy["unexpected"] = "strict" if strict else "report"
         names = {tensor["name"] for tensor in skeleton["tensors"]}
-        rules = [rule for rule in self._layout["rules"] if rule["pattern"] in names]
+        rules = [rule for rule in self._layout["rules"] if rule["name"] in names]
         if is_part and "subtree_dtypes" in policy:
             subtrees = policy["subtree_dtypes"].items()
             policy["subtree_dtypes"] = {prefix: dtype for prefix, dtype in subtrees if _has(names, prefix)}
@@ -196,6 +196,5 @@ def _has(names: set[str], prefix: str) -> bool:
 
 
 def _concerns(rule: dict[str, Any], names: set[str]) -> bool:
-    if rule["kind"] == "build":
-        return rule["to"].replace("{{", "{").replace("}}", "}") in names
-    return rule["kind"] != "rename" or rule["to"] in names
+    target = target_of(rule)
+    return target is None or target in names

@@ -15,6 +15,7 @@ from torch import nn
 
 from .errors import Problem
 from .inventory import Entry, take_inventory
+from .patterns import Pattern
 
 
 @dataclasses.dataclass
@@ -23,14 +24,14 @@ class Conversion:
 
     Attributes:
         mapping: a document of docs/schema/mapping.md.
-        ignore: further rules of it, of kind `ignore`, by name (R46).
+        ignore: further rules of it, for keys that nobody reads (R46).
         pins: (pattern, strength) pairs: names that stay F32 (docs/schema/skeleton.md).
         ties: names that the library declares to be one tensor.
         subtree_dtypes: requested dtypes by module name (docs/schema/policy.md), where the user asked for none.
         constructed_dtypes: of parameters and persistent buffers, as the constructor made them. Under `cast="exact"`
             what was made in another dtype than the requested one, in a model that was built under that one, stays so.
         allow_missing: names that the library itself does not expect in a file.
-        adapters: patterns of names that no base checkpoint has, such as LoRA matrices (R65).
+        adapters: names that no base checkpoint has, such as LoRA matrices (R65).
         with_key: names that some key is read for: unless a mismatch is allowed, no other value of them is needed.
         problems: what the library could not convert, told with all that the plan refuses.
         notes: for the report.
@@ -38,7 +39,7 @@ class Conversion:
 
     mapping: dict[str, Any] | None = None
     ignore: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    pins: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    pins: list[tuple[Pattern, str]] = dataclasses.field(default_factory=list)
     ties: list[list[str]] = dataclasses.field(default_factory=list)
     subtree_dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
     constructed_dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -54,6 +55,28 @@ class Conversion:
         document = dict(self.mapping or {"schema": "lading.mapping/1", "rules": []})
         document["rules"] = [*document["rules"], *self.ignore]
         return document
+
+
+def ignored_key(rule: str, key: str, *, optional: bool = False) -> dict[str, Any]:
+    """A rule of the mapping: nobody reads this key, and that is right (R46)."""
+    document = {"id": f"{rule}:{key}", "kind": "ignore_key", "from": key}
+    return document | {"optional": True} if optional else document
+
+
+def braced(name: str) -> str:
+    """A name as a template that has no variables: braces stand for themselves."""
+    return name.replace("{", "{{").replace("}", "}}")
+
+
+def unbraced(template: str) -> str:
+    return template.replace("{{", "{").replace("}}", "}")
+
+
+def target_of(rule: dict[str, Any]) -> str | None:
+    """The tensor that a rule of the mapping makes, where it is a rule for one."""
+    if rule["kind"] == "build":
+        return unbraced(rule["to"])
+    return rule["to"] if rule["kind"] == "rename" else None
 
 
 def conversion_of(parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry] | None = None) -> Conversion:

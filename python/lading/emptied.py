@@ -17,14 +17,14 @@ from . import fsdp1
 from .bits import same_bits
 from .errors import Problem
 from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry
-from .patterns import matches
+from .patterns import Pattern, matches
 from .recording import SkeletonError, snapshot_of
 from .replay import Seeds, value_of
 
 _LOADED = "_lading_loaded"
 
 
-def emptied(parts: Sequence[nn.Module], entries: Iterable[Entry], spoken_for: Sequence[str]) -> list[Problem]:
+def emptied(parts: Sequence[nn.Module], entries: Iterable[Entry], spoken_for: Sequence[Pattern]) -> list[Problem]:
     """A problem for each such buffer, but for those that match a pattern. A model that was loaded before has none; nor
     has one with parameters on meta, or whose parameters alone were given memory: there a real buffer is the user's."""
     entries = list(entries)
@@ -46,7 +46,7 @@ def emptied(parts: Sequence[nn.Module], entries: Iterable[Entry], spoken_for: Se
 
 
 def kept_unwritten(
-    parts: Sequence[nn.Module], kept: Iterable[str], entries: Iterable[Entry], spoken_for: Sequence[str]
+    parts: Sequence[nn.Module], kept: Iterable[str], entries: Iterable[Entry], spoken_for: Sequence[Pattern]
 ) -> list[Problem]:
     """A problem for each parameter and persistent buffer that a plan keeps, of a model that was built under
     `lading.skeleton()` and never loaded: nobody has written to it since it got memory."""

@@ -26,7 +26,7 @@ from .errors import LadingError, Problem
 from .fsdp1 import FlatMember, flat_members
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, canonical_modules, take_inventory
 from .inventory_json import dtype_name
-from .patterns import matches
+from .patterns import Pattern, matches
 from .placements import is_dtensor
 
 _PATTERNS = (0xA5, 0x3C)
@@ -42,7 +42,7 @@ class HostValues:
         parts: Sequence[nn.Module],
         entries: Sequence[Entry],
         *,
-        external: Mapping[str, Any] | None = None,
+        external: Mapping[Pattern, Any] | None = None,
         recipes: Mapping[str, Recipe] | None = None,
         seed: int = 0,
     ) -> None:

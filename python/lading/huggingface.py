@@ -23,13 +23,14 @@ import torch
 from torch import nn
 
 from . import _engine
-from .conversion import Conversion
+from .conversion import Conversion, braced, ignored_key, unbraced
 from .dtypes import requested_dtype, torch_dtype
 from .errors import LadingError, Problem
 from .huggingface_trace import NotMoving, Trace
 from .huggingface_view import Library, View, original_class, original_classes
 from .inventory import NON_PERSISTENT, Entry, parts_of
 from .inventory_json import dtype_name, skeleton_json
+from .patterns import Name, Pattern
 from .zero3 import transformers_without_zero3
 
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
@@ -147,15 +148,13 @@ class _Rules:
 
     def build(self, expression: Any, target: str, names: Sequence[str]) -> None:
         if isinstance(expression, str):
-            self.rename(expression.replace("{{", "{").replace("}}", "}"), names)
+            self.rename(unbraced(expression), names)
             return
         if not names:
             return
         self.made |= set(names)
-        template = names[0].replace("{", "{{").replace("}", "}}")
-        self.documents.append(
-            {"id": f"transformers.convert:{target}", "kind": "build", "to": template, "expression": expression}
-        )
+        document = {"id": f"transformers.convert:{target}", "kind": "build", "to": braced(names[0])}
+        self.documents.append(document | {"expression": expression})
 
 
 def _mapping_rules(view: View, catalog: dict[str, tuple[int, ...]], library: Library) -> tuple[_Rules, list[str]]:
@@ -195,7 +194,7 @@ def _mapping_rules(view: View, catalog: dict[str, tuple[int, ...]], library: Lib
             rules.made |= set(view.names[target])
             keys = [key for _, key in sources]
             rules.used |= set(keys)
-            rules.ignored += [_ignored("transformers.unconverted", key) for key in keys]
+            rules.ignored += [ignored_key("transformers.unconverted", key) for key in keys]
     notes = [f"{len(jobs)} conversions of transformers {library.version}"] if jobs else []
     return rules, notes
 
@@ -235,18 +234,13 @@ def _ignore_rule(view: View, key: str, renamed: str) -> dict[str, Any] | None:
     """A rule by name for a key that transformers itself passes over, or that another part of the model would read."""
     for rule, pattern in _useless_patterns(view):
         if pattern.search(renamed):
-            return _ignored(f"transformers.{rule}", key)
+            return ignored_key(f"transformers.{rule}", key)
     entry = view.entries.get(renamed)
     if entry is not None and entry.kind == NON_PERSISTENT:
-        return _ignored("transformers.non_persistent_buffer", key)
+        return ignored_key("transformers.non_persistent_buffer", key)
     if view.part is not None and renamed in view.state and not view.names[renamed]:
-        return _ignored("transformers.other_part", key)
+        return ignored_key("transformers.other_part", key)
     return None
-
-
-def _ignored(rule: str, key: str) -> dict[str, Any]:
-    literal = re.sub(r"([^A-Za-z0-9_])", r"\\\1", key)  # as RE2 and Python both read it
-    return {"id": f"{rule}:{key}", "kind": "ignore", "from": literal}
 
 
 def _useless_patterns(view: View) -> list[tuple[str, re.Pattern[str]]]:
@@ -344,10 +338,10 @@ def _constructed_dtypes(view: View) -> dict[str, str]:
     }
 
 
-def _pins(view: View, library: Library) -> list[tuple[str, str]]:
+def _pins(view: View, library: Library) -> list[tuple[Pattern, str]]:
     """transformers matches its patterns anywhere in a name, the engine whole components (R25). Where that is not the
     same for this model, the names themselves are the pins."""
-    found: list[tuple[str, str]] = []
+    found: list[tuple[Pattern, str]] = []
     for attribute, strength in (
         ("_keep_in_fp32_modules", "float16"),
         ("_keep_in_fp32_modules_strict", "float16_and_bfloat16"),
@@ -362,7 +356,8 @@ def _pins(view: View, library: Library) -> list[tuple[str, str]]:
             }
             everything = {name for plain in view.state for name in view.names[plain]}
             ours = {name for name in everything if _pin_matches(pattern, name)}
-            found += [(one, strength) for one in ([pattern] if ours == names else sorted(names)) if names]
+            pins: list[Pattern] = [pattern] if ours == names else [Name(name) for name in sorted(names)]
+            found += [(pin, strength) for pin in pins if names]
     return found
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from .conversion import braced
 from .dispatch_mode import PlainDispatchMode
 
 Expression = Any  # a key, or an object with one member (docs/schema/mapping.md)
@@ -38,7 +39,7 @@ class Trace(PlainDispatchMode):
     def source(self, key: str, shape: Sequence[int]) -> torch.Tensor:
         """A tensor that stands for a key of the checkpoint."""
         tensor = torch.empty(tuple(shape), dtype=torch.uint8, device="meta")
-        self._known[id(tensor)] = (tensor, key.replace("{", "{{").replace("}", "}}"))
+        self._known[id(tensor)] = (tensor, braced(key))
         return tensor
 
     def expression(self, tensor: torch.Tensor) -> Expression:

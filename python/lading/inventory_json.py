@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry, take_inventory
+from .patterns import Pattern, fields_json
 from .recording import SkeletonError
 
 SCHEMA = "lading.skeleton/1"
@@ -42,7 +43,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def skeleton_json(
     model: nn.Module | Sequence[nn.Module] | Sequence[Entry],
     *,
-    pins: Iterable[tuple[str, str]] = (),
+    pins: Iterable[tuple[Pattern, str]] = (),
     is_adapter: Callable[[str], bool] = lambda name: False,
 ) -> str:
     """The document as text. `pins` are (pattern, strength) pairs; `is_adapter` says which names no base checkpoint has.
@@ -62,7 +63,7 @@ def skeleton_json(
 def skeleton_document(
     entries: Sequence[Entry],
     *,
-    pins: Iterable[tuple[str, str]] = (),
+    pins: Iterable[tuple[Pattern, str]] = (),
     is_adapter: Callable[[str], bool] = lambda name: False,
     without_init: Collection[str] = (),
 ) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def skeleton_document(
         "schema": SCHEMA,
         "tensors": [_tensor(entry, is_adapter, without_init) for entry in entries if entry.is_tensor],
         "ties": tie_classes(entries),
-        "pins": [{"pattern": pattern, "strength": strength} for pattern, strength in pins],
+        "pins": [fields_json(pattern) | {"strength": strength} for pattern, strength in pins],
     }
 
 

@@ -10,6 +10,7 @@ import torch
 from .computed import Computed
 from .conversion import Conversion
 from .dtypes import requested_dtype
+from .patterns import Name, Pattern, list_json
 
 # What not every call asks about.
 _UNASKED = {
@@ -46,7 +47,7 @@ class Options:
     allow_unexpected: list[str]
     allow_mismatch: list[str]
     keep: list[str]
-    external: dict[str, Any]
+    external: dict[Pattern, Any]  # the user's, and values of adapter files by name
     recipes: dict[str, Any]
     adapter: Any
     whole: Any
@@ -84,7 +85,7 @@ class Options:
                 raise TypeError(f"the recipe of {pattern!r} should be a function of module and name, or Computed")
         return cls(**given)
 
-    def spoken_for(self) -> list[str]:
+    def spoken_for(self) -> list[Pattern]:
         """Patterns of tensors whose value the user gives."""
         return [*self.keep, *self.external, *self.recipes]
 
@@ -103,11 +104,11 @@ class Options:
             "compute_record": self.compute_record if self.compute_record != "checkpoint" else None,
             "pins": [{"pattern": pattern, "strength": strength} for pattern, strength in self.pins],
             "budget_bytes": self.budget,
-            "allow_missing": self.allow_missing + conversion.allow_missing,
+            "allow_missing": self.allow_missing + [list_json(Name(name)) for name in conversion.allow_missing],
             "allow_unexpected": self.allow_unexpected,
             "allow_mismatch": self.allow_mismatch,
             "keep": self.keep,
-            "external": list(self.external),
+            "external": list(map(list_json, self.external)),
             "subtree_dtypes": conversion.subtree_dtypes | self._kept_dtypes(conversion) | self.subtree_dtypes,
         }
         return document | {name: value for name, value in optional.items() if value}

@@ -23,11 +23,11 @@ import torch
 from torch import nn
 
 from . import _engine
-from .conversion import Conversion
+from .conversion import Conversion, braced, target_of
 from .errors import LadingError, Problem
 from .inventory import PARAMETER, Entry, is_wrapped
 from .inventory_json import tie_classes
-from .patterns import matches
+from .patterns import Pattern, matches
 from .peft_files import adapter_values
 from .recording import Operand, cell_of, operand_of
 from .replay import slice_of
@@ -181,20 +181,16 @@ def with_copies(described: Conversion, wrapped: Wrapped, entries: Sequence[Entry
             copies.setdefault(name, []).append(copy)
     rules = []
     for rule in described.mapping["rules"]:
-        targets = copies.get(rule.get("to", "").replace("{{", "{").replace("}}", "}"))
+        targets = copies.get(target_of(rule) or "")
         if not targets:
             rules.append(rule)
             continue
-        expression = rule["expression"] if rule["kind"] == "build" else _braced(rule["from"])
+        expression = rule["expression"] if rule["kind"] == "build" else braced(rule["from"])
         for place, name in enumerate(
-            [rule["to"] if rule["kind"] == "build" else _braced(rule["to"]), *map(_braced, targets)]
+            [rule["to"] if rule["kind"] == "build" else braced(rule["to"]), *map(braced, targets)]
         ):
             rules.append({"id": f"{rule['id']}#{place}", "kind": "build", "to": name, "expression": expression})
     return dataclasses.replace(described, mapping=described.mapping | {"rules": rules})
-
-
-def _braced(name: str) -> str:
-    return name.replace("{", "{{").replace("}", "}}")
 
 
 # ---- initial values
@@ -323,7 +319,9 @@ class Adapters:
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
-def prepare(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter: Any, spoken_for: Sequence[str]) -> Adapters:
+def prepare(
+    parts: Sequence[nn.Module], entries: Sequence[Entry], adapter: Any, spoken_for: Sequence[Pattern]
+) -> Adapters:
     """Finds out where the adapters of these parts come from. `spoken_for`: patterns of names with a value."""
     wrapped = unwrapped(parts, entries)
     found = (

@@ -23,7 +23,7 @@ from .host_values import HostValues
 from .inventory import Entry, take_inventory
 from .inventory_json import skeleton_document
 from .options import POLICY_FIELDS, Options
-from .patterns import matches
+from .patterns import Name
 from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
 from .recording import SkeletonError
 from .stages import Origin
@@ -55,7 +55,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
             raise LadingError(lost, stage="documents", exit_code=4)
         origin = Origin.of(parts, held, options.whole)
         adapters = peft.prepare(parts, held, options.adapter, options.spoken_for())
-        options.external |= adapters.values
+        options.external |= {Name(name): value for name, value in adapters.values.items()}
         placements = read_placements(held, ranks.ranks, modules)
         if placements.problems:
             raise LadingError(placements.problems, stage="documents", exit_code=4)
@@ -67,7 +67,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         values.hand_in(restored.values)
         conversion.constructed_dtypes |= restored.dtypes
         skeleton = _skeleton(held, conversion, values, with_all_inits=bool(options.allow_mismatch))
-        zero3.say_what_has_values(skeleton["tensors"], held, [*options.keep, *conversion.adapters])
+        zero3.say_what_has_values(skeleton["tensors"], held, [*options.keep, *map(Name, conversion.adapters)])
     except SkeletonError as error:
         problem = Problem("skeleton", error.reason, tensor=error.tensor or None)
         raise LadingError(problem, stage="documents", exit_code=4) from error
@@ -91,7 +91,7 @@ def _skeleton(
     own = [entry for entry in entries if not is_made_with(entry)]
 
     def is_adapter(name: str) -> bool:
-        return any(matches(pattern, name) for pattern in conversion.adapters)
+        return name in conversion.adapters
 
     document = skeleton_document(
         own, pins=conversion.pins, is_adapter=is_adapter, without_init=() if with_all_inits else conversion.with_key

@@ -27,7 +27,6 @@ from .host_values import HostValues, Recipe
 from .inventory import Entry, parts_of, take_inventory
 from .inventory_json import skeleton_document
 from .options import Options
-from .patterns import matches
 from .placements import is_elsewhere, is_foreign
 from .recording import SkeletonError
 
@@ -221,7 +220,7 @@ def _skeleton(entries: Sequence[Entry], conversion: Conversion, values: HostValu
     own = [entry for entry in entries if not is_made_with(entry)]
 
     def is_adapter(name: str) -> bool:
-        return any(matches(pattern, name) for pattern in conversion.adapters)
+        return name in conversion.adapters
 
     document = skeleton_document(own, pins=conversion.pins, is_adapter=is_adapter)
     values.documents(document["tensors"])

@@ -27,7 +27,7 @@ from torch import nn
 from .bits import same_bits
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry
 from .inventory_json import dtype_name
-from .patterns import matches
+from .patterns import Pattern, matches
 from .recording import SkeletonError
 
 PARTITION, SECONDARY, GATHERED = "", "secondary", "gathered"  # names of slots (docs/schema/layout.md)
@@ -127,7 +127,9 @@ def _is_known_to_its_optimizer(value: Any) -> bool:
 # ---- what has values already
 
 
-def say_what_has_values(tensors: Iterable[dict[str, Any]], entries: Iterable[Entry], patterns: Sequence[str]) -> None:
+def say_what_has_values(
+    tensors: Iterable[dict[str, Any]], entries: Iterable[Entry], patterns: Sequence[Pattern]
+) -> None:
     """Of the skeleton's tensors. A partition counts as memory without a value, since transformers builds without
     initial values; these names are the ones that somebody vouches for."""
     partitioned = {entry.name for entry in entries if is_partitioned(entry.value)}

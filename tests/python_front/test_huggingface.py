@@ -15,6 +15,7 @@ from transformers import BertForMaskedLM, BertModel, LlamaConfig, LlamaForCausal
 import lading
 from lading import huggingface
 from lading.huggingface_trace import NotMoving, Trace
+from lading.patterns import Name
 
 FAST = ["gpt2", "mixtral", "t5", "encodec", "ernie4_5_vl_moe", "nomic_bert"]
 
@@ -183,7 +184,7 @@ def test_pins_whose_pattern_means_something_else_are_named(checkpoints):
     model = under_meta("llama")
     model._keep_in_fp32_modules_strict = {"q_pro"}
     pins = huggingface.describe(model, folder).pins
-    assert ("model.layers.0.self_attn.q_proj.weight", "float16_and_bfloat16") in pins
+    assert (Name("model.layers.0.self_attn.q_proj.weight"), "float16_and_bfloat16") in pins
     loaded = load(model, folder, dtype="bf16", cast="exact")
     assert loaded.model.layers[0].self_attn.q_proj.weight.dtype == torch.float32
     assert loaded.model.layers[0].self_attn.k_proj.weight.dtype == torch.bfloat16
