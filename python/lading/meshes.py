@@ -4,6 +4,11 @@ Slices, transposes and flattenings of a mesh have this in common: along each of 
 distances (`Span`). The distances of all meshes of a model, put together, are the axes of one mesh of all ranks
 (`Axes`), in which every one of them is a run of neighbouring axes. It depends neither on names nor on which mesh was
 made from which.
+
+A dim of a mesh has a process group, and that sorts its ranks. FSDP2 shards and gathers by the rank in the group,
+`full_tensor()` and `distribute_tensor` partly by that and partly by the coordinate in the mesh: where the two orders
+differ, torch disagrees with itself, and nothing is loaded. Meshes that are equal may have different groups, and torch
+takes one for the other. So a dim must have its ranks ascending, as a group has them, and FSDP2's own group counts too.
 """
 
 from __future__ import annotations
@@ -14,6 +19,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
+
+
+ASCENDING = "Build every mesh and process group of the model with its ranks in ascending order, at regular distances."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,29 +38,61 @@ class Grid:
 
     def __init__(self, mesh: Any, place_of: dict[int, int]) -> None:
         self.mesh = mesh  # as long as this lives no other mesh has its id
-        self.problem = ""
+        self.problem, self.remedy = "", ""
         self.spans: list[tuple[Span, ...]] = []
         self.sizes: list[int] = list(mesh.mesh.shape)
         self.names: list[tuple[Span, str]] = []
+        self.lines: list[list[int]] = [_line(mesh, dim) for dim in range(mesh.ndim)]
+        self.disorder: dict[int, str] = {}  # by dim: why it cannot shard anything
         try:
             self.spans = _regular(mesh.mesh, place_of)
             self.names = _named(self.spans, mesh.mesh_dim_names)
             root = _root_of(mesh)
             self.names += _named(_regular(root.mesh, place_of), root.mesh_dim_names)
+            self.disorder = {dim: text for dim in range(mesh.ndim) if (text := self._disorder(dim))}
         except _IrregularError as error:
-            self.problem = f"{error} (mesh {_mesh_text(mesh)})"
+            self.problem, self.remedy = f"{error} (mesh {_mesh_text(mesh)})", error.remedy
+
+    def _disorder(self, dim: int) -> str:
+        line = self.lines[dim]
+        if not line:
+            return ""  # the ranks of the mesh find out
+        try:
+            group = dist.get_process_group_ranks(self.mesh.get_group(dim))
+        except (RuntimeError, ValueError, KeyError, IndexError):  # a mesh that was made without groups
+            group = sorted(line)
+        names = self.mesh.mesh_dim_names
+        return "" if line == group == sorted(line) else disorder(names[dim] if names else f"dim {dim}", line, group)
 
 
-def line_of(ranks: Sequence[int], place_of: dict[int, int]) -> tuple[tuple[Span, ...], str]:
-    """The ranks of a process group as spans, outermost first; or why they are none."""
+def _line(mesh: Any, dim: int) -> list[int]:
+    """The ranks along a dim that this rank is on; none if it is not in the mesh."""
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return []
+    place = tuple(slice(None) if other == dim else index for other, index in enumerate(coordinate))
+    line: list[int] = mesh.mesh[place].tolist()
+    return line
+
+
+def disorder(name: str, line: Sequence[int], group: Sequence[int]) -> str:
+    """Why torch would not agree with itself on which part of a tensor a rank has."""
+    text = f"its mesh ({name}) has its ranks in the order {list(line)}"
+    return f"{text}, and a process group in the order {list(group)}" if list(line) != list(group) else text
+
+
+def line_of(ranks: Sequence[int], place_of: dict[int, int]) -> tuple[tuple[Span, ...], str, str]:
+    """The ranks of a process group as spans, outermost first; or why they are none, and what to do."""
     try:
-        return _regular(torch.tensor(ranks, dtype=torch.int64), place_of)[0], ""
+        return _regular(torch.tensor(ranks, dtype=torch.int64), place_of)[0], "", ""
     except _IrregularError as error:
-        return (), str(error).replace("mesh", "process group")
+        return (), str(error).replace("mesh", "process group"), error.remedy
 
 
 class _IrregularError(ValueError):
-    pass
+    def __init__(self, message: str, remedy: str = ASCENDING) -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 def _root_of(mesh: Any) -> Any:
@@ -73,7 +114,8 @@ def _regular(ranks: torch.Tensor, place_of: dict[int, int]) -> list[tuple[Span, 
     flat = ranks.reshape(-1).tolist()
     unknown = [rank for rank in flat if rank not in place_of]
     if unknown:
-        raise _IrregularError(f"its mesh has rank {unknown[0]}, which does not take part in this load; pass its group")
+        message = f"its mesh has rank {unknown[0]}, which does not take part in this load"
+        raise _IrregularError(message, "Call materialize on all ranks of the mesh, with a group that has them.")
     places = torch.tensor([place_of[rank] for rank in flat], dtype=torch.int64).reshape(ranks.shape)
     base = int(places.reshape(-1)[0])
     expected = torch.full_like(places, base)
@@ -87,6 +129,9 @@ def _regular(ranks: torch.Tensor, place_of: dict[int, int]) -> list[tuple[Span, 
         expected = expected + (line - base).reshape(shape)
     if not torch.equal(expected, places):
         raise _IrregularError("the ranks of its mesh are in no regular order")
+    if any(base // span.stride % span.size for dim in dims for span in dim):
+        message = f"its mesh begins at rank {flat[0]}, in the middle of what would be a row of a mesh of all ranks"
+        raise _IrregularError(message, "Build the mesh as a slice of one DeviceMesh of all ranks.")
     return dims
 
 

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from . import zero3
 from .errors import Problem
 from .fsdp1 import FlatMember
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry
-from .meshes import Axes, Grid, Span, line_of
+from .meshes import ASCENDING, Axes, Grid, Span, disorder, line_of
 
 SCHEMA = "lading.layout/1"
 
@@ -54,6 +55,7 @@ class Unit:
 
     name: str
     shard_dims: dict[int, int]  # of each parameter, by id
+    shard_ranks: dict[int, list[int]]  # the ranks of the group that shards and gathers it, in their order there
     device: torch.device | None
     is_offloaded: bool
     pins_memory: bool
@@ -119,7 +121,7 @@ class Layout:
     def _rule(self, name: str, spot: Spot) -> dict[str, Any] | None:
         owners = self.axes.owner_cut(set(self.holders.get(name, range(self.size))))
         cuts = owners + self._cuts(spot.cuts, is_unit=bool(spot.unit))
-        rule: dict[str, Any] = {"pattern": name}
+        rule: dict[str, Any] = {"name": name}
         if cuts:
             rule["cuts"] = cuts
         if spot.slots:
@@ -186,9 +188,9 @@ def read_placements(
         cuts: list[Cut] = []
         if is_dtensor(entry.value):
             mesh = entry.value.device_mesh
-            grid = grids.setdefault(id(mesh), Grid(mesh, place_of))
+            grid = grids.get(id(mesh)) or grids.setdefault(id(mesh), Grid(mesh, place_of))
             if grid.problem:
-                problems.append(layout_problem(entry.name, grid.problem, "R43"))
+                problems.append(layout_problem(entry.name, grid.problem, "R43", grid.remedy))
                 continue
             for span, name in grid.names:
                 names.setdefault(span, name)
@@ -289,6 +291,8 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
     order = _left_to_right(tensor, shards)
     late: list[int] = []
     cuts: list[tuple[int, Cut]] = []
+    for text in _disorders(entry, unit, grid, order):
+        problems.append(layout_problem(entry.name, text, "R43", ASCENDING))
     for place in order:
         one, dim = shards[place], shards[place].dim % max(1, tensor.dim())
         inside = [other for other in order if other > place and shards[other].dim % max(1, tensor.dim()) == dim]
@@ -308,6 +312,17 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
     first = [cut for place, cut in cuts if place not in late]
     last = [cut for place, cut in reversed(cuts) if place in late]
     return _unit_last(entry, unit, first + last)
+
+
+def _disorders(entry: Entry, unit: Unit | None, grid: Grid, order: Sequence[int]) -> Iterator[str]:
+    """Dims of the mesh whose process groups have another order of ranks: the groups' or FSDP2's own."""
+    found = [grid.disorder[place] for place in order if place in grid.disorder]
+    yield from found
+    group = unit.shard_ranks[id(entry.value)] if unit is not None else []
+    lines = [grid.lines[place] for place in order]
+    if group and group not in lines and not found:
+        line = next((line for line in lines if set(line) == set(group)), lines[0] if lines else [])
+        yield disorder("FSDP2", line, group)
 
 
 def _left_to_right(tensor: Any, shards: dict[int, Any]) -> list[int]:
@@ -341,9 +356,9 @@ def _zero3_spot(entry: Entry, place_of: dict[int, int], problems: list[Problem])
         if memory.ranks is None:
             cuts[memory.slot] = ()
             continue
-        spans, problem = line_of(memory.ranks, place_of)
+        spans, problem, remedy = line_of(memory.ranks, place_of)
         if problem:
-            problems.append(layout_problem(entry.name, problem, "R43"))
+            problems.append(layout_problem(entry.name, problem, "R43", remedy))
             return Spot()
         cuts[memory.slot] = (Cut(None, spans, pad_multiple=memory.pad_multiple),)
     partition = cuts.pop(zero3.PARTITION)
@@ -354,9 +369,9 @@ def _zero3_spot(entry: Entry, place_of: dict[int, int], problems: list[Problem])
 
 
 def _fsdp1_spot(name: str, member: FlatMember, place_of: dict[int, int], problems: list[Problem]) -> Spot:
-    spans, problem = line_of(member.unit.ranks(place_of), place_of)
+    spans, problem, remedy = line_of(member.unit.ranks(place_of), place_of)
     if problem:
-        problems.append(layout_problem(name, problem, "R43"))
+        problems.append(layout_problem(name, problem, "R43", remedy))
     group = (member.unit.name, member.offset, member.unit.elems)
     return Spot((Cut(None, spans, flat_group=group),), "", member.unit.is_offloaded)
 
@@ -381,6 +396,12 @@ def fsdp_states(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, list[
         yield module, list(groups)
 
 
+def _shard_ranks(member: Any, group: Any) -> list[int]:
+    info = getattr(member, "mesh_info", None) or group.mesh_info
+    process_group = getattr(info, "shard_process_group", None)  # none where FSDP2 only replicates
+    return [] if process_group is None else dist.get_process_group_ranks(process_group)
+
+
 def find_units(modules: Iterable[nn.Module], entries: Iterable[Entry]) -> list[Unit]:
     """FSDP2's parameter groups, each named by the first of its parameters."""
     names: dict[int, str] = {}
@@ -397,6 +418,7 @@ def find_units(modules: Iterable[nn.Module], entries: Iterable[Entry]) -> list[U
                 Unit(
                     name=min(names[id(member.sharded_param)] for member in members),
                     shard_dims={id(member.sharded_param): member.fsdp_placement.dim for member in members},
+                    shard_ranks={id(member.sharded_param): _shard_ranks(member, group) for member in members},
                     device=getattr(group, "device", None),
                     is_offloaded=type(policy).__name__ == "CPUOffloadPolicy",
                     pins_memory=bool(getattr(policy, "pin_memory", False)),

@@ -298,10 +298,7 @@ def several_meshes_in_one_model(mesh, rank, folder):
     grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
     turned = DeviceMesh("cpu", [[0, 2], [1, 3]], mesh_dim_names=("x", "y"))
     choices = [(grid["a"], [Shard(0)]), (grid["b"], [Shard(0)]), (mesh, [Shard(0)]), (grid, [Shard(0), Shard(0)])]
-    woven = DeviceMesh("cpu", [0, 2, 1, 3])
     choices += [
-        (woven, [Shard(0)]),
-        (woven, [Shard(0)]),
         (turned, [Shard(0), Replicate()]),
         (turned, [Shard(0), Shard(0)]),
         (grid, [Replicate(), Shard(0)]),

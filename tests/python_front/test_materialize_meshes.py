@@ -13,6 +13,9 @@ class Mesh:
         self.mesh, self.mesh_dim_names = torch.tensor(ranks), names
         self.ndim = self.mesh.ndim
 
+    def get_coordinate(self):
+        return None
+
 
 def grid(ranks, world=8, names=None):
     return Grid(Mesh(ranks, names), {rank: rank for rank in range(world)})
