@@ -3,8 +3,9 @@
     exchange = Exchange(plan, slots, ranks, nodes, group)
     plan.load(memories, owners=exchange.owners, receive=lambda is_stopped: exchange.run(tell, is_stopped))
 
-Who reads what is the engine's choice (`Plan.owners`, docs/exchange.md). Bytes are broadcast, in the order of the plan,
-which is the same on all ranks, over process groups of our own: one that had to be given up leaves the user's in step.
+Who reads what is the engine's choice (`Plan.owners`, docs/exchange.md). Bytes are broadcast in blocks. All ranks of a
+block know it alike, and blocks go in the order of the plan, which is the same on all ranks. Their process groups are
+our own: one that had to be given up leaves the user's in step.
 Nothing here waits for a rank that has failed: work that is under way is left behind, with the memory that it may still
 write, which is never memory that the model had before.
 """
@@ -30,7 +31,8 @@ from .errors import LadingError, Problem
 _BLOCK_BYTES = 64 << 20
 _PACKED_BYTES = 1 << 20  # small tensors go together, up to this
 _IN_FLIGHT_BYTES = 256 << 20
-_WORK_TIMEOUT_S = 300.0
+_STALL_S = 300.0  # for as long nothing may move
+_WORK_TIMEOUT_S = 2 * _STALL_S  # of gloo, whose messages name no rank
 _LONGEST_PAUSE_S = 0.002
 
 # Work that may still write, and what it writes to. Never freed, not even when the process ends.
@@ -55,39 +57,40 @@ class Exchange:
         for owner, members, slot in zip(self.owners, self._members, self._slots, strict=True):
             if owner is not None:
                 one = slot.destination
-                said.setdefault(members, []).append(f"{one.name}/{one.slot}/{one.size_bytes}/{owner}")
+                kind = slot.memory.device.type
+                said.setdefault(members, []).append(f"{one.name}/{one.slot}/{one.size_bytes}/{owner}/{kind}")
         return {
             f"{VALUE}who reads what for ranks {ranges(members)}": hashlib.sha256("\n".join(lines).encode()).hexdigest()
             for members, lines in said.items()
         }
 
     def run(self, tell: Callable[[int | None], None], is_stopped: Callable[[], bool]) -> None:
-        """Hands over what this rank has read, and takes what others have. `tell` hears of the bytes that moved."""
-        tell(None)  # who waits for a slow reader makes no progress, and is well
+        """Hands over what this rank has read, and takes what others have. `tell` hears that reading is over."""
+        tell(None)  # who waits for a slow reader makes no progress, and is well; a stall is found by `Wires.look`
         self._ranks.is_stopped = is_stopped
         try:
             self._ranks.say("what was read", {}, while_alive=True)
-            move(self._blocks(), self.wires, tell)
+            move(self._blocks(), self.wires)
         finally:
             self._ranks.is_stopped = lambda: False
 
-    def _blocks(self) -> Iterator[Block]:
-        pack: Block | None = None
+    def _blocks(self) -> list[Block]:
+        """What an owner and its members have in common decides what goes into a block, and nothing else: what this rank
+        holds beside it, other members may not hold. Blocks are in the order of their first parts."""
+        blocks: list[Block] = []
+        open_blocks: dict[tuple[int, tuple[int, ...], torch.device], Block] = {}
         for owner, members, slot in zip(self.owners, self._members, self._slots, strict=True):
             if owner is None:
                 continue
             must_stage = slot.how == IN_PLACE or not self.wires.takes(slot.memory.device.type)
             for part in bytes_of(slot.memory).split(_BLOCK_BYTES):
-                joins = pack is not None and (pack.owner, pack.members, pack.device) == (owner, members, part.device)
-                if pack is not None and not (joins and pack.size + part.numel() <= _PACKED_BYTES):
-                    yield pack
-                    pack = None
-                if pack is None:
-                    pack = Block(owner, members)
-                pack.parts.append(part)
-                pack.must_stage = pack.must_stage or must_stage
-        if pack is not None:
-            yield pack
+                key = (owner, members, part.device)
+                block = open_blocks.get(key)
+                if block is None or block.size + part.numel() > _PACKED_BYTES:
+                    block = open_blocks[key] = Block(owner, members)
+                    blocks.append(block)
+                block.add(part, must_stage=must_stage)
+        return blocks
 
 
 @dataclasses.dataclass
@@ -98,14 +101,19 @@ class Block:
     members: tuple[int, ...]
     parts: list[torch.Tensor] = dataclasses.field(default_factory=list)
     must_stage: bool = False
+    size: int = 0
+
+    def add(self, part: torch.Tensor, *, must_stage: bool) -> None:
+        self.parts.append(part)
+        self.size += part.numel()
+        self.must_stage = self.must_stage or must_stage
 
     @property
     def device(self) -> torch.device:
         return self.parts[0].device
 
-    @property
-    def size(self) -> int:
-        return sum(part.numel() for part in self.parts)
+    def __str__(self) -> str:
+        return f"from rank {self.owner} to ranks {ranges([rank for rank in self.members if rank != self.owner])}"
 
 
 class Wires:
@@ -116,6 +124,18 @@ class Wires:
         self.token = ""  # the same on all ranks, and of this load only
         self._group = group if group is not None else dist.group.WORLD
         self._made: dict[tuple[str, tuple[int, ...]], Any] = {}
+        self._moved_at = time.monotonic()
+
+    def has_moved(self) -> None:
+        self._moved_at = time.monotonic()
+
+    def look(self, block: Block) -> None:
+        """While this block is waited for: has the load failed elsewhere, or does nothing move?"""
+        refuse_failed(self.ranks)
+        if time.monotonic() - self._moved_at > _STALL_S:
+            message = f"the exchange of bytes {block} made no progress for {_STALL_S:.0f} s on rank {self.ranks.rank}"
+            remedy = 'Check the network between these ranks, or pass exchange="never".'
+            raise LadingError(Problem("no_answer", message, rule="R44", remedy=remedy), stage="loading", exit_code=7)
 
     def takes(self, device: str) -> bool:
         """Whether memory of this kind can be sent as it is; otherwise through host memory."""
@@ -127,16 +147,16 @@ class Wires:
         except RuntimeError:
             return False
 
-    def broadcast(self, block: torch.Tensor, owner: int, members: tuple[int, ...]) -> Any:
+    def broadcast(self, wire: torch.Tensor, block: Block) -> Any:
         """Work under way. All members come here, in the same order."""
-        kind = block.device.type
+        kind, members = wire.device.type, block.members
         if (kind, members) not in self._made:
             make = self._make_nccl if kind != "cpu" else self._make_gloo
-            self._made[kind, members] = self._waited(lambda: make(members))
+            self._made[kind, members] = self._waited(lambda: make(members), block)
         options = dist.BroadcastOptions()
-        options.rootRank = members.index(owner)
+        options.rootRank = members.index(block.owner)
         options.rootTensor = 0
-        return self._made[kind, members].broadcast([block], options)
+        return self._made[kind, members].broadcast([wire], options)
 
     def close(self) -> None:
         """When all work is done. Those of gloo end with this object; what torch has a list of must be taken off it."""
@@ -155,38 +175,31 @@ class Wires:
         everyone = [self.ranks.ranks[rank] for rank in members]
         return dist.new_group(everyone, backend="nccl", use_local_synchronization=True)
 
-    def _waited(self, make: Callable[[], Any]) -> Any:
+    def _waited(self, make: Callable[[], Any], block: Block) -> Any:
         """Groups meet in the store, where one that has died would be waited for."""
         made = OnThread(make)
         while not made.wait(_LONGEST_PAUSE_S):
-            refuse_failed(self.ranks)
+            self.look(block)
         if made.error is not None:
             raise made.error
         return made.result
 
 
-def move(blocks: Iterator[Block], wires: Wires, tell: Callable[[int | None], None]) -> None:
-    """Until all blocks are where they belong; or the load has failed elsewhere, or was stopped here."""
+def move(blocks: Sequence[Block], wires: Wires) -> None:
+    """Until all blocks are where they belong; or the load has failed elsewhere, was stopped here, or stands still."""
     under_way: collections.deque[_Flight] = collections.deque()
-    flying_bytes, moved_bytes = 0, 0
-
-    def finish() -> int:
-        flight = under_way[0]
-        flight.finish(wires.ranks)
-        under_way.popleft()
-        return flight.block.size
-
+    flying_bytes = 0
+    wires.has_moved()
     try:
         for block in blocks:
             under_way.append(_Flight(block, wires))
             flying_bytes += block.size
             while flying_bytes > _IN_FLIGHT_BYTES:
-                size = finish()
-                flying_bytes, moved_bytes = flying_bytes - size, moved_bytes + size
-                tell(1 + moved_bytes)  # another number than that of a load which had nothing to read
+                under_way[0].finish()
+                flying_bytes -= under_way.popleft().block.size
         while under_way:
-            moved_bytes += finish()
-            tell(1 + moved_bytes)
+            under_way[0].finish()
+            under_way.popleft()
     except BaseException:
         _leave_behind((wires, list(under_way)))
         raise
@@ -196,7 +209,7 @@ class _Flight:
     """A block on its way. Staged, unless it can be sent from and to where it belongs."""
 
     def __init__(self, block: Block, wires: Wires) -> None:
-        self.block = block
+        self.block, self._wires = block, wires
         self._is_mine = block.owner == wires.ranks.rank
         self._staging: torch.Tensor | None = None
         wire = block.parts[0]
@@ -206,20 +219,21 @@ class _Flight:
             if self._is_mine:
                 for part, place in self._places():
                     place.copy_(part)
-        self._work = wires.broadcast(wire, block.owner, block.members)
+        self._work = wires.broadcast(wire, block)
 
-    def finish(self, ranks: Agreement) -> None:
+    def finish(self) -> None:
         pause_s = 1e-5
         while not self._work.is_completed():
-            refuse_failed(ranks)
+            self._wires.look(self.block)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         try:
             self._work.wait()
         except RuntimeError:
             # A connection that broke is another rank's end, as a rule, which is noticed soon: then it is named.
-            _wait_for_failure(ranks)
+            _wait_for_failure(self._wires.ranks)
             raise
+        self._wires.has_moved()
         if self._staging is not None and not self._is_mine:
             for part, place in self._places():
                 part.copy_(place)

@@ -105,6 +105,7 @@ def _sent_speed(device: str, wires: Wires) -> float:
     began = 0.0
     for _ in range(2):
         began = time.perf_counter()
-        block = Block(0, everyone, [memory], must_stage=not wires.takes(memory.device.type))
-        move(iter([block]), wires, lambda _: None)
+        block = Block(0, everyone)
+        block.add(memory, must_stage=not wires.takes(memory.device.type))
+        move([block], wires)
     return _SENT_BYTES / max(time.perf_counter() - began, 1e-9)
