@@ -349,7 +349,7 @@ def _agreed_load(
     loaded = load.run(shows_progress=shows_progress)
     verification = _verified(loaded, location, options, has_written=load.writes)
     _wait(load.prepared.device)
-    sets = replica_sets(loaded)
+    sets = replica_sets(loaded, options.keep)
     message = {**load.handed_in, "replicas": combined(sets)}
     answers = load.ranks.say("what was loaded", message, while_alive=True)
     refuse_different_replicas(load.ranks, sets, [answer["replicas"] for answer in answers])

@@ -1,10 +1,13 @@
 """Ranks that hold the same bytes compare them after a load (R17).
 
-    sets = replica_sets(loaded)                              # of this rank
+    sets = replica_sets(loaded, options.keep)                # of this rank
     refuse_different_replicas(ranks, sets, everybody)        # everybody: combined(sets) of all ranks
 
 Digests are the engine's: of what was read from files while it was written, of everything else as it lies in memory. One
 word per set of ranks goes over the store; digests of single tensors follow only where sets differ, to name them.
+
+A value that the model had before, and that nothing else has a source for, is compared too: replicas that begin with
+different values stay different for ever, and no framework says so. Only the names in `keep=` are the user's own.
 """
 
 from __future__ import annotations
@@ -15,16 +18,26 @@ from collections.abc import Mapping, Sequence
 from . import _engine
 from .agreement import Agreement, agreed, ranges
 from .errors import LadingError, Problem
+from .patterns import Pattern, matches
 
 Sets = dict[str, dict[str, str]]  # "0-3, 7": the digest of each tensor that just these ranks hold alike
 
 
-def replica_sets(loaded: _engine.Report) -> Sets:
-    """Values that were there before aside: those are their owner's."""
+_KEPT = ", kept"
+_SAME = "Give it the same value on these ranks before the load, or name it in keep= if it is meant to differ."
+
+
+def replica_sets(loaded: _engine.Report, keep: Sequence[Pattern] = ()) -> Sets:
+    """`keep`: patterns of names whose values are the user's own, on every rank."""
     sets: Sets = {}
     for destination, digest in zip(loaded.destinations, loaded.digests, strict=True):
-        if len(destination.replicas) > 1 and digest and destination.provenance != "kept":
-            sets.setdefault(ranges(destination.replicas), {})[_label(destination)] = digest
+        if len(destination.replicas) < 2 or not digest:
+            continue
+        is_kept = destination.provenance == "kept"
+        if is_kept and any(matches(pattern, name) for pattern in keep for name in _names(destination)):
+            continue
+        digests = sets.setdefault(ranges(destination.replicas), {})
+        digests[_label(destination)] = digest + _KEPT if is_kept else digest
     return sets
 
 
@@ -59,8 +72,13 @@ def _problems(answers: Sequence[Mapping[str, Mapping[str, str]]]) -> list[Proble
         if len(found) > 1:
             shares = "; ".join(f"{digest} on {ranges(members)}" for digest, members in found.items())
             message = f"ranks {key} must hold the same bytes of it, and do not"
-            problems.append(Problem("values_differ", message, tensor=name, rule="R17", found=shares))
+            remedy = _SAME if any(digest.endswith(_KEPT) for digest in found) else ""
+            problems.append(Problem("values_differ", message, tensor=name, rule="R17", found=shares, remedy=remedy))
     return problems
+
+
+def _names(destination: _engine.Destination) -> tuple[str, ...]:
+    return (destination.name, *destination.aliases)
 
 
 def _label(destination: _engine.Destination) -> str:

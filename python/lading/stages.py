@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import nn
 
-from .agreement import Agreement
-from .conversion import Conversion
+from .agreement import Agreement, ranges
+from .conversion import Conversion, ignored_key, target_of, unbraced
 from .errors import LadingError, Problem
 from .inventory import Entry, take_inventory
 from .inventory_json import tie_classes
 from .placements import Layout, Span, Spot
+
+
+_SAME_TIES = "Tie the same tensors, or none, on every rank that has both."
 
 
 def joined(ranks: Agreement, skeleton: dict[str, Any], layout: Layout) -> tuple[dict[str, Any], Layout]:
@@ -78,6 +80,8 @@ def _join(
         }
         ties += [tie for tie in document["ties"] if tie not in ties]
         pins += [pin for pin in document["pins"] if pin not in pins]
+    ties = _joined_classes(ties)
+    problems += _different_ties(ties, documents)
     if problems:
         raise LadingError(list(dict.fromkeys(problems)), stage="agreement", exit_code=4)
     own = {tensor["name"]: tensor for tensor in skeleton["tensors"]}
@@ -91,6 +95,33 @@ def _join(
     if joined_layout.axes.problem:
         raise LadingError(Problem("layout", joined_layout.axes.problem, rule="R43"), stage="agreement", exit_code=4)
     return whole, joined_layout
+
+
+def _different_ties(ties: Sequence[Sequence[str]], documents: Sequence[dict[str, Any]]) -> Iterator[Problem]:
+    """Names that are one tensor on some ranks, or by way of several, and two tensors on a rank that has both."""
+    known: dict[int, tuple[set[str], dict[str, int]]] = {}  # by document: its names, and the class of those with ties
+    for one in documents:
+        if id(one) not in known:
+            own = {name: place for place, names in enumerate(_joined_classes(one["ties"])) for name in names}
+            known[id(one)] = ({tensor["name"] for tensor in one["tensors"]}, own)
+    for tie in ties:
+        parts: dict[tuple[tuple[str, ...], ...], list[int]] = {}  # how the class is on ranks that have some of it
+        for rank, one in enumerate(documents):
+            held, own = known[id(one)]
+            classes: dict[int | str, list[str]] = {}
+            for name in tie:
+                if name in held:
+                    classes.setdefault(own.get(name, name), []).append(name)
+            parts.setdefault(tuple(map(tuple, classes.values())), []).append(rank)
+        if all(len(classes) < 2 for classes in parts):
+            continue
+        found = "; ".join(
+            f"{' and '.join(' = '.join(names) for names in classes)} on ranks {ranges(ranks)}"
+            for classes, ranks in parts.items()
+            if classes
+        )
+        message = "the ranks' models do not have the same ties"
+        yield Problem("ranks_differ", message, tensor=tie[0], rule="R30", found=found, remedy=_SAME_TIES)
 
 
 def _elsewhere(tensor: dict[str, Any]) -> dict[str, Any]:
@@ -168,22 +199,11 @@ def _joined_classes(classes: Sequence[Sequence[str]]) -> list[list[str]]:
 def _without(conversion: Conversion, gone: set[str]) -> Conversion:
     """No rank has these tensors: what would be read for them is ignored, by a rule with their name."""
     rules = conversion.mapping["rules"] if conversion.mapping is not None else []
-    kept = [rule for rule in rules if _plain(rule.get("to", "")) not in gone]
-    dropped = [rule for rule in rules if _plain(rule.get("to", "")) in gone]
+    kept = [rule for rule in rules if target_of(rule) not in gone]
     read = {key for rule in kept for key in _keys(rule)}
-    unread = {key: rule["to"] for rule in dropped for key in _keys(rule) if key not in read}
     named = {key for rule in rules for key in _keys(rule)}
-    unread |= {name: name for name in gone if name not in named}
-    ignore = [
-        {
-            "id": f"stages.cut_away:{key}",
-            "kind": "ignore",
-            "from": re.sub(r"([^A-Za-z0-9_])", r"\\\1", key),  # as RE2 and Python both read it
-            "optional": True,
-        }
-        for key in sorted(unread)
-        if key not in read
-    ]
+    unread = (named - read) | (gone - named)
+    ignore = [ignored_key("stages.cut_away", key, optional=True) for key in sorted(unread)]
     mapping = conversion.mapping | {"rules": kept} if conversion.mapping is not None and kept else None
     return dataclasses.replace(conversion, mapping=mapping, ignore=[*conversion.ignore, *ignore])
 
@@ -195,7 +215,7 @@ def _keys(rule: dict[str, Any]) -> Iterator[str]:
 
     def strings(expression: Any) -> Iterator[str]:
         if isinstance(expression, str):
-            yield _plain(expression)
+            yield unbraced(expression)
         elif isinstance(expression, dict):
             for name, value in expression.items():
                 if name != "over":
@@ -205,7 +225,3 @@ def _keys(rule: dict[str, Any]) -> Iterator[str]:
                 yield from strings(item)
 
     yield from strings(rule.get("expression"))
-
-
-def _plain(name: str) -> str:
-    return name.replace("{{", "{").replace("}}", "}")
