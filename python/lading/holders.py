@@ -86,6 +86,10 @@ def _own(module: nn.Module) -> Iterator[torch.Tensor]:
     yield from (one for one in (*module._parameters.values(), *module._buffers.values()) if one is not None)
 
 
+def _has_tensors(module: nn.Module) -> bool:
+    return any(True for one in module.modules() for _ in _own(one))
+
+
 def _lists_of_rnns(seen: Seen) -> Iterator[Refresh]:
     """LSTM, GRU and RNN compute with `_flat_weights`, a list of their parameters."""
     for _, module in seen.of_class("RNNBase"):
@@ -183,7 +187,7 @@ def _offload_hooks(seen: Seen) -> Iterator[Problem]:
     """accelerate's hooks put parameters back on meta after a forward pass, and take them from a map of their own."""
     for name, module, hook in seen.with_attribute("_hf_hook"):
         hooks = getattr(hook, "hooks", (hook,))  # a SequentialHook has several
-        if any(getattr(one, "offload", False) for one in hooks) and any(True for _ in _own(module)):
+        if any(getattr(one, "offload", False) for one in hooks) and _has_tensors(module):
             where = f"the module {name!r}" if name else "the model"
             message = f"accelerate offloads {where}, and its hook keeps the weights elsewhere"
             yield problem(None, message, _OFFLOAD_REMEDY)
@@ -191,8 +195,8 @@ def _offload_hooks(seen: Seen) -> Iterator[Problem]:
 
 def _merged_adapters(seen: Seen) -> Iterator[Problem]:
     """PEFT has added the adapter to the base weight, and will subtract it again."""
-    for name, _, merged in seen.with_attribute("merged_adapters"):
-        if merged:
+    for name, layer in seen.of_class("BaseTunerLayer"):
+        if merged := getattr(layer, "merged_adapters", None):
             message = f"PEFT has merged {', '.join(merged)} into the base weights of the module {name!r}"
             yield problem(None, message, "Call unmerge_adapter() first, and merge_adapter() after the load")
 

@@ -207,6 +207,9 @@ def accelerate_offload_is_refused(folder):
     disk = str(folder / f"offloaded{dist.get_rank()}")
     ways = {
         "cpu_offload": lambda model: accelerate.cpu_offload(model, execution_device=torch.device(on)),
+        "by classes": lambda model: accelerate.cpu_offload(  # the hook is on a module that has no tensors of its own
+            nn.Sequential(model), torch.device(on), preload_module_classes=["Net"]
+        ),
         "disk_offload": lambda model: accelerate.disk_offload(model, disk, execution_device=torch.device(on)),
         "dispatch_model": lambda model: accelerate.dispatch_model(
             model, {"one": "cpu", "two": "disk"}, main_device=on, offload_dir=disk, force_hooks=True
@@ -216,7 +219,8 @@ def accelerate_offload_is_refused(folder):
         model = filled(4)
         offload(model)
         error = refused(lambda model=model: load(model, path, device="cpu"))
-        if error.code != "copies" or "'two'" not in str(error) or "remove_hook_from_module" not in str(error):
+        named = "the model" if way == "by classes" else "'two'"
+        if error.code != "copies" or named not in str(error) or "remove_hook_from_module" not in str(error):
             problems.append(f"{way}: {error}")
         accelerate.hooks.remove_hook_from_module(model, recurse=True)
         load(model, path, device="cpu")
