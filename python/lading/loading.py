@@ -34,6 +34,7 @@ from .emptied import kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
 from .exchange import Exchange
 from .exchange_scope import exchange_nodes
+from .exiting import ending_before_python
 from .host_values import Recipe
 from .inventory import parts_of
 from .inventory_json import dtype_name
@@ -63,6 +64,7 @@ def _outside_inference_mode(function: Callable[..., Report]) -> Callable[..., Re
     return call
 
 
+@ending_before_python
 @_outside_inference_mode
 def materialize(
     model: nn.Module | Sequence[nn.Module],
