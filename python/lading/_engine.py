@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import LadingError, Problem
+from .exiting import awaited_at_exit
 
 ABI_VERSION = 1
 REQUEST_SCHEMA = "lading.request/1"
@@ -139,7 +140,8 @@ class _Answer:
         if not handle:
             raise MemoryError("lading: there is not even memory for an error message")
         self.handle = handle
-        weakref.finalize(self, _library.lading_free, handle)
+        # Not at exit: the memory goes with the process, and a daemon thread may still use it.
+        weakref.finalize(self, _library.lading_free, handle).atexit = False
 
     @property
     def exit_code(self) -> int:
@@ -362,7 +364,8 @@ class Plan:
 
     def sampled_contents(self) -> str:
         """A word about what the files hold: another checkpoint of the same shapes as a rule has another one."""
-        return json.loads(_Answer(_library.lading_sampled_contents(self._answered.handle)).checked())["contents"]
+        with awaited_at_exit():
+            return json.loads(_Answer(_library.lading_sampled_contents(self._answered.handle)).checked())["contents"]
 
     def owners(self, nodes: Sequence[str]) -> list[int | None]:
         """Who reads each destination for all that hold the same bytes; None: every rank for itself (docs/exchange.md).
@@ -402,7 +405,7 @@ class Plan:
         caller = _Caller(value, progress, cancelled, receive)
         # Two words a memory, as struct lading_memory has them; an address and a size are both 8 bytes wide.
         words = array.array("Q", [word for address, size_bytes in memories for word in (address or 0, size_bytes)])
-        with _interrupts_stop(caller):
+        with _interrupts_stop(caller), awaited_at_exit(caller.stop):
             answered = _Answer(
                 _library.lading_load(
                     self._answered.handle, words.buffer_info()[0], len(memories), ctypes.byref(caller.callbacks)
@@ -435,7 +438,8 @@ def version() -> str:
 
 def plan(request: Mapping[str, Any]) -> Plan:
     """Plans a load and proves the plan: `request` as docs/schema/request.md has it; "schema" may be left out."""
-    return Plan(_Answer(_library.lading_plan(_request(request))))
+    with awaited_at_exit():
+        return Plan(_Answer(_library.lading_plan(_request(request))))
 
 
 def dtypes(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -445,8 +449,9 @@ def dtypes(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def inspect(checkpoint: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
     """What a checkpoint holds. Options: root, revision, trailing_bytes, verify_hash."""
-    answered = _Answer(_library.lading_inspect(_request({"checkpoint": checkpoint, **options})))
-    return json.loads(answered.checked())
+    with awaited_at_exit():
+        answered = _Answer(_library.lading_inspect(_request({"checkpoint": checkpoint, **options})))
+        return json.loads(answered.checked())
 
 
 def verify(checkpoint: str | os.PathLike[str], ledger: Any, **options: Any) -> dict[str, Any]:
@@ -454,8 +459,9 @@ def verify(checkpoint: str | os.PathLike[str], ledger: Any, **options: Any) -> d
 
     The differences are in `problems`. Options: root, revision, trailing_bytes, threads.
     """
-    answered = _Answer(_library.lading_verify(_request({"checkpoint": checkpoint, "ledger": ledger, **options})))
-    return json.loads(answered.checked(_DIFFERENCES))
+    with awaited_at_exit():
+        answered = _Answer(_library.lading_verify(_request({"checkpoint": checkpoint, "ledger": ledger, **options})))
+        return json.loads(answered.checked(_DIFFERENCES))
 
 
 def check_memory(device: str, needed_bytes: int) -> int | None:

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from .coordinator import Coordinator
 from .errors import LadingError, Problem
+from .exiting import is_exiting
 
 DEADLINE_S = 10.0  # from a rank's silence to the failure of all others
 TIMEOUT_S = 600.0  # for ranks that come late
@@ -230,7 +231,7 @@ class Agreement:
         """On a thread, while this one looks for signals: Python hears of an interrupt only where Python runs."""
         ended = self._last = OnThread(step)
         while not ended.wait(_LOOK_S):
-            if self.is_stopped():
+            if self.is_stopped() or is_exiting():
                 raise LadingError(Problem("cancelled", "the load was stopped while this rank waited for others"))
         if ended.error is None:
             return ended.result

@@ -11,7 +11,8 @@ draws are not the process's (own_numbers.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ class HostValues:
         self._seed = seed
         self._others: dict[int, dict[str, Entry]] = {}
         self._gathered: dict[str, torch.Tensor] = {}
+        self._settled: dict[str, torch.Tensor | Exception] = {}
         self._loaded: Mapping[str, torch.Tensor] = {}
         wanted = [entry for entry in entries if self._needs_initialiser(entry)]
         self._initialised = initialised_values(parts, wanted) if wanted else {}
@@ -71,6 +73,12 @@ class HostValues:
 
     def value(self, names: Sequence[str]) -> torch.Tensor:
         """The whole value of a tensor that has these names, on the CPU and contiguous."""
+        settled = self._settled.get(names[0])
+        if isinstance(settled, Exception):
+            raise settled
+        return settled if settled is not None else self._found(names)
+
+    def _found(self, names: Sequence[str]) -> torch.Tensor:
         for find in (self._from_external, self._from_recipe, self._from_initialiser, self._from_record):
             for name in names:
                 found = find(name)
@@ -112,6 +120,26 @@ class HostValues:
             source = self._from_external(name)
             if is_dtensor(source):
                 self._gathered[name] = source.detach().full_tensor()
+
+    def settle(self, asked: Iterable[Sequence[str]], written: Iterable[torch.Tensor]) -> None:
+        """Takes what depends on memory that the load will write, before its first byte is written.
+
+        `asked` are the names of each tensor that the engine will ask a value of. A value that lies in such memory is
+        copied. Recipes may look at the model, and run now. What fails is raised when the engine asks.
+        """
+        spans = _Spans(written)
+        if not spans:
+            return
+        for names in asked:
+            try:
+                given = next((value for name in names if (value := self._from_external(name)) is not None), None)
+                if given is None and all(self._recipe(name) is None for name in names):
+                    continue
+                if given is None or spans.touch(given):
+                    value = self._found(names)
+                    self._settled[names[0]] = value.clone() if spans.touch(value) else value
+            except Exception as error:
+                self._settled[names[0]] = error
 
     def _needs_initialiser(self, entry: Entry) -> bool:
         if (
@@ -164,6 +192,27 @@ class HostValues:
             wanted = list(self._entries[name].shape)
             raise ValueError(f"the value of {name} has the shape {list(value.shape)}, and should have {wanted}")
         return value.resolve_conj().resolve_neg().cpu().contiguous()
+
+
+class _Spans:
+    """Stretches of memory."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        sizes = ((one.data_ptr(), one.numel() * one.element_size()) for one in tensors)
+        self._spans = sorted((begin, begin + size) for begin, size in sizes if size)
+        self._begins = [begin for begin, _ in self._spans]
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def touch(self, tensor: torch.Tensor) -> bool:
+        """Whether a byte of the tensor's storage lies in one. They do not overlap each other."""
+        if tensor.is_meta or is_dtensor(tensor) or tensor.layout is not torch.strided:
+            return False
+        storage = tensor.untyped_storage()
+        begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        place = bisect.bisect_left(self._begins, end)
+        return place > 0 and self._spans[place - 1][1] > begin
 
 
 # ---- a model's own initialisers

@@ -35,6 +35,7 @@ from .emptied import kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
 from .exchange import Exchange
 from .exchange_scope import exchange_nodes
+from .exiting import ending_before_python
 from .host_values import Recipe
 from .inventory import parts_of
 from .inventory_json import dtype_name
@@ -66,6 +67,7 @@ def _outside_inference_mode(function: Callable[..., Report]) -> Callable[..., Re
     return call
 
 
+@ending_before_python
 @_outside_inference_mode
 def materialize(
     model: nn.Module | Sequence[nn.Module],
@@ -396,6 +398,8 @@ class _Load:
         values = self.prepared.values
         values.lend({name: slot.memory for slot in self.slots for name in self._names[slot.destination.name]})
         values.gather()
+        asked = [self._names[slot.destination.name] for slot in self.slots if slot.destination.provenance == "host"]
+        values.settle(asked, [slot.memory for slot in self.slots if slot.how == IN_PLACE])
         try:
             with contextlib.closing(_Bar()) as bar, self.ranks.progress() as tell:
 

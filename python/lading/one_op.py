@@ -21,11 +21,13 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from .skeleton_ops import op_info
+from .while_used import free_after_fork
 
 # Operators that take floating numbers and write integers in place, whatever the default dtype.
 _WRITES_INTEGERS = {"fill_", "masked_fill_", "index_fill_", "scatter_", "bernoulli_", "geometric_", "random_"}
 
 _process_state = threading.RLock()
+free_after_fork(_process_state)
 
 
 class _Call(NamedTuple):

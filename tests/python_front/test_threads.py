@@ -16,7 +16,7 @@ from lading.own_numbers import own_random_numbers
 from safetensors.torch import save_file
 from torch import nn
 
-LOADS = int(os.environ.get("LADING_THREAD_LOADS", "24"))
+LOADS = int(os.environ.get("LADING_THREAD_LOADS", "12"))
 THREADS = 4
 
 
