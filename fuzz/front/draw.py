@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from .draw_model import draw_model, has_random
+from .draw_model import SHARDED, draw_model, has_random
 from .pieces import Json
 
 # layout: (share of the worlds, fewest ranks, most ranks)
@@ -64,6 +64,8 @@ def draw(seed: int) -> Json:
     _files(dice, spec)
     _load(dice, spec)
     _tidy(model, build, bool(spec["files"]["missing"]))
+    if build == "real" and kind in SHARDED:
+        _without_views(model)
     spec["random"] = has_random(model) or bool(spec["files"]["missing"])
     return spec
 
@@ -78,6 +80,16 @@ def _tidy(node: Any, build: str, has_missing: bool) -> None:
         node = list(node.values())
     for inner in node if isinstance(node, list) else ():
         _tidy(inner, build, has_missing)
+
+
+def _without_views(node: Any) -> None:
+    """Sharding a real model takes a parameter away from the plain tensors that were views of it."""
+    if isinstance(node, dict):
+        if node.get("memory") == "view":
+            node["memory"] = "offset"
+        node = list(node.values())
+    for inner in node if isinstance(node, list) else ():
+        _without_views(inner)
 
 
 def _choice(dice: random.Random, shares: dict[Any, float]) -> Any:

@@ -9,7 +9,7 @@ from .hooked import KINDS as HOOKS
 from .names import draw_name
 from .pieces import Json
 
-_SHARDED = ("fsdp2", "hsdp", "fsdp2_tp", "fsdp1", "zero3", "zero12")
+SHARDED = ("fsdp2", "hsdp", "fsdp2_tp", "fsdp1", "zero3", "zero12", "dtensor")
 _ODD_DTYPES = (
     "complex64", "bool", "int64", "int8", "uint8", "int32", "float8_e4m3fn", "float8_e5m2", "uint16",
     "float64", "bfloat16", "float16",
@@ -73,7 +73,7 @@ def _node(dice: random.Random, layout: str, width: int, kind: str, name: str, de
     elif kind == "rope":
         node["scale"] = dice.choice([1.0, 0.25])
     elif kind == "conv":
-        node["channels_last"] = layout not in _SHARDED and dice.random() < 0.6  # FSDP wants contiguous parameters
+        node["channels_last"] = layout not in SHARDED and dice.random() < 0.6  # FSDP wants contiguous parameters
     elif kind == "rnn":
         node |= {"which": dice.choice(["LSTM", "GRU"]), "layers": dice.choice([1, 2]), "bias": dice.random() < 0.8}
     elif kind == "param":
@@ -115,7 +115,7 @@ def _piece(dice: random.Random, layout: str, place: int, name: str) -> Json:
     shape = [dice.choice([1, 2, 3, 4, 5, 7]) for _ in range(dims)]
     if dims and dice.random() < 0.08:
         shape[dice.randrange(dims)] = 0
-    if role == "param" and layout in _SHARDED and not dims:
+    if role == "param" and layout in SHARDED and layout != "dtensor" and not dims:
         shape = [3]
     piece: Json = {
         "name": name,
@@ -135,7 +135,7 @@ def _piece(dice: random.Random, layout: str, place: int, name: str) -> Json:
 def _memory(dice: random.Random, layout: str, role: str, dtype: str, place: int) -> str:
     if dice.random() < 0.55:
         return "plain"
-    if role == "param" and layout in _SHARDED:
+    if role == "param" and layout in SHARDED and layout != "dtensor":
         return "plain"
     if dtype == "complex64":
         return dice.choice(["conj", "strided", "transposed"])

@@ -90,7 +90,10 @@ def change(state: dict[str, torch.Tensor], model: nn.Module, files: Json, seed: 
     if files["dtype"] != "same":
         floats = [dtype_of(name) for name in FLOATS]
         wanted = dtype_of(files["dtype"])
-        state = {key: value.to(wanted) if value.dtype in floats else value for key, value in state.items()}
+        state = {
+            key: value.to(wanted) if value.dtype in floats and not key.endswith("_extra_state") else value
+            for key, value in state.items()
+        }
     return state
 
 

@@ -43,6 +43,7 @@ def expect(spec: Json, folder: Path, rank: int) -> Expectation:
     unknown, is_determined = _random_names(spec, state)
     refusal = fill(model, state, spec)
     model = wrap(model, spec, folder, is_subject=False)
+    _as_partitioned(model, spec)
     model = shard(model, spec["layout"], rank)
     return Expectation(model, snapshot.facts(model), refusal, unknown, is_determined, done)
 
@@ -67,7 +68,8 @@ def fill(model: nn.Module, state: dict[str, Any], spec: Json) -> str:
     load = spec["load"]
     _adopt_dtypes(model, state, spec)
     given = {name: _own(model, name) for name in resolve(model, load["external"])}
-    kept = resolve(model, load["keep"])
+    together = {name: group for group in files.tie_groups(model) for name in group}
+    kept = {other for name in resolve(model, load["keep"]) for other in (name, *together.get(name, ()))}
     ours = {key: value for key, value in state.items() if key not in kept}
     try:
         answer = model.load_state_dict(copy.copy(ours), strict=False)
@@ -76,9 +78,7 @@ def fill(model: nn.Module, state: dict[str, Any], spec: Json) -> str:
     with torch.no_grad():
         for name, tensor in given.items():
             tensor.copy_(files.noise(tensor, spec["seed"] + 5, name))
-    loaded = set(ours) | set(kept) | set(given)
-    groups = files.tie_groups(model)
-    together = {name: group for group in groups for name in group}
+    loaded = set(ours) | kept | set(given)
     missing = [
         key for key in answer.missing_keys
         if key not in loaded and not key.endswith("_extra_state") and not any(other in loaded for other in together.get(key, ()))
@@ -89,6 +89,20 @@ def fill(model: nn.Module, state: dict[str, Any], spec: Json) -> str:
     if answer.unexpected_keys and load["strict"] and spec["layout"]["kind"] != "different":
         return f"unexpected {sorted(answer.unexpected_keys)[0]}"
     return ""
+
+
+def has_memory(spec: Json) -> bool:
+    """Whether the model has memory before the load."""
+    is_emptied = any(cut["kind"] == "to_empty" for cut in spec["surgery"])
+    return spec["build"] == "real" or is_emptied or spec["layout"]["kind"] in ("fsdp1", "zero3")
+
+
+def _as_partitioned(model: nn.Module, spec: Json) -> None:
+    """Partitions of a model on meta are made in the dtype of DeepSpeed's config."""
+    if spec["layout"]["kind"] == "zero3" and spec["build"] != "real":
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(dtype_of(spec["layout"]["dtype"]))
 
 
 def resolve(model: nn.Module, picks: list[int]) -> list[str]:
@@ -104,7 +118,7 @@ def _own(model: nn.Module, name: str) -> torch.Tensor:
 def _adopt_dtypes(model: nn.Module, state: dict[str, Any], spec: Json) -> None:
     """A model without memory takes the dtype of its files, or the one asked for by `cast="exact"`."""
     load = spec["load"]
-    if spec["build"] == "real" or any(cut["kind"] == "to_empty" for cut in spec["surgery"]):
+    if has_memory(spec):
         return  # memory that is there keeps its dtype
     floats = [dtype_of(name) for name in FLOATS]
     asked = dtype_of(load["dtype"]) if load["dtype"] != "auto" else None

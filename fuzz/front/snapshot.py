@@ -132,6 +132,7 @@ def _fact(kind: str, tensor: torch.Tensor) -> Fact:
         local = local.new_empty(0)
     storage = 0 if is_meta or not local.numel() else local.untyped_storage().data_ptr()
     placements = f"{tensor.placements} {tensor.device_mesh.mesh.tolist()}" if hasattr(tensor, "placements") else ""
+    placements = "ZeRO-3" if hasattr(tensor, "ds_tensor") else placements
     shape = tuple(getattr(tensor, "ds_shape", tensor.shape))
     return Fact(
         shape,
@@ -148,14 +149,17 @@ def _fact(kind: str, tensor: torch.Tensor) -> Fact:
     )
 
 
-def differences(expected: dict[str, Fact], found: dict[str, Fact], unknown: frozenset[str] = frozenset()) -> list[str]:
-    """In words, each with the name. Values of `unknown` names are not compared."""
+def differences(
+    expected: dict[str, Fact], found: dict[str, Fact], unknown: frozenset[str], *, objects: bool = True
+) -> list[str]:
+    """In words, each with the name. Values of `unknown` names are not compared, nor which names are one object unless
+    `objects`."""
     said = [f"gone: {name} is not in the loaded model" for name in expected if name not in found]
     said += [f"new: {name} is only in the loaded model" for name in found if name not in expected]
     both = [name for name in expected if name in found]
     for name in both:
         said += _differing(name, expected[name], found[name], is_known=name not in unknown)
-    said += _partition(both, expected, found, "identity", "object")
+    said += _partition(both, expected, found, "identity", "object") if objects else []
     said += _partition(both, expected, found, "storage", "memory")
     return said
 
