@@ -140,11 +140,17 @@ def _overlapping(sharers: list[tuple[Slot, torch.Tensor]]) -> Iterator[Problem]:
         for other, other_memory in sharers[place + 1 :]:
             if byte_extent(other_memory)[0] >= end:
                 break
-            one_memory = other.owner == slot.owner or (other.how == KEEP and slot.how == KEEP)
-            if not one_memory and overlap(memory, other_memory):
+            if not _may_share(slot, other) and overlap(memory, other_memory):
                 text = f"it and {slot.owner} share memory, which cannot hold the values of both"
                 remedy = "Give each memory of its own, by .clone(), or register one of them only."
                 yield layout_problem(other.destination.name, text, "R11", remedy)
+
+
+def _may_share(slot: Slot, other: Slot) -> bool:
+    """One memory of one owner; memory that stays as it is; and a tie on meta that the user takes apart."""
+    is_kept = slot.how == KEEP and other.how == KEEP
+    is_untied = slot.how == ATTACH and other.how == ATTACH and slot.entries[0].tie_class == other.entries[0].tie_class
+    return slot.owner == other.owner or is_kept or (is_untied and slot.entries[0].tie_class is not None)
 
 
 def _is_new(destination: Any, by_name: dict[str, Entry]) -> bool:

@@ -399,7 +399,7 @@ class _Load:
         values.lend({name: slot.memory for slot in self.slots for name in self._names[slot.destination.name]})
         values.gather()
         asked = [self._names[slot.destination.name] for slot in self.slots if slot.destination.provenance == "host"]
-        values.settle(asked, [slot.memory for slot in self.slots if slot.how == IN_PLACE])
+        values.settle(asked, [slot.memory for slot in self.slots if slot.writes])
         try:
             with contextlib.closing(_Bar()) as bar, self.ranks.progress() as tell:
 

@@ -25,7 +25,7 @@ from .inventory import Entry, take_inventory
 from .inventory_json import skeleton_document
 from .last_look import refuse_stranded
 from .options import POLICY_FIELDS, Options
-from .patterns import Name
+from .patterns import Name, matches
 from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
 from .recording import SkeletonError
 from .stages import Origin

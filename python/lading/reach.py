@@ -54,7 +54,10 @@ def _is_dataclass(kind: type) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _is_machinery(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _MACHINERY and not issubclass(kind, nn.Module)
+    """Also classes that are derived from one of these packages, such as an optimizer of the user's."""
+    return not issubclass(kind, nn.Module) and any(
+        base.__module__.partition(".")[0] in _MACHINERY for base in kind.__mro__
+    )
 
 
 def _tensors_in(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:

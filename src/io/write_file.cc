@@ -150,6 +150,13 @@ void sync_folder(const Place& place) {
 
 }  // namespace
 
+Result<void> check_folder_of(const std::string& path) {
+  const std::filesystem::path place(path);
+  const std::string folder = place.has_parent_path() ? place.parent_path().string() : ".";
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return fail(Error(Code::kWriteFailed, "no file can be written there").in_file(path));
+}
+
 Result<Standing> what_stands_at(const std::string& path) {
   LADING_ASSIGN_OR_RETURN(const Place place, place_of(path));
   return look(place, path);
