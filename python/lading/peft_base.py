@@ -17,7 +17,7 @@ from torch import nn
 
 from . import zero3
 from .errors import Problem
-from .inventory import Entry
+from .inventory import ATTRIBUTE, Entry
 
 # Values of `init_lora_weights` that leave base weights alone. LoRA-GA changes them where gradients were prepared, which
 # no loader repeats: an adapter of it is used with the base as it is, by PEFT too.
@@ -104,6 +104,8 @@ def stale(
             computed.add("prompt_encoder")  # begins with rows of the embedding
     names = {name for name in adapters if computed & set(name.split("."))}
     for entry in entries:
+        if entry.kind == ATTRIBUTE:  # a cache of DoRA's, which is cleared
+            continue
         has_value = entry.is_tensor and entry.recorded is None and (entry.is_real or zero3.is_partitioned(entry.value))
         if entry.name in names and has_value and not is_spoken_for(entry.name):
             message = "PEFT computed it from base weights that the load replaces"
