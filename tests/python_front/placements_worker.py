@@ -27,7 +27,10 @@ import lading
 WORLD = 4
 CPU = torch.device("cpu")
 DEADLINE_S = 170
-NAMES = ("w*", "wa", "*", "a?", "ab", "[a]", "a", "{x}", "{{x}}", "a\\b", "\\1", "é", "名前", " ", "x" * 300, "^a$", "a|b")
+NAMES = (
+    "w*", "wa", "*", "a?", "ab", "[a]", "a", "{x}", "{{x}}",
+    "a\\b", "\\1", "é", "名前", " ", "x" * 300, "^a$", "a|b",
+)  # fmt: skip
 
 
 def main(cases):

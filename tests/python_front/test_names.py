@@ -12,7 +12,10 @@ import lading
 from lading.conversion import Conversion, braced, ignored_key, target_of, unbraced
 from lading.patterns import Name, fields_json, list_json, matches
 
-NAMES = ("w*", "wa", "*", "a?", "ab", "[a]", "a", "{x}", "{{x}}", "{0}", "a\\b", "\\1", "é", "名前", " ", "x" * 300, "a|b")
+NAMES = (
+    "w*", "wa", "*", "a?", "ab", "[a]", "a", "{x}", "{{x}}", "{0}",
+    "a\\b", "\\1", "é", "名前", " ", "x" * 300, "a|b",
+)  # fmt: skip
 
 
 class Odd(nn.Module):
