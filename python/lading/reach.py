@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.fx
 from torch import nn
 
 # Attributes of every module: they hold what is registered, and hooks. torch has hooks in further ones.
@@ -37,8 +38,9 @@ def attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _own_fields(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    is_traced = isinstance(module, torch.fx.GraphModule)  # what a tracer saw is no state of the model
     for name, value in vars(module).items():
-        if name not in _EVERY_MODULE and not name.endswith("_hooks"):
+        if name not in _EVERY_MODULE and not name.endswith("_hooks") and not (is_traced and name == "meta"):
             yield name, value
 
 
@@ -116,7 +118,7 @@ class _Walk:
     """One walk over all that a model reaches. Every object is looked at once."""
 
     def __init__(self, modules: Collection[int], known: Collection[int]) -> None:
-        self._modules, self._known = modules, known
+        self._modules, self._known = modules, set(known)
         self._seen: set[int] = set()
         self.found: list[tuple[str, torch.Tensor]] = []
 
@@ -129,7 +131,8 @@ class _Walk:
             self._value(dot + name, value)
 
     def _tensor(self, name: str, tensor: torch.Tensor) -> None:
-        if tensor.device.type == "meta" and id(tensor) not in self._known and id(tensor) not in self._seen:
+        is_fake = type(tensor).__module__.startswith("torch._subclasses")  # a tracer's
+        if tensor.device.type == "meta" and not is_fake and id(tensor) not in self._known and id(tensor) not in self._seen:
             self._seen.add(id(tensor))
             self.found.append((name, tensor))
 
