@@ -19,41 +19,54 @@ _DOWNLOAD = "Nothing is downloaded: name a folder, or a repository that is in th
 _TRUST = "Read the code, and pass trust_remote_code=True if you trust it."
 
 
-def place_of(location: str) -> str:
-    """What transformers is asked for: the folder of a file, else the location itself."""
-    return os.path.dirname(location) or "." if os.path.isfile(location) else location
+def folder_of(location: str) -> Path | None:
+    """The folder with the checkpoint's config: of a path, or of a repository in the Hugging Face cache; else None.
+
+    transformers is only ever given this folder. For the name of a repository huggingface_hub asks the network for other
+    things than the files, even if it is told to use local files only.
+    """
+    if os.path.isfile(location):
+        return Path(os.path.dirname(location) or ".")
+    if os.path.isdir(location):
+        return Path(location)
+    return _folder_in_cache(location, "config.json")
 
 
-def snapshot_of_checkpoint(location: str) -> Path | None:
-    """The folder with the checkpoint's files, as transformers finds it without a network; None if it has no config."""
-    from transformers.utils import cached_file
+def _folder_in_cache(repository: str, file: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
 
-    place = place_of(location)
-    if os.path.isdir(place):
-        return Path(place)
     try:
-        found = cached_file(place, "config.json", local_files_only=True)
-    except (OSError, ValueError):
+        found = try_to_load_from_cache(repository, file)
+    except ValueError:  # no name of a repository
         return None
-    return Path(found).parent if found is not None else None
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def read_config(location: str, trust_remote_code: bool, cls: type[nn.Module] | None = None) -> Any:
     """The config of a checkpoint. A class that transformers does not list knows its own config."""
     from transformers import AutoConfig
 
+    folder = folder_of(location)
+    if folder is None:
+        message = "no config of a model could be read: it is neither a path nor a repository in the cache"
+        problem = Problem("not_found", message, file=location, remedy=_DOWNLOAD)
+        raise LadingError(problem, stage="checkpoint", exit_code=3)
+    reference = _raw_config(folder).get("auto_map", {}).get("AutoConfig")
     own = getattr(cls, "config_class", None)
-    place = place_of(location)
     try:
+        if own is None and trust_remote_code and reference is not None and "--" in reference:
+            own = _class_in_code(reference, folder)
         if own is not None:
-            return own.from_pretrained(place, local_files_only=True)
-        return AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code, local_files_only=True)
+            config = own.from_pretrained(folder, local_files_only=True)
+        else:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
     except (OSError, ValueError, ImportError) as error:
         message = f"no config of a model could be read: {str(error).splitlines()[0]}"
-        needs_trust = not trust_remote_code and "AutoConfig" in _raw_config(location).get("auto_map", {})
-        remedy = _TRUST if needs_trust else _DOWNLOAD
+        remedy = _TRUST if reference is not None and not trust_remote_code else _DOWNLOAD
         problem = Problem("not_found", message, file=location, remedy=remedy)
         raise LadingError(problem, stage="checkpoint", exit_code=3) from error
+    config.name_or_path = location
+    return config
 
 
 def class_of(location: str, config: Any, trust_remote_code: bool) -> type[nn.Module]:
@@ -98,17 +111,31 @@ def _registered(config: Any, auto_class: str) -> type[nn.Module] | None:
 
 def _from_checkpoint(location: str, reference: str, auto_class: str) -> type[nn.Module]:
     """As transformers' Auto classes do it, from files that are on this machine."""
-    from transformers.dynamic_module_utils import get_class_from_dynamic_module
     from transformers.models.auto.auto_factory import add_generation_mixin_to_remote_model
 
     try:
-        found = get_class_from_dynamic_module(reference, place_of(location), local_files_only=True)
+        found = _class_in_code(reference, folder_of(location))
     except (OSError, ValueError, ImportError, AttributeError) as error:
         message = f"the checkpoint's class {reference} could not be made: {str(error).splitlines()[0]}"
         problem = Problem("not_found", message, file=location, remedy=_DOWNLOAD)
         raise LadingError(problem, stage="checkpoint", exit_code=3) from error
     found.register_for_auto_class(auto_class)
     return add_generation_mixin_to_remote_model(found)
+
+
+def _class_in_code(reference: str, folder: Path | None) -> Any:
+    """`module.Class` of this folder, or `org/name--module.Class` of another repository in the cache. Runs its code."""
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    repository, _, reference = reference.rpartition("--")
+    if repository:
+        file = reference.partition(".")[0] + ".py"
+        folder = _folder_in_cache(repository, file)
+        if folder is None:
+            raise OSError(f"{repository} with {file} is not in the Hugging Face cache")
+    if folder is None:
+        raise OSError("it is neither a path nor a repository in the cache")
+    return get_class_from_dynamic_module(reference, folder, local_files_only=True)
 
 
 def _no_class(location: str, names: list[str], own: dict[str, str], trust_remote_code: bool) -> Problem:
@@ -123,10 +150,9 @@ def _no_class(location: str, names: list[str], own: dict[str, str], trust_remote
     return Problem("not_found", f"the config of {location} {which}", remedy="Pass the class to build as cls=.")
 
 
-def _raw_config(location: str) -> dict[str, Any]:
-    folder = snapshot_of_checkpoint(location)
+def _raw_config(folder: Path) -> dict[str, Any]:
     try:
-        fields = json.loads((folder / "config.json").read_text()) if folder is not None else {}
+        fields = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
         return {}
     return fields if isinstance(fields, dict) and isinstance(fields.get("auto_map", {}), dict) else {}

@@ -19,7 +19,7 @@ from typing import Any
 from torch import nn
 
 from .agreement import TIMEOUT_S, Agreement, agreed
-from .checkpoint_class import class_of, read_config, snapshot_of_checkpoint
+from .checkpoint_class import class_of, folder_of, read_config
 from .exiting import ending_before_python
 from .huggingface import pins_of
 from .huggingface_build import build
@@ -74,7 +74,7 @@ def _load_generation_config(model: Any, location: str, trust_remote_code: bool) 
     """Gives a model that can generate the generation config of its checkpoint, and its way to generate if the code is
     trusted, as transformers does it. Only from files that are on this machine."""
     can_generate = getattr(model, "can_generate", None)
-    folder = snapshot_of_checkpoint(location)
+    folder = folder_of(location)
     if not callable(can_generate) or not can_generate() or folder is None:
         return
     from transformers import GenerationConfig
