@@ -40,7 +40,7 @@ _HOMES = {
     "resolve_dtypes": "resolving",
     "shard_by_dtype": "sharding",
     "skeleton_json": "inventory_json",
-    "skeleton_of": "huggingface",
+    "skeleton_of": "pretrained",
 }
 
 __all__ = sorted(_HOMES)
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from .errors import LadingError as LadingError
     from .frozen import cast_frozen as cast_frozen
     from .fsdp1 import empty_parameters as empty_parameters
-    from .huggingface import skeleton_of as skeleton_of
     from .inventory import take_inventory as take_inventory
     from .inventory_json import skeleton_json as skeleton_json
     from .loading import is_incomplete as is_incomplete
     from .loading import materialize as materialize
     from .pretrained import from_pretrained as from_pretrained
+    from .pretrained import skeleton_of as skeleton_of
     from .recipes import Recipe as Recipe
     from .recording import Recording as Recording
     from .recording import SkeletonError as SkeletonError

@@ -73,7 +73,7 @@ def _skeleton(arguments: Sequence[str]) -> int:
         return int(stopped.code or 0)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the command downloads nothing, unless it is told to
     try:
-        from .huggingface import skeleton_of
+        from .pretrained import skeleton_of
 
         document = skeleton_of(options.path)
     except ModuleNotFoundError as error:

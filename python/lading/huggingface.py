@@ -10,14 +10,11 @@ to names by transformers' rules. Nothing is executed that comes with a checkpoin
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
 import json
 import os
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +23,18 @@ from torch import nn
 
 from . import _engine
 from .conversion import Conversion, braced, ignored_key, unbraced
-from .dtypes import requested_dtype, torch_dtype
 from .errors import LadingError, Problem
+from .huggingface_build import REQUESTABLE
+from .huggingface_build import build as build
+from .huggingface_build import construction as construction
 from .huggingface_trace import NotMoving, Trace
 from .huggingface_view import Library, View, original_class, original_classes
 from .inventory import NON_PERSISTENT, Entry, parts_of
-from .inventory_json import dtype_name, skeleton_json
+from .inventory_json import dtype_name
 from .patterns import Name, Pattern
-from .while_used import WhileUsed
-from .zero3 import transformers_without_zero3
 
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 _SAFETENSORS = (".safetensors", ".safetensors.index.json")
-
-
-_REQUESTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 # ---- describe
@@ -82,7 +76,7 @@ def describe(
     return Conversion(
         mapping={"schema": "lading.mapping/1", "rules": rules.documents} if rules.documents else None,
         ignore=[*ignored, *rules.ignored],
-        pins=_pins(own, library),
+        pins=pins_of(own, library),
         ties=_ties(own),
         constructed_dtypes=_constructed_dtypes(own),
         allow_missing=_may_be_missing(own),
@@ -100,7 +94,7 @@ def declarations(
     view = View.of(parts_of(model), library, entries) if library is not None else None
     if library is None or view is None:
         return None
-    return Conversion(pins=_pins(view, library), ties=_ties(view))
+    return Conversion(pins=pins_of(view, library), ties=_ties(view))
 
 
 def _catalog(location: str) -> tuple[dict[str, tuple[int, ...]], Path]:
@@ -282,7 +276,7 @@ def _whole_model(view: View, architecture: str, folder: Path, library: Library) 
     cls = getattr(transformers, architecture, None)
     if cls is None:
         return None
-    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     with torch.device("meta"):
         model = cls(config)
     pairs = _pairs(view, model)
@@ -338,12 +332,12 @@ def _constructed_dtypes(view: View) -> dict[str, str]:
     return {
         name: dtype_name(view.entries[plain].dtype)
         for plain in view.state
-        if view.entries[plain].is_meta and view.entries[plain].dtype in _REQUESTABLE
+        if view.entries[plain].is_meta and view.entries[plain].dtype in REQUESTABLE
         for name in view.names[plain]
     }
 
 
-def _pins(view: View, library: Library) -> list[tuple[Pattern, str]]:
+def pins_of(view: View, library: Library) -> list[tuple[Pattern, str]]:
     """transformers matches its patterns anywhere in a name, the engine whole components (R25). Where that is not the
     same for this model, the names themselves are the pins."""
     found: list[tuple[Pattern, str]] = []
@@ -374,126 +368,3 @@ def _pin_matches(pattern: str, name: str) -> bool:
         all(one.fullmatch(parts[begin + place]) for place, one in enumerate(expressions))
         for begin in range(len(parts) - len(wanted) + 1)
     )
-
-
-# ---- beside weights
-
-
-def load_generation_config(model: Any, location: str) -> None:
-    """Gives a model that can generate the generation config of its checkpoint, as transformers would."""
-    can_generate = getattr(model, "can_generate", None)
-    if not callable(can_generate) or not can_generate():
-        return
-    from transformers import GenerationConfig
-
-    with contextlib.suppress(OSError):  # the checkpoint has none: the model's own stays
-        model.generation_config = GenerationConfig.from_pretrained(location)
-
-
-@contextlib.contextmanager
-def construction(config: Any, dtype: Any = "auto", cast: str = "promote") -> Iterator[Any]:
-    """The default dtype that transformers would build this config's model under, and a config that says it of all its
-    parts (R32). It is what buffers get that the constructor names no dtype for.
-    """
-    config = copy.deepcopy(config)
-    chosen = getattr(config, "dtype", None)
-    chosen = chosen if isinstance(chosen, torch.dtype) else torch.get_default_dtype()
-    asked = requested_dtype(dtype)
-    if asked != "auto":
-        chosen = torch_dtype(asked) if cast == "exact" else torch.promote_types(chosen, torch_dtype(asked))
-    if chosen not in _REQUESTABLE:
-        with transformers_without_zero3():
-            yield config
-        return
-    for part in _every_config(config):
-        part.dtype = chosen
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(chosen)
-    try:
-        with transformers_without_zero3():
-            yield config
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _every_config(config: Any) -> Iterator[Any]:
-    """It, the configs inside it, and theirs."""
-    yield config
-    for name in getattr(config, "sub_configs", None) or ():
-        part = getattr(config, name, None)
-        if part is not None:
-            yield from _every_config(part)
-
-
-def build(cls: type[nn.Module], config: Any, dtype: Any = "auto", cast: str = "promote", seed: int = 0) -> nn.Module:
-    """Under `lading.skeleton()`, as `from_pretrained` builds: the constructor runs under the load's default dtype,
-    `_init_weights` afterwards under the process's own, and rounds only what it writes."""
-    from .skeleton_recorder import skeleton
-
-    with skeleton(seed=seed):
-        with construction(config, dtype, cast) as own, _initialised_later():
-            model = cls(own)
-        initialise = getattr(model, "initialize_weights", None)
-        if callable(initialise):
-            initialise()
-    return model
-
-
-_of_thread = threading.local()
-
-
-@contextlib.contextmanager
-def _initialised_later() -> Iterator[None]:
-    """On this thread, constructors of transformers leave `initialize_weights` to the caller."""
-    _of_thread.initialises_later = True
-    try:
-        with _initialisation_replaced:
-            yield
-    finally:
-        _of_thread.initialises_later = False
-
-
-def _replace_initialisation() -> Callable[[], None]:
-    from transformers import PreTrainedModel
-
-    real = PreTrainedModel.initialize_weights
-
-    @functools.wraps(real)
-    def initialize_weights(self: Any) -> None:
-        if not getattr(_of_thread, "initialises_later", False):
-            real(self)
-
-    PreTrainedModel.initialize_weights = initialize_weights
-
-    def undo() -> None:
-        PreTrainedModel.initialize_weights = real
-
-    return undo
-
-
-_initialisation_replaced = WhileUsed(_replace_initialisation)
-
-
-def build_skeleton(location: str, *, cls: type[nn.Module] | None = None, trust_remote_code: bool = False) -> Any:
-    """The model of a checkpoint under `lading.skeleton()`: its config, its class, no weights."""
-    from .pretrained import _class_of, _config
-
-    config = _config(location, trust_remote_code, cls)
-    return build(cls if cls is not None else _class_of(location, config), config)
-
-
-def skeleton_of(
-    path: str | os.PathLike[str], *, cls: type[nn.Module] | None = None, trust_remote_code: bool = False
-) -> str:
-    """The skeleton document of a checkpoint's model, from its config alone (docs/schema/skeleton.md).
-
-        Path("skeleton.json").write_text(lading.skeleton_of("path/to/model"))
-
-    No weights are read: a directory with only `config.json` will do.
-    """
-    location = os.fspath(path)
-    model = build_skeleton(location, cls=cls, trust_remote_code=trust_remote_code)
-    library = Library.find()
-    view = View.of([model], library) if library is not None else None
-    pins = _pins(view, library) if view is not None and library is not None else []
-    return skeleton_json(model, pins=pins)

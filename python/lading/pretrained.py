@@ -10,6 +10,8 @@ own part.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +19,16 @@ from typing import Any
 from torch import nn
 
 from .agreement import TIMEOUT_S, Agreement, agreed
-from .errors import LadingError, Problem
-from .huggingface import build, load_generation_config
+from .checkpoint_class import class_of, folder_of, read_config
+from .exiting import ending_before_python
+from .huggingface import pins_of
+from .huggingface_build import build
+from .huggingface_view import Library, View
+from .inventory_json import skeleton_json
 from .loading import materialize
 
 
+@ending_before_python
 def from_pretrained(
     path_or_id: str | os.PathLike[str],
     *,
@@ -42,7 +49,8 @@ def from_pretrained(
         cls: the class to build. None takes the one that the config names.
         config: instead of the checkpoint's own.
         parallelize: gets the model on meta and changes it, or answers another one.
-        trust_remote_code: build classes whose code comes with the checkpoint. Never on by itself.
+        trust_remote_code: build the classes whose code comes with the checkpoint (`auto_map` in its config). They then
+            win over classes of transformers that have the same name. Never on by itself, and never downloaded.
         seed: of initial values, and of constructors that look at their own random numbers.
         options: everything that `lading.materialize` takes.
     """
@@ -50,43 +58,60 @@ def from_pretrained(
     asked = {name: options[name] for name in ("dtype", "cast") if name in options}
     together = Agreement.of(options.get("group"), options.get("timeout", TIMEOUT_S))
     with together as ranks, agreed(ranks, "the configuration"):  # one that has none must not leave the others waiting
-        config = config if config is not None else _config(location, trust_remote_code, cls)
-        chosen = cls if cls is not None else _class_of(location, config)
+        config = config if config is not None else read_config(location, trust_remote_code, cls)
+        chosen = cls if cls is not None else class_of(location, config, trust_remote_code)
         model = build(chosen, config, seed=seed, **asked)
     model.eval()
     if parallelize is not None:
         changed = parallelize(model)
         model = changed if isinstance(changed, nn.Module) else model
     materialize(model, location, seed=seed, **options)
-    load_generation_config(model, location)
+    _load_generation_config(model, location, trust_remote_code)
     return model
 
 
-def _config(location: str, trust_remote_code: bool, cls: type[nn.Module] | None = None) -> Any:
-    """A class that transformers does not list knows its own config."""
-    from transformers import AutoConfig
+def _load_generation_config(model: Any, location: str, trust_remote_code: bool) -> None:
+    """Gives a model that can generate the generation config of its checkpoint, and its way to generate if the code is
+    trusted, as transformers does it. Only from files that are on this machine."""
+    can_generate = getattr(model, "can_generate", None)
+    folder = folder_of(location)
+    if not callable(can_generate) or not can_generate() or folder is None:
+        return
+    from transformers import GenerationConfig
 
-    own = getattr(cls, "config_class", None)
-    folder = os.path.dirname(location) or "." if os.path.isfile(location) else location
     try:
-        if own is not None:
-            return own.from_pretrained(folder, local_files_only=True)
-        return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
-    except (OSError, ValueError) as error:
-        message = f"no config of a model could be read: {str(error).splitlines()[0]}"
-        remedy = "Nothing is downloaded: name a folder, or a repository that is in the Hugging Face cache"
-        problem = Problem("not_found", message, file=location, remedy=remedy)
-        raise LadingError(problem, stage="checkpoint", exit_code=3) from error
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except OSError:  # the checkpoint has none: what its config says about generating
+        with contextlib.suppress(OSError):  # a checkpoint without a config, for a model that was given one
+            model.generation_config = GenerationConfig.from_pretrained(
+                folder, config_file_name="config.json", local_files_only=True, _from_model_config=True
+            )
+    if trust_remote_code and hasattr(model, "load_custom_generate"):
+        with contextlib.suppress(OSError):  # it has none
+            custom = model.load_custom_generate(folder, trust_remote_code=True, local_files_only=True)
+            model.generate = functools.partial(custom, model=model)
 
 
-def _class_of(location: str, config: Any) -> type[nn.Module]:
-    import transformers
+# ---- skeletons
 
-    names = getattr(config, "architectures", None) or []
-    for name in names:
-        found = getattr(transformers, name, None)
-        if found is not None:
-            return found
-    which = f"names {', '.join(names)}, which this transformers does not have" if names else "names no architecture"
-    message = f"the config of {location} {which}"
-    raise LadingError(Problem("not_found", message, remedy="Pass cls="), stage="request", exit_code=2)
+
+def build_skeleton(location: str, *, cls: type[nn.Module] | None = None, trust_remote_code: bool = False) -> Any:
+    """The model of a checkpoint under `lading.skeleton()`: its config, its class, no weights."""
+    config = read_config(location, trust_remote_code, cls)
+    return build(cls if cls is not None else class_of(location, config, trust_remote_code), config)
+
+
+def skeleton_of(
+    path: str | os.PathLike[str], *, cls: type[nn.Module] | None = None, trust_remote_code: bool = False
+) -> str:
+    """The skeleton document of a checkpoint's model, from its config alone (docs/schema/skeleton.md).
+
+        Path("skeleton.json").write_text(lading.skeleton_of("path/to/model"))
+
+    No weights are read: a directory with only `config.json` will do.
+    """
+    model = build_skeleton(os.fspath(path), cls=cls, trust_remote_code=trust_remote_code)
+    library = Library.find()
+    view = View.of([model], library) if library is not None else None
+    pins = pins_of(view, library) if view is not None and library is not None else []
+    return skeleton_json(model, pins=pins)
