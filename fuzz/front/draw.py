@@ -19,7 +19,7 @@ LAYOUTS: dict[str, tuple[float, int, int]] = {
     "fsdp2_tp": (0.07, 4, 4),
     "dtensor": (0.12, 2, 4),
     "stages": (0.05, 2, 4),
-    "different": (0.03, 2, 3),
+    "different": (0.02, 2, 3),
     "fsdp1": (0.06, 2, 3),
     "zero3": (0.06, 2, 3),
     "zero12": (0.05, 2, 2),
@@ -63,27 +63,28 @@ def draw(seed: int) -> Json:
     }
     _files(dice, spec)
     _load(dice, spec)
-    _tidy(model, build, bool(spec["files"]["missing"]))
-    if build == "real" and kind in SHARDED:
+    _tidy(model, spec)
+    if build == "accelerate" or kind in SHARDED and (build == "real" or dice.random() < 0.85):
         _without_views(model)
-    spec["random"] = has_random(model) or bool(spec["files"]["missing"])
+    spec["random"] = has_random(model) or bool(spec["files"]["missing"]) or "peft" in kinds
     return spec
 
 
-def _tidy(node: Any, build: str, has_missing: bool) -> None:
+def _tidy(node: Any, spec: Json) -> None:
     """Takes out what plain torch would fill with rubbish, or does not load into."""
     if isinstance(node, dict):
-        if node.get("value") == "empty" and (build != "skeleton" or has_missing):
+        if node.get("value") == "empty" and (spec["build"] != "skeleton" or spec["files"]["missing"]):
             node["value"] = "const"
-        if node.get("memory") in ("expand", "overlap") and build != "real" and node["role"] in ("param", "buffer"):
-            node["memory"] = "plain"
+        if node.get("memory") in ("expand", "overlap") and node["role"] in ("param", "buffer"):
+            if spec["build"] != "real" or spec["layout"]["kind"] in SHARDED:
+                node["memory"] = "plain"
         node = list(node.values())
     for inner in node if isinstance(node, list) else ():
-        _tidy(inner, build, has_missing)
+        _tidy(inner, spec)
 
 
 def _without_views(node: Any) -> None:
-    """Sharding a real model takes a parameter away from the plain tensors that were views of it."""
+    """Sharding a real model takes a parameter away from the plain tensors that were views of it; so does accelerate."""
     if isinstance(node, dict):
         if node.get("memory") == "view":
             node["memory"] = "offset"
@@ -106,6 +107,8 @@ def _is_merged(cuts: list[Json]) -> bool:
 def _surgery(dice: random.Random, layout: str) -> list[Json]:
     count = _choice(dice, {0: 0.2, 1: 0.35, 2: 0.3, 3: 0.15})
     kinds = dice.sample([kind for kind in SURGERY if (kind, layout) not in IMPOSSIBLE], count)
+    if "offload" in kinds and dice.random() < 0.6:
+        kinds.remove("offload")  # lading refuses it
     if "forward" in kinds and "to_empty" in kinds:
         kinds.remove("to_empty")  # a forward pass of memory without values
     if "offload" in kinds:
@@ -116,7 +119,7 @@ def _surgery(dice: random.Random, layout: str) -> list[Json]:
             "kind": kind,
             "pick": dice.randrange(1000),
             "swap": dice.random() < 0.5,
-            "how": dice.choice(["new", "adapter", "merged"] if kind == "peft" else _WAYS),
+            "how": dice.choice(["new", "adapter", "adapter", "new", "merged"] if kind == "peft" else _WAYS),
             "dtype": dice.choice(["bfloat16", "float64", "float16"]),
         }
         for kind in kinds
@@ -126,7 +129,7 @@ def _surgery(dice: random.Random, layout: str) -> list[Json]:
 def _layout(dice: random.Random, kind: str, ranks: int) -> Json:
     layout: Json = {"kind": kind, "units": [dice.randrange(100) for _ in range(dice.randrange(3))]}
     order = list(range(ranks))
-    if dice.random() < 0.3:
+    if dice.random() < 0.06:  # lading refuses most of these orders
         dice.shuffle(order)
     if kind == "fsdp2":
         layout |= {"shard1": dice.random() < 0.2, "reshard": dice.random() < 0.8}
@@ -150,7 +153,7 @@ def _layout(dice: random.Random, kind: str, ranks: int) -> Json:
     elif kind == "zero12":
         layout |= {"stage": dice.randrange(3), "dtype": dice.choice(["float32", "bfloat16"])}
     elif kind == "different":
-        layout["how"] = dice.choice(["fewer", "tie", "frozen", "same"])
+        layout["how"] = dice.choice(["fewer", "tie", "frozen", "same", "same", "same"])
     elif kind == "stages":
         layout |= {"owners": [dice.randrange(ranks) for _ in range(6)], "ranks": ranks}
     return layout
@@ -187,8 +190,13 @@ def _files(dice: random.Random, spec: Json) -> None:
         "missing": [dice.randrange(100) for _ in range(dice.randint(1, 3))] if throw < 0.15 else [],
         "extra": dice.randint(1, 2) if dice.random() < 0.08 else 0,
         "dtype": "same",
-        "tied": _choice(dice, {"all": 0.45, "first": 0.35, "last": 0.15, "different": 0.05}),
+        "tied": _choice(dice, {"all": 0.45, "first": 0.35, "last": 0.18, "different": 0.02}),
     }
+
+
+def _loses_record(kinds: set[str]) -> bool:
+    """Whether lading may no longer know what constructors computed."""
+    return bool(kinds & {"deepcopy", "pickle", "to_empty", "init", "cast"})
 
 
 def _load(dice: random.Random, spec: Json) -> None:
@@ -196,13 +204,17 @@ def _load(dice: random.Random, spec: Json) -> None:
     kinds = {cut["kind"] for cut in spec["surgery"]}
     if "forward" in kinds:
         files["missing"] = []
+    if spec["layout"]["kind"] in ("tp", "fsdp2_tp"):  # parallelize_module takes ties apart, before the load
+        files |= {"tied": "all", "missing": []} if build == "real" else {"tied": "all"}
+    if build in ("meta", "accelerate") and dice.random() < 0.85:
+        files["missing"] = []
     load: Json = {
         "exchange": "never",
         "strict": not files["extra"] or dice.random() < 0.2,
         "allow_missing": ["*"] if files["missing"] and dice.random() < 0.85 else [],
         "external": [dice.randrange(100)] if dice.random() < 0.05 else [],
         "keep": [dice.randrange(100)] if build == "real" and dice.random() < 0.05 else [],
-        "recipes": build == "meta" and dice.random() < 0.9,
+        "recipes": build != "real" and (build != "skeleton" or _loses_record(kinds)) and dice.random() < 0.93,
         "cast": "promote",
         "dtype": "auto",
         "verify": "full" if dice.random() < 0.1 else None,
@@ -211,11 +223,13 @@ def _load(dice: random.Random, spec: Json) -> None:
     }
     if spec["ranks"] > 1 and dice.random() < 0.35:
         load["exchange"] = dice.choice(["node", "job"])
-    if dice.random() < 0.12:
+    if "peft" in kinds and build != "real" or build == "accelerate":
+        pass  # adapters keep the dtype that PEFT made them in, buffers the one of their memory
+    elif dice.random() < 0.12:
         files["dtype"] = dice.choice(["bfloat16", "float16", "float32", "float64"])
         if build == "real":
             load["cast"] = "destination"
-    elif build != "real" and dice.random() < 0.08:
+    elif build in ("skeleton", "meta") and dice.random() < 0.08:
         load |= {"cast": "exact", "dtype": dice.choice(["bfloat16", "float16", "float64"])}
     if build == "real" and "cast" in kinds or spec["layout"].get("dtype") == "bfloat16":
         load["cast"] = "destination"

@@ -25,7 +25,8 @@ class Expectation:
     facts: dict[str, snapshot.Fact]
     refusal: str  # why plain torch would not load this; "" if it does
     unknown: frozenset[str]  # names whose values are random
-    is_determined: bool  # whether the output is not
+    computed: frozenset[str]  # names of tensors that a forward pass makes anew
+    use: int  # what can be foretold: 0 no output, 1 that of a forward pass, 2 a step of training as well
     done: list[str]  # surgery in words
 
 
@@ -40,12 +41,17 @@ def expect(spec: Json, folder: Path, rank: int) -> Expectation:
     spec = for_rank(spec, rank)
     model, done = operate(build(spec), spec["surgery"])
     state = files.read(folder)
-    unknown, is_determined = _random_names(spec, state)
+    unknown, is_determined = _random_names(spec, state, folder)
     refusal = fill(model, state, spec)
     model = wrap(model, spec, folder, is_subject=False)
     _as_partitioned(model, spec)
+    computed = _computed_names(model)
     model = shard(model, spec["layout"], rank)
-    return Expectation(model, snapshot.facts(model), refusal, unknown, is_determined, done)
+    facts = {name: fact for name, fact in snapshot.facts(model).items() if name not in computed}
+    if spec["layout"]["kind"] == "fsdp1" and any(one.kind == "parameter" for name, one in facts.items() if name in unknown):
+        unknown |= {name for name, one in facts.items() if one.kind == "parameter"}  # they share flat buffers
+    use = 0 if not is_determined else 1 if unknown - computed else 2
+    return Expectation(model, facts, refusal, unknown - computed, computed, use, done)
 
 
 def for_rank(spec: Json, rank: int) -> Json:
@@ -94,14 +100,15 @@ def fill(model: nn.Module, state: dict[str, Any], spec: Json) -> str:
 def has_memory(spec: Json) -> bool:
     """Whether the model has memory before the load."""
     is_emptied = any(cut["kind"] == "to_empty" for cut in spec["surgery"])
-    return spec["build"] == "real" or is_emptied or spec["layout"]["kind"] in ("fsdp1", "zero3")
+    return spec["build"] == "real" or is_emptied
 
 
 def _as_partitioned(model: nn.Module, spec: Json) -> None:
     """Partitions of a model on meta are made in the dtype of DeepSpeed's config."""
     if spec["layout"]["kind"] == "zero3" and spec["build"] != "real":
+        late = {id(parameter) for name, parameter in model.named_parameters() if name.endswith("late")}
         for parameter in model.parameters():
-            if parameter.is_floating_point():
+            if parameter.is_floating_point() and id(parameter) not in late:
                 parameter.data = parameter.data.to(dtype_of(spec["layout"]["dtype"]))
 
 
@@ -120,6 +127,7 @@ def _adopt_dtypes(model: nn.Module, state: dict[str, Any], spec: Json) -> None:
     load = spec["load"]
     if has_memory(spec):
         return  # memory that is there keeps its dtype
+    is_fixed = spec["layout"]["kind"] in ("fsdp1", "zero3")  # that of parameters: they have memory without values
     floats = [dtype_of(name) for name in FLOATS]
     asked = dtype_of(load["dtype"]) if load["dtype"] != "auto" else None
     given = resolve(model, load["external"])  # a value that is handed in takes the constructor's dtype
@@ -127,8 +135,8 @@ def _adopt_dtypes(model: nn.Module, state: dict[str, Any], spec: Json) -> None:
     for name, tensor in every:
         if tensor.dtype not in floats or nn.parameter.is_lazy(tensor) or name.endswith("late"):
             continue
-        if spec["build"] == "accelerate" and not isinstance(tensor, nn.Parameter):
-            continue  # which leaves buffers real
+        if is_fixed and isinstance(tensor, nn.Parameter):
+            continue
         in_file = name in state and name not in given and state[name].dtype in floats
         wanted = state[name].dtype if in_file else tensor.dtype
         if asked is not None and (in_file or isinstance(tensor, nn.Parameter)):
@@ -137,7 +145,16 @@ def _adopt_dtypes(model: nn.Module, state: dict[str, Any], spec: Json) -> None:
             tensor.data = tensor.data.to(wanted)
 
 
-def _random_names(spec: Json, state: dict[str, Any]) -> tuple[frozenset[str], bool]:
+def _computed_names(model: nn.Module) -> frozenset[str]:
+    """Plain tensors that a forward pass computes anew; before it they may be out of date."""
+    return frozenset(
+        f"{prefix}.weight" if prefix else "weight"
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        if "weight_g" in module._parameters or "weight_orig" in module._parameters
+    )
+
+
+def _random_names(spec: Json, state: dict[str, Any], folder: Path) -> tuple[frozenset[str], bool]:
     """Names whose values differ between two seeds: nobody can say what they should be. And whether outputs agree."""
     if spec["build"] == "real" or not spec["random"]:
         return frozenset(), True
@@ -145,6 +162,7 @@ def _random_names(spec: Json, state: dict[str, Any]) -> tuple[frozenset[str], bo
     for seed in (spec["seed"], spec["seed"] + 1):
         model, _ = operate(build(spec, seed=seed), spec["surgery"])
         fill(model, state, spec)
+        model = wrap(model, spec, folder, is_subject=False)
         seen.append(snapshot.facts(model))
         try:
             outputs.append(snapshot.bits_of(run(model, spec)))

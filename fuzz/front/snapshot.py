@@ -13,7 +13,7 @@ from torch import nn
 from .pieces import RAW
 
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module")
-_EVERY_MODULE = frozenset(vars(nn.Module()))
+_EVERY_MODULE = frozenset({*vars(nn.Module()), "_original_parameters"})  # the latter is DeepSpeed's
 _DEPTH = 6
 
 
@@ -86,14 +86,6 @@ def _within(name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tens
             yield from _within(f"{name}.{field.name}", getattr(value, field.name), depth - 1)
 
 
-def has_sharded(model: nn.Module) -> bool:
-    """Whether a framework has laid hands on its tensors, and so said where they are."""
-    return any(
-        hasattr(tensor, "placements") or hasattr(tensor, "ds_tensor") or not tensor.is_meta
-        for _, _, tensor in tensors(model)
-    )
-
-
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     partition = getattr(tensor, "ds_tensor", None)
     if partition is not None:  # the padded end of ZeRO-3's last part holds nothing
@@ -150,17 +142,17 @@ def _fact(kind: str, tensor: torch.Tensor) -> Fact:
 
 
 def differences(
-    expected: dict[str, Fact], found: dict[str, Fact], unknown: frozenset[str], *, objects: bool = True
+    expected: dict[str, Fact], found: dict[str, Fact], unknown: frozenset[str], *, objects: bool, memory: bool
 ) -> list[str]:
-    """In words, each with the name. Values of `unknown` names are not compared, nor which names are one object unless
-    `objects`."""
+    """In words, each with the name. Values of `unknown` names are not compared, nor which names are one object or
+    one memory unless `objects` and `memory`."""
     said = [f"gone: {name} is not in the loaded model" for name in expected if name not in found]
     said += [f"new: {name} is only in the loaded model" for name in found if name not in expected]
     both = [name for name in expected if name in found]
     for name in both:
         said += _differing(name, expected[name], found[name], is_known=name not in unknown)
     said += _partition(both, expected, found, "identity", "object") if objects else []
-    said += _partition(both, expected, found, "storage", "memory")
+    said += _partition(both, expected, found, "storage", "memory") if memory else []
     return said
 
 

@@ -22,7 +22,6 @@ from .surgery import operate
 from .wrap import ADAPTER, cut_of, learner, ready, run, wrap, wrap_sharded
 
 _TOOLS = {"empty_parameters": lading.empty_parameters, "zero3_init": lading.zero3_init}
-_WITHOUT_DEVICE = ("single", "replicas", "different", "stages")
 
 
 @dataclasses.dataclass
@@ -136,7 +135,7 @@ def _options(model: nn.Module, spec: Json, folder: Path) -> dict[str, Any]:
     load = spec["load"]
     options: dict[str, Any] = {"cast": load["cast"], "strict": load["strict"], "exchange": load["exchange"]}
     options["progress"] = False
-    if spec["layout"]["kind"] in _WITHOUT_DEVICE or not snapshot.has_sharded(model):
+    if spec["build"] != "real":
         options["device"] = "cpu"
     if load["dtype"] != "auto":
         options["dtype"] = getattr(torch, load["dtype"])
@@ -167,11 +166,11 @@ def _wants_twin(spec: Json) -> bool:
 
 
 def _recipes(model: nn.Module, twin: nn.Module) -> dict[str, Any]:
-    """What the constructor would have computed, for every tensor on meta that no file holds."""
+    """What the constructor would have computed, for every tensor that no file holds."""
     known = {name: tensor for name, kind, tensor in snapshot.tensors(twin) if kind in ("constant", "attribute")}
     lost = [
         name for name, kind, tensor in snapshot.tensors(model)
-        if kind in ("constant", "attribute") and tensor.is_meta and ".first" not in name
+        if kind in ("constant", "attribute")
     ]  # fmt: skip
 
     def recipe(value: torch.Tensor) -> Any:
