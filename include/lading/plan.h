@@ -41,10 +41,10 @@ struct PlanRequest {
   TrailingBytesPolicy trailing_bytes = TrailingBytesPolicy::kRefuse;
 
   std::optional<PlanDocument> skeleton;  ///< nothing: the checkpoint itself is the model
-  /// The skeleton is a part of a model whose whole plan was made before, so scales of its quantized tensors may be taken
-  /// by another part (R48).
+  /// The skeleton is a part of a model whose whole plan was made before, so scales of its quantized tensors may be
+  /// taken by another part (R48).
   bool is_part_of_model = false;
-  std::optional<PlanDocument> layout;    ///< nothing: by mesh and strategy
+  std::optional<PlanDocument> layout;  ///< nothing: by mesh and strategy
   std::optional<PlanDocument> mapping;
   std::optional<PlanDocument> policy;
 
