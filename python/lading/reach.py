@@ -153,7 +153,8 @@ def _is_leaf(kind: type) -> bool:
     """Whether objects of this class lead to no tensor of the model."""
     plain = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, weakref.ref)
     code = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType, functools.partial)
-    return issubclass(kind, plain) or issubclass(kind, code) or _is_machinery(kind)
+    # A traced module that is no child is the code of one: its tensors are the child's.
+    return issubclass(kind, (*plain, *code, torch.fx.GraphModule)) or _is_machinery(kind)
 
 
 def _everything_in(value: Any) -> Iterator[tuple[str, Any]]:
