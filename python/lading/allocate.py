@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import zero3
+from . import _engine, zero3
 from .bits import same_bits
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
@@ -79,7 +79,9 @@ def make_slots(
     unit_of = {key: unit for unit in units for key in unit.shard_dims}
     slots: list[Slot] = []
     problems: list[Problem] = []
-    _reserve(destination for destination in destinations if _is_new(destination, by_name))
+    new = [destination for destination in destinations if _is_new(destination, by_name)]
+    _check_memory(new)
+    _reserve(new)
     for destination in destinations:
         members = [by_name[name] for name in (destination.name, *destination.aliases) if name in by_name]
         problem = _misfit(destination, members)
@@ -156,6 +158,18 @@ def _may_share(slot: Slot, other: Slot) -> bool:
 def _is_new(destination: Any, by_name: dict[str, Entry]) -> bool:
     entry = by_name.get(destination.name)
     return entry is not None and entry.is_meta and destination.provenance != "kept"
+
+
+def _check_memory(destinations: Iterable[Any]) -> None:
+    """LadingError before anything is allocated, if a device has less memory free than the load needs."""
+    needed: dict[str, int] = {}
+    for destination in destinations:
+        needed[destination.device] = needed.get(destination.device, 0) + destination.size_bytes
+    for device, size_bytes in needed.items():
+        unused = 0
+        if device.startswith("cuda"):  # torch's allocator keeps memory that the driver does not count as free
+            unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        _engine.check_memory(device, max(0, size_bytes - unused))
 
 
 def _reserve(destinations: Iterable[Any]) -> None:

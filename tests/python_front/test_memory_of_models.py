@@ -5,6 +5,8 @@ Expected values are those of `load_state_dict` on a model that plain torch built
 
 import collections
 import dataclasses
+import json
+import os
 import types
 
 import pytest
@@ -258,3 +260,17 @@ def test_a_tie_in_a_list_is_not_taken_apart_behind_the_list(tmp_path):
 
 def test_same_bits_wants_the_same_dtype():
     assert not same_bits(torch.zeros(2), torch.zeros(2, dtype=torch.int32))
+
+
+def test_R64_a_load_that_needs_more_memory_than_there_is_begins_nothing(tmp_path):
+    elems = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # of 4 bytes: twice what the machine has
+    header = json.dumps({"w": {"dtype": "F32", "shape": [elems], "data_offsets": [0, 4 * elems]}}).encode()
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 4 * elems)  # without blocks on the disk
+    with torch.device("meta"):
+        model = nn.Module()
+        model.w = nn.Parameter(torch.empty(elems))
+    with pytest.raises(lading.LadingError, match="more memory of the host than is free") as raised:
+        lading.materialize(model, tmp_path / "model.safetensors", device="cpu")
+    assert raised.value.code == "out_of_memory" and model.w.is_meta
