@@ -375,8 +375,14 @@ def add_strays():
         partial(beside_the_index, name="copy.safetensors", content=shard_of("abc")),
         note("copy.safetensors"),
     )
-    for name in ("pytorch_model.bin", "config.json", "adapter.SAFETENSORS"):
+    for name in ("pytorch_model.bin", "adapter.SAFETENSORS"):
         CASES.accept(f"beside_the_index_{name}", 21, partial(beside_the_index, name=name))
+    # It is read for what it says of quantization only.
+    for content in (b"{}", b'{"quantization_config": null}'):
+        make = partial(beside_the_index, name="config.json", content=content)
+        CASES.accept(f"beside_the_index_config_of_{len(content)}_bytes", 21, make)
+    odd = Problem("json_syntax", file="ckpt/config.json")
+    CASES.accept("beside_the_index_config.json", 21, partial(beside_the_index, name="config.json"), odd)
     CASES.accept("beside_the_index_in_a_sub_folder", 21, partial(beside_the_index, name="sub/other.safetensors"))
 
 
