@@ -270,15 +270,25 @@ def settle(slots: Sequence[Slot]) -> None:
         with torch.no_grad():
             for local in slot.copies:
                 local.copy_(slot.memory)
-        for entry in slot.entries:
-            local = _memory_of(entry, slot.destination)
-            if local.is_meta or not _fits(local, slot.memory.dtype, slot.memory.device):
-                slot.fresh[id(entry.value)] = _laid_out_like(slot.memory, local)
+        _arrange(slot)
         moved = [tensor for tensor in slot.fresh.values() if tensor is not slot.memory]
         if not all(same_bits(tensor, slot.memory) for tensor in (*slot.copies, *moved)):
             problems.append(Problem("incomplete", "its memory does not hold what was loaded", slot.destination.name))
     if problems:
         raise LadingError(problems, stage="loading", begun=any(slot.writes for slot in slots), exit_code=5)
+
+
+def _arrange(slot: Slot) -> None:
+    """Memory for the objects on meta. Names of a tie share it, but for the second and further objects of a tied
+    parameter that a framework shared out under each of its names: it makes them copies."""
+    taken = False
+    for entry in slot.entries:
+        local = _memory_of(entry, slot.destination)
+        if id(entry.value) in slot.fresh or _fits(local, slot.memory.dtype, slot.memory.device):
+            continue
+        is_copy = is_dtensor(entry.value) and (taken or slot.how != ATTACH)
+        slot.fresh[id(entry.value)] = _laid_out_like(slot.memory.clone() if is_copy else slot.memory, local)
+        taken = True
 
 
 def attach(slots: Sequence[Slot], entries: Iterable[Entry], units: Iterable[Unit]) -> None:

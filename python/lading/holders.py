@@ -20,7 +20,7 @@ from torch import nn
 from . import holders_deepspeed
 from .errors import LadingError, Problem
 from .holders_common import Refresh, Seen, problem
-from .inventory import PARAMETER, Entry, canonical_modules
+from .inventory import PARAMETER, Entry, canonical_modules, is_sharded
 from .load_hooks import load_hooks
 
 _OPTIMIZER_REMEDY = "Load before the optimizer is built"
@@ -65,15 +65,16 @@ def _hooks_that_compute(seen: Seen) -> Iterator[Refresh]:
 
     old = [(weight_norm, "WeightNorm"), (spectral_norm, "SpectralNorm")]  # functions hide the modules of this name
     classes = (prune.BasePruningMethod, *(getattr(sys.modules[function.__module__], name) for function, name in old))
+    sharded: set[int] | None = None
     for _, module in seen.modules:
         hooks = [one for one in module._forward_pre_hooks.values() if isinstance(one, classes)]
-        if hooks:
+        if hooks and sharded is None:
+            sharded = {id(entry.module) for entry in seen.entries if entry.is_tensor and is_sharded(entry.value)}
+        if hooks and id(module) not in (sharded or ()):  # else the next forward pass has the whole, and computes
             yield functools.partial(_compute, module, hooks)
 
 
 def _compute(module: nn.Module, hooks: Iterable[Any]) -> None:
-    if any(type(tensor) not in (nn.Parameter, torch.Tensor) or hasattr(tensor, "ds_shape") for tensor in _own(module)):
-        return  # sharded: the next forward pass has the whole, and computes
     with torch.enable_grad():
         for hook in hooks:
             if hasattr(hook, "n_power_iterations"):  # in training a call would change the buffers that were loaded
