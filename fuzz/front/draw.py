@@ -64,7 +64,8 @@ def draw(seed: int) -> Json:
     _files(dice, spec)
     _load(dice, spec)
     _tidy(model, spec)
-    if build == "accelerate" or kind in SHARDED and (build == "real" or dice.random() < 0.85):
+    has_cast = spec["files"]["dtype"] != "same" or spec["load"]["cast"] == "exact"  # views go with what they look at
+    if build == "accelerate" or has_cast or "pickle" in kinds and build != "real" or kind in SHARDED and (build == "real" or dice.random() < 0.85):
         _without_views(model)
     spec["random"] = has_random(model) or bool(spec["files"]["missing"]) or "peft" in kinds
     return spec
@@ -73,8 +74,11 @@ def draw(seed: int) -> Json:
 def _tidy(node: Any, spec: Json) -> None:
     """Takes out what plain torch would fill with rubbish, or does not load into."""
     if isinstance(node, dict):
-        if node.get("value") == "empty" and (spec["build"] != "skeleton" or spec["files"]["missing"]):
+        is_told = spec["files"]["missing"] or spec["load"]["recipes"]
+        if node.get("value") == "empty" and (spec["build"] != "skeleton" or is_told):
             node["value"] = "const"
+        if node.get("value") == "random" and node["dtype"] not in ("float32", "float64"):
+            node["value"] = "rope"  # two seeds would often give the same
         if node.get("memory") in ("expand", "overlap") and node["role"] in ("param", "buffer"):
             if spec["build"] != "real" or spec["layout"]["kind"] in SHARDED:
                 node["memory"] = "plain"
@@ -84,7 +88,8 @@ def _tidy(node: Any, spec: Json) -> None:
 
 
 def _without_views(node: Any) -> None:
-    """Sharding a real model takes a parameter away from the plain tensors that were views of it; so does accelerate."""
+    """Sharding a real model takes a parameter away from the plain tensors that were views of it; so does accelerate,
+    and pickle on meta."""
     if isinstance(node, dict):
         if node.get("memory") == "view":
             node["memory"] = "offset"
@@ -204,7 +209,8 @@ def _load(dice: random.Random, spec: Json) -> None:
     kinds = {cut["kind"] for cut in spec["surgery"]}
     if "forward" in kinds:
         files["missing"] = []
-    if spec["layout"]["kind"] in ("tp", "fsdp2_tp"):  # parallelize_module takes ties apart, before the load
+    cuts_ties = spec["layout"]["kind"] in ("tp", "fsdp2_tp")  # parallelize_module takes them apart, before the load
+    if cuts_ties:
         files |= {"tied": "all", "missing": []} if build == "real" else {"tied": "all"}
     if build in ("meta", "accelerate") and dice.random() < 0.85:
         files["missing"] = []
@@ -213,7 +219,7 @@ def _load(dice: random.Random, spec: Json) -> None:
         "strict": not files["extra"] or dice.random() < 0.2,
         "allow_missing": ["*"] if files["missing"] and dice.random() < 0.85 else [],
         "external": [dice.randrange(100)] if dice.random() < 0.05 else [],
-        "keep": [dice.randrange(100)] if build == "real" and dice.random() < 0.05 else [],
+        "keep": [dice.randrange(100)] if build == "real" and not cuts_ties and dice.random() < 0.05 else [],
         "recipes": build != "real" and (build != "skeleton" or _loses_record(kinds)) and dice.random() < 0.93,
         "cast": "promote",
         "dtype": "auto",

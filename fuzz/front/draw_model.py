@@ -21,7 +21,7 @@ _PLAIN_NODES = {"linear": 5, "norm": 2, "mlp": 4, "rope": 2, "bag": 6, "chain": 
 def draw_model(dice: random.Random, layout: str, *, tied: bool, linear: bool) -> Json:
     width = dice.choice([4, 4, 6, 8]) if layout in ("tp", "fsdp2_tp") else dice.choice([3, 4, 4, 5, 6])
     taken: set[str] = set()
-    embed = {"vocab": dice.choice([5, 7, 8]), "tie": tied} if tied or dice.random() < 0.35 else None
+    embed = {"vocab": 12 if layout in ("tp", "fsdp2_tp") else dice.choice([5, 7, 8]), "tie": tied} if tied or dice.random() < 0.35 else None
     if layout == "dtensor":
         embed = None
     count = dice.choice([1, 2, 2, 3, 3, 4])

@@ -19,6 +19,9 @@ from .surgery import operate
 from .wrap import run, wrap
 
 
+_EIGHTS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
 @dataclasses.dataclass
 class Expectation:
     model: nn.Module
@@ -133,11 +136,11 @@ def _adopt_dtypes(model: nn.Module, state: dict[str, Any], spec: Json) -> None:
     given = resolve(model, load["external"])  # a value that is handed in takes the constructor's dtype
     every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     for name, tensor in every:
-        if tensor.dtype not in floats or nn.parameter.is_lazy(tensor) or name.endswith("late"):
+        if tensor.dtype not in (floats if asked is None else (*floats, *_EIGHTS)) or nn.parameter.is_lazy(tensor) or name.endswith("late"):
             continue
         if is_fixed and isinstance(tensor, nn.Parameter):
             continue
-        in_file = name in state and name not in given and state[name].dtype in floats
+        in_file = name in state and name not in given and state[name].dtype in (*floats, *_EIGHTS)
         wanted = state[name].dtype if in_file else tensor.dtype
         if asked is not None and (in_file or isinstance(tensor, nn.Parameter)):
             wanted = asked
