@@ -50,7 +50,10 @@ def draw(seed: int) -> Json:
         build = "real"
     if "to_empty" in kinds:
         build = "skeleton"
-    model = draw_model(dice, kind, tied="untie" in kinds or dice.random() < 0.3, linear="peft" in kinds)
+    elif build == "accelerate" and "untie" in kinds:
+        build = "meta"
+    tied = "untie" in kinds or dice.random() < 0.3 and build != "accelerate"  # which makes two objects of a tie
+    model = draw_model(dice, kind, tied=tied, linear="peft" in kinds)
     spec: Json = {
         "seed": seed,
         "ranks": ranks,
@@ -65,7 +68,8 @@ def draw(seed: int) -> Json:
     _load(dice, spec)
     _tidy(model, spec)
     has_cast = spec["files"]["dtype"] != "same" or spec["load"]["cast"] == "exact"  # views go with what they look at
-    if build == "accelerate" or has_cast or "pickle" in kinds and build != "real" or kind in SHARDED and (build == "real" or dice.random() < 0.85):
+    is_copied = build != "real" and kinds & {"pickle", "deepcopy"} or spec["load"]["recipes"]
+    if build == "accelerate" or has_cast or is_copied or kind in SHARDED and (build == "real" or dice.random() < 0.85):
         _without_views(model)
     spec["random"] = has_random(model) or bool(spec["files"]["missing"]) or "peft" in kinds
     return spec
@@ -89,7 +93,7 @@ def _tidy(node: Any, spec: Json) -> None:
 
 def _without_views(node: Any) -> None:
     """Sharding a real model takes a parameter away from the plain tensors that were views of it; so does accelerate,
-    and pickle on meta."""
+    and a copy on meta. A recipe gives a view memory of its own."""
     if isinstance(node, dict):
         if node.get("memory") == "view":
             node["memory"] = "offset"
@@ -124,7 +128,7 @@ def _surgery(dice: random.Random, layout: str) -> list[Json]:
             "kind": kind,
             "pick": dice.randrange(1000),
             "swap": dice.random() < 0.5,
-            "how": dice.choice(["new", "adapter", "adapter", "new", "merged"] if kind == "peft" else _WAYS),
+            "how": dice.choice(["new", "adapter", "adapter", "new", "new", "adapter", "merged"] if kind == "peft" else _WAYS),
             "dtype": dice.choice(["bfloat16", "float64", "float16"]),
         }
         for kind in kinds
@@ -134,7 +138,7 @@ def _surgery(dice: random.Random, layout: str) -> list[Json]:
 def _layout(dice: random.Random, kind: str, ranks: int) -> Json:
     layout: Json = {"kind": kind, "units": [dice.randrange(100) for _ in range(dice.randrange(3))]}
     order = list(range(ranks))
-    if dice.random() < 0.06:  # lading refuses most of these orders
+    if dice.random() < 0.045:  # lading refuses most of these orders
         dice.shuffle(order)
     if kind == "fsdp2":
         layout |= {"shard1": dice.random() < 0.2, "reshard": dice.random() < 0.8}
@@ -212,7 +216,7 @@ def _load(dice: random.Random, spec: Json) -> None:
     cuts_ties = spec["layout"]["kind"] in ("tp", "fsdp2_tp")  # parallelize_module takes them apart, before the load
     if cuts_ties:
         files |= {"tied": "all", "missing": []} if build == "real" else {"tied": "all"}
-    if build in ("meta", "accelerate") and dice.random() < 0.85:
+    if (build in ("meta", "accelerate") or "to_empty" in kinds) and dice.random() < 0.85:
         files["missing"] = []
     load: Json = {
         "exchange": "never",
@@ -223,6 +227,7 @@ def _load(dice: random.Random, spec: Json) -> None:
         "recipes": build != "real" and (build != "skeleton" or _loses_record(kinds)) and dice.random() < 0.93,
         "cast": "promote",
         "dtype": "auto",
+        "device": "cpu" if build != "real" or dice.random() < 0.9 else None,
         "verify": "full" if dice.random() < 0.1 else None,
         "threads": dice.randint(2, 4) if spec["ranks"] == 1 and dice.random() < 0.15 else 1,
         "disturb": dice.choice(["fork", "stop"]) if dice.random() < 0.02 else None,
@@ -233,7 +238,7 @@ def _load(dice: random.Random, spec: Json) -> None:
         pass  # adapters keep the dtype that PEFT made them in, buffers the one of their memory
     elif dice.random() < 0.12:
         files["dtype"] = dice.choice(["bfloat16", "float16", "float32", "float64"])
-        if build == "real":
+        if build == "real" or kinds & {"to_empty", "register"} or spec["layout"]["kind"] in ("fsdp1", "zero3"):
             load["cast"] = "destination"
     elif build in ("skeleton", "meta") and dice.random() < 0.08:
         load |= {"cast": "exact", "dtype": dice.choice(["bfloat16", "float16", "float64"])}

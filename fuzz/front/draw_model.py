@@ -80,7 +80,7 @@ def _node(dice: random.Random, layout: str, width: int, kind: str, name: str, de
         words = ["weight_norm", "weight_norm_old", "spectral_norm", "spectral_norm_old", "symmetric", "scaled"]
         node["which"] = dice.choice(words)
     elif kind == "hooked":
-        node["which"] = dice.choice(HOOKS) if dice.random() < 0.2 else "forward"  # lading refuses most of the others
+        node["which"] = dice.choice(HOOKS) if dice.random() < 0.14 else "forward"  # lading refuses most of the others
     elif kind == "extra":
         node["which"] = dice.choice(["tensor", "object"])
     elif kind == "ref":

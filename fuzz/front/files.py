@@ -110,7 +110,7 @@ def tie_groups(model: nn.Module) -> list[list[str]]:
 def write(state: dict[str, torch.Tensor], files: Json, folder: Path) -> str:
     """The files, and the path to load."""
     folder.mkdir(parents=True, exist_ok=True)
-    if files["shards"] <= 1:
+    if files["shards"] <= 1 or not state:
         save_file(state, folder / "model.safetensors")
         return str(folder / "model.safetensors" if files["by_file"] else folder)
     names = sorted(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import fnmatch
@@ -80,8 +81,10 @@ def fill(model: nn.Module, state: dict[str, Any], spec: Json) -> str:
     together = {name: group for group in files.tie_groups(model) for name in group}
     kept = {other for name in resolve(model, load["keep"]) for other in (name, *together.get(name, ()))}
     ours = {key: value for key, value in state.items() if key not in kept}
+    versioned = collections.OrderedDict(ours)
+    versioned._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]  # files of these very versions
     try:
-        answer = model.load_state_dict(copy.copy(ours), strict=False)
+        answer = model.load_state_dict(versioned, strict=False)
     except Exception as error:  # noqa: BLE001 - whatever torch says
         return f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
     with torch.no_grad():
@@ -108,7 +111,7 @@ def has_memory(spec: Json) -> bool:
 
 def _as_partitioned(model: nn.Module, spec: Json) -> None:
     """Partitions of a model on meta are made in the dtype of DeepSpeed's config."""
-    if spec["layout"]["kind"] == "zero3" and spec["build"] != "real":
+    if spec["layout"]["kind"] == "zero3" and not has_memory(spec):
         late = {id(parameter) for name, parameter in model.named_parameters() if name.endswith("late")}
         for parameter in model.parameters():
             if parameter.is_floating_point() and id(parameter) not in late:

@@ -11,7 +11,7 @@ from .pieces import Json
 
 _PLAIN_LOAD = {
     "exchange": "never", "strict": True, "allow_missing": [], "external": [], "keep": [], "recipes": False,
-    "cast": "promote", "dtype": "auto", "verify": None, "threads": 1, "disturb": None, "before": 0,
+    "cast": "promote", "dtype": "auto", "verify": None, "threads": 1, "disturb": None, "device": "cpu",
 }  # fmt: skip
 _PLAIN_FILES = {"shards": 1, "by_file": True, "folder": "ckpt", "missing": [], "extra": 0, "dtype": "same", "tied": "all"}
 _PLAIN_PIECE = {"memory": "plain", "value": "arange", "box": "none", "dtype": "float32", "grad": True}

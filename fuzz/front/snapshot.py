@@ -142,16 +142,16 @@ def _fact(kind: str, tensor: torch.Tensor) -> Fact:
 
 
 def differences(
-    expected: dict[str, Fact], found: dict[str, Fact], unknown: frozenset[str], *, objects: bool, memory: bool
+    expected: dict[str, Fact], found: dict[str, Fact], unknown: frozenset[str], *, memory: bool
 ) -> list[str]:
-    """In words, each with the name. Values of `unknown` names are not compared, nor which names are one object or
-    one memory unless `objects` and `memory`."""
+    """In words, each with the name. Values of `unknown` names are not compared, nor which names are one memory
+    unless `memory`."""
     said = [f"gone: {name} is not in the loaded model" for name in expected if name not in found]
     said += [f"new: {name} is only in the loaded model" for name in found if name not in expected]
     both = [name for name in expected if name in found]
     for name in both:
         said += _differing(name, expected[name], found[name], is_known=name not in unknown)
-    said += _partition(both, expected, found, "identity", "object") if objects else []
+    said += _partition(both, expected, found, "identity", "object")
     said += _partition(both, expected, found, "storage", "memory") if memory else []
     return said
 

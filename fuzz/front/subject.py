@@ -135,11 +135,9 @@ def _options(model: nn.Module, spec: Json, folder: Path) -> dict[str, Any]:
     load = spec["load"]
     options: dict[str, Any] = {"cast": load["cast"], "strict": load["strict"], "exchange": load["exchange"]}
     options["progress"] = False
-    if spec["build"] != "real":
-        options["device"] = "cpu"
     if load["dtype"] != "auto":
         options["dtype"] = getattr(torch, load["dtype"])
-    for name in ("allow_missing", "verify"):
+    for name in ("allow_missing", "verify", "device"):
         if load.get(name):
             options[name] = load[name]
     twin, _ = operate(build(spec), spec["surgery"]) if _wants_twin(spec) else (model, [])

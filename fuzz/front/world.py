@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from . import files, oracle, snapshot, subject
 from .build import build
-from .files import tie_groups
 from .pieces import Json
 from .surgery import operate
 from .wrap import cut_of, learner, ready, run, step, wrap_sharded, write_adapter
@@ -103,11 +102,8 @@ def _judge(spec: Json, rank: int, folder: Path, path: str, expected: oracle.Expe
 
 def _compare(spec: Json, expected: oracle.Expectation, loaded: subject.Loaded) -> Verdict:
     found = _facts(loaded.model, expected)
-    # accelerate makes two objects of one memory out of a tie, before anything is loaded
-    objects = spec["build"] != "accelerate" or not tie_groups(expected.model)
-    # DeepSpeed's engine moves partitions into one buffer
-    compared = {"objects": objects, "memory": objects and spec["layout"]["kind"] not in ("zero3", "zero12")}
-    said = snapshot.differences(expected.facts, found, expected.unknown, **compared)
+    memory = spec["layout"]["kind"] not in ("zero3", "zero12")  # DeepSpeed's engine moves partitions into one buffer
+    said = snapshot.differences(expected.facts, found, expected.unknown, memory=memory)
     random = {
         name: found[name].digest() for name in sorted(expected.unknown) if name in found and _is_whole(found[name], spec)
     }
@@ -117,11 +113,11 @@ def _compare(spec: Json, expected: oracle.Expectation, loaded: subject.Loaded) -
         return _verdict("different", said[0].split(":")[0], expected, details=said[:6], random=random)
     for other in loaded.others:
         theirs = _facts(other.model, expected)
-        said = said or snapshot.differences(expected.facts, theirs, expected.unknown, **compared)
+        said = said or snapshot.differences(expected.facts, theirs, expected.unknown, memory=memory)
         for name in expected.unknown & set(found) & set(theirs):
             if found[name].bits != theirs[name].bits:
                 said.append(f"threads: {name} differs between two loads at the same time")
-    if expected.use and objects and not said:
+    if expected.use and not said:
         said = _use(spec, expected, loaded)
     if said:
         return _verdict("different", said[0].split(":")[0], expected, details=said[:6], random=random)
@@ -139,8 +135,8 @@ def _is_whole(fact: snapshot.Fact, spec: Json) -> bool:
 
 def _use(spec: Json, expected: oracle.Expectation, loaded: subject.Loaded) -> list[str]:
     """A forward pass, an optimizer's step and another forward pass, on both."""
-    wanted = _trained(ready(wrap_sharded(expected.model, spec), spec), None, spec)
-    there = _trained(ready(loaded.model, spec), loaded.optimizer, spec)
+    wanted = _trained(wrap_sharded(expected.model, spec), None, spec)
+    there = _trained(loaded.model, loaded.optimizer, spec)
     if isinstance(wanted, str) or isinstance(there, str):
         if isinstance(wanted, str) and isinstance(there, str):
             return []
@@ -158,9 +154,9 @@ def _use(spec: Json, expected: oracle.Expectation, loaded: subject.Loaded) -> li
 
 def _trained(model: Any, optimizer: Any, spec: Json) -> Any:
     """(output, output after a step, parameters after it), or what torch raised."""
-    if optimizer is None:
-        optimizer = learner(model)
     try:
+        model = ready(model, spec)
+        optimizer = optimizer or learner(model)
         first = run(model, spec)
         if first.requires_grad:
             weights = torch.arange(1, first.numel() + 1, dtype=torch.float32).reshape(first.shape) / 512
