@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .dtypes import requested_dtype, torch_dtype
+from .one_op import process_default_dtype, process_state
 from .while_used import WhileUsed
 from .zero3 import transformers_without_zero3
 
@@ -23,26 +24,24 @@ REQUESTABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 def construction(config: Any, dtype: Any = "auto", cast: str = "promote") -> Iterator[Any]:
     """The default dtype that transformers would build this config's model under, and a config that says it of all its
     parts (R32). It is what buffers get that the constructor names no dtype for.
+
+    A constructor may do anything, and much of torch only knows the process's default dtype. So that one is set, as
+    transformers sets it, if it is another; one thread at a time.
     """
-    config = copy.deepcopy(config)
-    chosen = getattr(config, "dtype", None)
-    chosen = chosen if isinstance(chosen, torch.dtype) else torch.get_default_dtype()
-    asked = requested_dtype(dtype)
-    if asked != "auto":
-        chosen = torch_dtype(asked) if cast == "exact" else torch.promote_types(chosen, torch_dtype(asked))
-    if chosen not in REQUESTABLE:
-        with transformers_without_zero3():
+    with process_state, transformers_without_zero3():
+        config = copy.deepcopy(config)
+        chosen = getattr(config, "dtype", None)
+        chosen = chosen if isinstance(chosen, torch.dtype) else torch.get_default_dtype()
+        asked = requested_dtype(dtype)
+        if asked != "auto":
+            chosen = torch_dtype(asked) if cast == "exact" else torch.promote_types(chosen, torch_dtype(asked))
+        if chosen not in REQUESTABLE:
             yield config
-        return
-    for part in _every_config(config):
-        part.dtype = chosen
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(chosen)
-    try:
-        with transformers_without_zero3():
+            return
+        for part in _every_config(config):
+            part.dtype = chosen
+        with process_default_dtype(chosen):
             yield config
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _every_config(config: Any) -> Iterator[Any]:
@@ -59,7 +58,7 @@ def build(cls: type[nn.Module], config: Any, dtype: Any = "auto", cast: str = "p
     `_init_weights` afterwards under the process's own, and rounds only what it writes."""
     from .skeleton_recorder import skeleton
 
-    with skeleton(seed=seed):
+    with process_state, skeleton(seed=seed):  # transformers replaces functions of torch.nn.init while it initialises
         with construction(config, dtype, cast) as own, _initialised_later():
             model = cls(own)
         initialise = getattr(model, "initialize_weights", None)

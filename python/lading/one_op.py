@@ -26,8 +26,9 @@ from .while_used import free_after_fork
 # Operators that take floating numbers and write integers in place, whatever the default dtype.
 _WRITES_INTEGERS = {"fill_", "masked_fill_", "index_fill_", "scatter_", "bernoulli_", "geometric_", "random_"}
 
-_process_state = threading.RLock()
-free_after_fork(_process_state)
+# Held by who sets something of the process that torch or transformers have once for all threads, until it is put back.
+process_state = threading.RLock()
+free_after_fork(process_state)
 
 
 class _Call(NamedTuple):
@@ -71,7 +72,7 @@ def _run(call: _Call, default_dtype: torch.dtype | None, generator: torch.Genera
     """What is not None and cannot be an argument is the process's meanwhile."""
     with contextlib.ExitStack() as process:
         if default_dtype is not None:
-            process.enter_context(_process_default_dtype(default_dtype))
+            process.enter_context(process_default_dtype(default_dtype))
         if generator is not None:
             drawing = _with_generator(call, generator)
             if drawing is None:
@@ -124,7 +125,7 @@ def drawing_overload(func: torch._ops.OpOverload) -> torch._ops.OpOverload | Non
 @contextlib.contextmanager
 def _process_generator(generator: torch.Generator) -> Iterator[None]:
     """The last resort: the process's generator is this one meanwhile."""
-    with _process_state:
+    with process_state:
         default = _default_generator(generator.device)
         state = default.get_state()
         default.set_state(generator.get_state())
@@ -193,9 +194,9 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
 
 
 @contextlib.contextmanager
-def _process_default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def process_default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """The last resort: the process's default dtype is this one meanwhile."""
-    with _process_state:
+    with process_state:
         before = torch.get_default_dtype()
         if before != dtype:
             torch.set_default_dtype(dtype)
