@@ -31,6 +31,10 @@ process_state = threading.RLock()
 free_after_fork(process_state)
 
 
+# As they are for the process: a thread may have a default dtype of its own (own_default_dtype.py).
+get_process_default_dtype, _set_process_default_dtype = torch.get_default_dtype, torch.set_default_dtype
+
+
 class _Call(NamedTuple):
     func: Any
     args: tuple[Any, ...]
@@ -61,6 +65,19 @@ def run_op(
         if explicit is call or not results or _dtypes(out)[: len(results)] == list(results):
             return out
     return _run(call, default_dtype, generator)
+
+
+def run_under(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], default_dtype: torch.dtype) -> Any:
+    """Runs an operator as if this were the default dtype, where nobody knows yet what it gives. Functional operators
+    whose result may depend on it run twice."""
+    call = _Call(func, args, kwargs)
+    results: list[torch.dtype] = []
+    if not _is_independent(call) and not op_info(func).writes:
+        found = _dtypes(call.run())
+        if any(dtype.is_complex for dtype in found):
+            return _run(call, default_dtype, None)
+        results = [default_dtype if dtype.is_floating_point else dtype for dtype in found]
+    return run_op(func, args, kwargs, default_dtype=default_dtype, results=results)
 
 
 def run_with_generator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], generator: torch.Generator) -> Any:
@@ -160,13 +177,11 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
     The default dtype is what tensors get that are made of Python numbers, and what integer tensors become beside
     floating numbers or in operators that only have floating results.
     """
-    if not isinstance(call.func, torch._ops.OpOverload):  # functions of ours and of torch.nn.init: dtypes are theirs
+    if _is_independent(call):
         return call
     if call.func.namespace != "aten":
         return None
     info = op_info(call.func)
-    if info.argument("dtype", call.args, call.kwargs) is not None:
-        return call
     leaves = tree_flatten((call.args, call.kwargs))[0]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     makes_floats = any(dtype.is_floating_point or dtype.is_complex for dtype in results)
@@ -175,10 +190,8 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
             args, kwargs = info.with_argument("dtype", results[0], call.args, call.kwargs)
             return _Call(call.func, args, kwargs)
         return None if makes_floats else call
-    if any(isinstance(leaf, complex) for leaf in leaves) and not any(tensor.is_complex() for tensor in tensors):
+    if any(isinstance(leaf, complex) for leaf in leaves):
         return None
-    if any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
-        return call
     makes_integers = bool(results) and all(not dtype.is_floating_point and dtype != torch.bool for dtype in results)
     if not makes_floats and (makes_integers or not any(isinstance(leaf, float) for leaf in leaves)):
         return call
@@ -193,15 +206,30 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
     return _Call(call.func, *tree_map(cast, (call.args, call.kwargs)))
 
 
+def _is_independent(call: _Call) -> bool:
+    """Whether the call does the same under every default dtype: it names a dtype, or has a tensor with a floating one."""
+    if not isinstance(call.func, torch._ops.OpOverload):  # functions of ours and of torch.nn.init: dtypes are theirs
+        return True
+    if call.func.namespace != "aten":
+        return False
+    if op_info(call.func).argument("dtype", call.args, call.kwargs) is not None:
+        return True
+    leaves = tree_flatten((call.args, call.kwargs))[0]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if any(isinstance(leaf, complex) for leaf in leaves):
+        return any(tensor.is_complex() for tensor in tensors)
+    return any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+
+
 @contextlib.contextmanager
 def process_default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """The last resort: the process's default dtype is this one meanwhile."""
     with process_state:
-        before = torch.get_default_dtype()
+        before = get_process_default_dtype()
         if before != dtype:
-            torch.set_default_dtype(dtype)
+            _set_process_default_dtype(dtype)
         try:
             yield
         finally:
             if before != dtype:
-                torch.set_default_dtype(before)
+                _set_process_default_dtype(before)
