@@ -26,8 +26,13 @@ from .while_used import free_after_fork
 # Operators that take floating numbers and write integers in place, whatever the default dtype.
 _WRITES_INTEGERS = {"fill_", "masked_fill_", "index_fill_", "scatter_", "bernoulli_", "geometric_", "random_"}
 
-_process_state = threading.RLock()
-free_after_fork(_process_state)
+# Held by who sets something of the process that torch or transformers have once for all threads, until it is put back.
+process_state = threading.RLock()
+free_after_fork(process_state)
+
+
+# As they are for the process: a thread may have a default dtype of its own (own_default_dtype.py).
+get_process_default_dtype, _set_process_default_dtype = torch.get_default_dtype, torch.set_default_dtype
 
 
 class _Call(NamedTuple):
@@ -62,6 +67,19 @@ def run_op(
     return _run(call, default_dtype, generator)
 
 
+def run_under(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], default_dtype: torch.dtype) -> Any:
+    """Runs an operator as if this were the default dtype, where nobody knows yet what it gives. Functional operators
+    whose result may depend on it run twice."""
+    call = _Call(func, args, kwargs)
+    results: list[torch.dtype] = []
+    if not _is_independent(call) and not op_info(func).writes:
+        found = _dtypes(call.run())
+        if any(dtype.is_complex for dtype in found):
+            return _run(call, default_dtype, None)
+        results = [default_dtype if dtype.is_floating_point else dtype for dtype in found]
+    return run_op(func, args, kwargs, default_dtype=default_dtype, results=results)
+
+
 def run_with_generator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], generator: torch.Generator) -> Any:
     """A random operator that draws from `generator`."""
     return _run(_Call(func, args, kwargs), None, generator)
@@ -71,7 +89,7 @@ def _run(call: _Call, default_dtype: torch.dtype | None, generator: torch.Genera
     """What is not None and cannot be an argument is the process's meanwhile."""
     with contextlib.ExitStack() as process:
         if default_dtype is not None:
-            process.enter_context(_process_default_dtype(default_dtype))
+            process.enter_context(process_default_dtype(default_dtype))
         if generator is not None:
             drawing = _with_generator(call, generator)
             if drawing is None:
@@ -124,7 +142,7 @@ def drawing_overload(func: torch._ops.OpOverload) -> torch._ops.OpOverload | Non
 @contextlib.contextmanager
 def _process_generator(generator: torch.Generator) -> Iterator[None]:
     """The last resort: the process's generator is this one meanwhile."""
-    with _process_state:
+    with process_state:
         default = _default_generator(generator.device)
         state = default.get_state()
         default.set_state(generator.get_state())
@@ -159,13 +177,11 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
     The default dtype is what tensors get that are made of Python numbers, and what integer tensors become beside
     floating numbers or in operators that only have floating results.
     """
-    if not isinstance(call.func, torch._ops.OpOverload):  # functions of ours and of torch.nn.init: dtypes are theirs
+    if _is_independent(call):
         return call
     if call.func.namespace != "aten":
         return None
     info = op_info(call.func)
-    if info.argument("dtype", call.args, call.kwargs) is not None:
-        return call
     leaves = tree_flatten((call.args, call.kwargs))[0]
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     makes_floats = any(dtype.is_floating_point or dtype.is_complex for dtype in results)
@@ -174,10 +190,8 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
             args, kwargs = info.with_argument("dtype", results[0], call.args, call.kwargs)
             return _Call(call.func, args, kwargs)
         return None if makes_floats else call
-    if any(isinstance(leaf, complex) for leaf in leaves) and not any(tensor.is_complex() for tensor in tensors):
+    if any(isinstance(leaf, complex) for leaf in leaves):
         return None
-    if any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
-        return call
     makes_integers = bool(results) and all(not dtype.is_floating_point and dtype != torch.bool for dtype in results)
     if not makes_floats and (makes_integers or not any(isinstance(leaf, float) for leaf in leaves)):
         return call
@@ -192,15 +206,30 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
     return _Call(call.func, *tree_map(cast, (call.args, call.kwargs)))
 
 
+def _is_independent(call: _Call) -> bool:
+    """Whether the call does the same under every default dtype: it names a dtype, or has a tensor with a floating one."""
+    if not isinstance(call.func, torch._ops.OpOverload):  # functions of ours and of torch.nn.init: dtypes are theirs
+        return True
+    if call.func.namespace != "aten":
+        return False
+    if op_info(call.func).argument("dtype", call.args, call.kwargs) is not None:
+        return True
+    leaves = tree_flatten((call.args, call.kwargs))[0]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if any(isinstance(leaf, complex) for leaf in leaves):
+        return any(tensor.is_complex() for tensor in tensors)
+    return any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+
+
 @contextlib.contextmanager
-def _process_default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def process_default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """The last resort: the process's default dtype is this one meanwhile."""
-    with _process_state:
-        before = torch.get_default_dtype()
+    with process_state:
+        before = get_process_default_dtype()
         if before != dtype:
-            torch.set_default_dtype(dtype)
+            _set_process_default_dtype(dtype)
         try:
             yield
         finally:
             if before != dtype:
-                torch.set_default_dtype(before)
+                _set_process_default_dtype(before)

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from torch.utils._device import DeviceContext, _device_constructors
 
 from . import recording as rec
+from .own_default_dtype import own_default
 from .recording import Cell, Op, Recording, SkeletonError, Version, unrecorded
 from .replay import Seeds, early_value, value_of, view
 from .watch import reopen
@@ -30,10 +31,18 @@ class FunctionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.recording.autocast = {kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
+        own, kwargs = own_default(), kwargs or {}
+        if own is None:
+            return self._answer(func, args, kwargs)
+        with own.calling(func, args, kwargs) as with_dtype:
+            out = self._answer(func, args, with_dtype)
+        own.answered(func, args, kwargs, out)
+        return out
+
+    def _answer(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         handler = _handlers().get(func)
         if handler is not None and args and isinstance(args[0], torch.Tensor):
-            return handler(self.recording, func, args, kwargs or {})
-        kwargs = kwargs or {}
+            return handler(self.recording, func, args, kwargs)
         device = kwargs.get("device")
         if device is None and func in _device_constructors():
             device = _outer_device()

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from . import recording as rec
 from .dispatch_mode import PlainDispatchMode
 from .one_op import run_with_generator
+from .own_default_dtype import own_default
 from .recipes import Recipe, recipe_of_operand
 from .recording import Captured, Op, Operand, Recording, SkeletonError, Version, recording_of, snapshot_of
 from .replay import Seeds, early_value, seed_number, value_of
@@ -135,6 +136,9 @@ class _Recorder(PlainDispatchMode):
         for tensor in tensors:
             reopen(tensor, self.recording)
         if info.is_lift and not tensors[0].is_meta:
+            own = own_default()
+            if own is not None and tensors[0].untyped_storage().resizable():  # else an array, with a dtype of its own
+                own.look_at(tensors[0].dtype)
             return self._as_constant(func(*args, **kwargs))
         if info.is_metadata:
             return self._change_metadata(func, info, args, kwargs)
@@ -142,7 +146,7 @@ class _Recorder(PlainDispatchMode):
             return self._run_early(func, info, args, kwargs, record=False)
         all_real = bool(tensors) and not any(tensor.is_meta for tensor in tensors)
         if all_real and not self._leaves_memory(info, tensors, args, kwargs):
-            return self._run_on_real(func, tensors, args, kwargs)
+            return self._run_on_real(func, info, tensors, args, kwargs)
         if self.recording.autocast:
             self._refuse_autocast(info, self._device(info, args, kwargs).type)
         if info.dynamic:
@@ -165,7 +169,7 @@ class _Recorder(PlainDispatchMode):
         return info.is_factory or info.is_random
 
     def _run_on_real(
-        self, func: Any, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, func: Any, info: OpInfo, tensors: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Real tensors only: done at once. A view is real like what it looks at; a result of its own is a constant."""
         storages = {tensor.untyped_storage()._cdata for tensor in tensors}
@@ -174,7 +178,7 @@ class _Recorder(PlainDispatchMode):
             is_view = isinstance(leaf, torch.Tensor) and leaf.untyped_storage()._cdata in storages
             return leaf if is_view else self._as_constant(leaf)
 
-        return tree_map(kept, func(*args, **kwargs))
+        return tree_map(kept, _run(func, info, args, kwargs))
 
     def _as_constant(self, leaf: Any) -> Any:
         """A real tensor of our own becomes a constant on meta. What lies in somebody else's memory stays real."""
@@ -197,7 +201,7 @@ class _Recorder(PlainDispatchMode):
         written = info.written(args, kwargs)
         op = self._op(func, info, args, kwargs, written)  # before it runs: reads come first
         try:
-            out = func(*meta_args, **meta_kwargs)
+            out = _run(func, info, meta_args, meta_kwargs)
         except NotImplementedError:
             if not written:
                 return self._run_early(func, info, args, kwargs, record=True)
@@ -258,7 +262,7 @@ class _Recorder(PlainDispatchMode):
             out = run_with_generator(func, real_args, real_kwargs, own)
         else:
             with torch._C._DisableAutocast():
-                out = func(*real_args, **real_kwargs)
+                out = _run(func, info, real_args, real_kwargs)
         if op is None:
             return out
 
@@ -355,6 +359,11 @@ class _Recorder(PlainDispatchMode):
                 cell = rec.cell_of(leaf)
                 return cell.device if cell is not None else leaf.device
         return torch.device("cpu")
+
+
+def _run(func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    own = own_default()
+    return func(*args, **kwargs) if own is None else own.run(func, info, args, kwargs)
 
 
 def _note_module(module: torch.nn.Module, name: str, value: Any) -> None:

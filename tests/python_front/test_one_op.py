@@ -14,7 +14,7 @@ def nothing_is_set(monkeypatch, request):
     """The state of the process at the end, and but for tests of the last resort no setting at all."""
     before = torch.get_rng_state()
     if "last_resort" not in request.node.name:
-        monkeypatch.setattr(one_op, "_process_state", None)
+        monkeypatch.setattr(one_op, "process_state", None)
     yield
     assert torch.equal(torch.get_rng_state(), before) and torch.get_default_dtype() == torch.float32
 

@@ -247,9 +247,9 @@ def test_errors_of_constructors_are_theirs():
     assert not torch._C._only_lift_cpu_tensors()
     hooks = [*module._global_parameter_registration_hooks.values(), *module._global_buffer_registration_hooks.values()]
     with lading.skeleton() as recording:
-        inside = nn.Linear(1, 1)
+        inside = nn.LayerNorm(1)
     before = list(recording.modules)
-    nn.LayerNorm(1)  # without random numbers
+    nn.LayerNorm(1)
     assert list(recording.modules) == before == [inside]
     assert {hook.__module__ for hook in hooks} <= {"lading.skeleton_recorder"}  # that stay, and do nothing outside
 

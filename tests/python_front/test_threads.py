@@ -286,3 +286,41 @@ def test_own_numbers_follow_who_seeds_the_process(process_numbers):
     finally:
         torch.set_rng_state(before)
     assert torch.equal(got, torch.rand(3, generator=torch.Generator().manual_seed(12345)))
+
+
+# ---------------------------------------------------------------- models of transformers
+
+
+def test_from_pretrained_in_threads(tmp_path):
+    """Of different dtypes at the same time: each model is that of one thread."""
+    transformers = pytest.importorskip("transformers")
+    folders = {}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        config = transformers.LlamaConfig(
+            hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            vocab_size=32,
+        )  # fmt: skip
+        folders[dtype] = tmp_path / str(dtype)
+        transformers.LlamaForCausalLM(config).to(dtype).save_pretrained(folders[dtype])
+
+    def state(dtype):
+        model = lading.from_pretrained(folders[dtype], device="cpu", group=False, progress=False)
+        return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+    want = {dtype: state(dtype) for dtype in folders}
+    original, wrong = torch.nn.init.normal_, []
+
+    def job(dtype):
+        got = state(dtype)
+        wrong.extend(
+            (dtype, name)
+            for name, value in want[dtype].items()
+            if got[name].dtype != value.dtype or not torch.equal(got[name], value)
+        )
+
+    dtypes = list(folders)
+    with Bystander() as bystander:
+        in_threads([lambda dtype=dtypes[place % 3]: job(dtype) for place in range(LOADS)])
+    assert wrong == []
+    bystander.saw_nothing()
+    assert torch.get_default_dtype() == torch.float32 and torch.nn.init.normal_ is original
