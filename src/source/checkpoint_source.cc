@@ -198,7 +198,7 @@ class SourceReader {
   Result<ShardHeader, Errors> read_shard(const std::string& relative, std::string name) {
     LADING_ASSIGN_OR_RETURN(const io::File file, anchor().open_file(relative));
     LADING_ASSIGN_OR_RETURN(std::string resolved, anchor().resolve(relative));
-    const HeaderContext context{file.path(), file.size_bytes(), options_.trailing_bytes};
+    const HeaderContext context{file.path(), file.size_bytes(), options_.trailing_bytes, entries_left_};
     std::array<char, checkpoint::kLengthBytes> prefix{};
     const std::size_t available = std::min<std::uint64_t>(prefix.size(), file.size_bytes());
     LADING_TRY(file.read_exact(0, std::span(prefix).first(available)));
@@ -208,6 +208,7 @@ class SourceReader {
                             read_and_parse(file, {checkpoint::kLengthBytes, length}, [&](const JsonBuffer& json) {
                               return checkpoint::parse_header(json, context);
                             }));
+    entries_left_ -= header.tensors.size() + header.metadata.size();
     source_.shards_.push_back({relative, std::move(resolved), file.identity()});
     return ShardHeader{std::move(name), file.size_bytes(), std::move(header)};
   }
@@ -234,6 +235,7 @@ class SourceReader {
   const OpenOptions& options_;
   LocationKind kind_;
   std::string relative_;
+  std::uint64_t entries_left_ = checkpoint::kMaxEntries;
   CheckpointSource source_;
 };
 
