@@ -1,9 +1,6 @@
 #include "api/write_ledger.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <string_view>
 
 #include "api/read_ledger.h"
@@ -40,11 +37,6 @@ Result<void> check_ledger_place(const std::string& path) {
   if (!standing) return fail(with_remedy(standing.error()));
   if (*standing == io::Standing::kRegularFile && !holds_ledger(path)) {
     return fail(with_remedy(Error(Code::kWriteFailed, "the file exists, and is no ledger").in_file(path)));
-  }
-  const std::filesystem::path place(path);
-  const std::string folder = place.has_parent_path() ? place.parent_path().string() : ".";
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-    return fail(with_remedy(Error(Code::kWriteFailed, "no file can be written there").in_file(path)));
   }
   return {};
 }
