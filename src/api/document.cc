@@ -40,15 +40,15 @@ std::string document_name(const PlanDocument& document, const DocumentLimits& li
 }
 
 Result<JsonDocument, Errors> read_document(const PlanDocument& document, const DocumentLimits& limits) {
-  const auto parse = [&](const JsonBuffer& buffer) -> Result<JsonDocument, Errors> {
-    auto parsed = JsonDocument::parse(buffer);
+  const auto parse = [&](JsonBuffer buffer) -> Result<JsonDocument, Errors> {
+    auto parsed = JsonDocument::parse(std::move(buffer), limits.json);
     if (!parsed) parsed.error().relocate(document_name(document, limits), 0);
     return parsed;
   };
   if (document.from == PlanDocument::From::kText) return parse(JsonBuffer::copy_of(document.value));
   auto buffer = read_file(document.value, limits);
   if (!buffer) return fail(Errors(std::move(buffer).error()));
-  return parse(*buffer);
+  return parse(*std::move(buffer));
 }
 
 }  // namespace lading

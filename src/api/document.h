@@ -10,9 +10,13 @@
 
 namespace lading {
 
+/// A model of a million tensors fits in. What is made of a document takes several times its size.
+inline constexpr JsonLimits kDocumentJson{1'000'000, 2'000'000, Code::kSchema};
+
 struct DocumentLimits {
   std::string_view what;  ///< "skeleton": for messages
   std::uint64_t max_bytes = 100'000'000;
+  JsonLimits json = kDocumentJson;
 };
 
 /// A file is the user's word: links are followed. Errors name the file.

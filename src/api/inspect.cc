@@ -40,7 +40,7 @@ Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions
   if (options.trailing_bytes == TrailingBytesPolicy::kAllow) {
     open_options.trailing_bytes = checkpoint::TrailingBytes::kAllow;
   }
-  LADING_ASSIGN_OR_RETURN(const CheckpointSource checkpoint, CheckpointSource::open(path, open_options));
+  LADING_ASSIGN_OR_RETURN(CheckpointSource checkpoint, CheckpointSource::open(path, open_options));
   const checkpoint::Catalog& catalog = checkpoint.catalog();
 
   Inspection inspection;
@@ -78,11 +78,12 @@ Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions
   }
   if (!errors.empty()) return fail(std::move(errors));
 
-  inspection.tensors.reserve(catalog.tensors.size());
-  for (const checkpoint::CatalogTensor& tensor : catalog.tensors) {
+  std::vector<checkpoint::CatalogTensor> tensors = std::move(checkpoint).take_catalog().tensors;
+  inspection.tensors.reserve(tensors.size());
+  for (checkpoint::CatalogTensor& tensor : tensors) {
     std::string dtype(tensor.dtype ? name(*tensor.dtype) : std::string_view(tensor.unknown_dtype));
     inspection.tensors.push_back(
-        {tensor.name, tensor.dtype, std::move(dtype), tensor.shape, tensor.file, tensor.bytes});
+        {std::move(tensor.name), tensor.dtype, std::move(dtype), std::move(tensor.shape), tensor.file, tensor.bytes});
   }
   return inspection;
 }

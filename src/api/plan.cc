@@ -25,6 +25,12 @@ namespace {
 constexpr std::uint64_t kMaxRanksAtOnce = 4096;
 constexpr std::uint64_t kMaxPlanBytes = 1'000'000'000;
 
+// What planning and loading keep of a tensor for one rank, measured (docs/formats.md). A small file may not make them
+// take gigabytes; one that has gigabytes itself may.
+constexpr std::uint64_t kBytesKeptPerTensor = 3'500;
+constexpr std::uint64_t kMaxBytesKept = 2'000'000'000;
+constexpr std::uint64_t kMaxTimesTheFiles = 4;
+
 Unexpected<PlanRefusal> refuse(PlanStage stage, Errors problems) { return {PlanRefusal{stage, std::move(problems)}}; }
 
 Error usage(std::string message) { return {Code::kUsage, std::move(message)}; }
@@ -43,6 +49,8 @@ class Planning {
     }
     const checkpoint::Catalog& catalog = checkpoint->catalog();
     if (!problems_.empty()) return refuse(PlanStage::kDocuments, std::move(problems_));
+    check_amount(catalog);
+    if (!problems_.empty()) return refuse(PlanStage::kPlanning, std::move(problems_));
     if (!request_.skeleton) take(plan::skeleton_of(catalog), skeleton_);
     if (!request_.layout && problems_.empty()) lay_out();
     if (!problems_.empty()) return refuse(PlanStage::kPlanning, std::move(problems_));
@@ -97,6 +105,19 @@ class Planning {
       take(layout::parse_tp_style(style), rule.style);
     }
     return problems_.empty();
+  }
+
+  void check_amount(const checkpoint::Catalog& catalog) {
+    std::uint64_t file_bytes = 0;
+    for (const checkpoint::CatalogFile& file : catalog.files) file_bytes += file.size_bytes;
+    const std::uint64_t kept = catalog.tensors.size() * kBytesKeptPerTensor;
+    if (kept <= kMaxBytesKept || kept / kMaxTimesTheFiles <= file_bytes) return;
+    problems_.add(
+        Error(Code::kPlan, "planning the checkpoint would take more memory than its size justifies")
+            .wanted(fmt::format("at most {}, or {} times its files", human_bytes(kMaxBytesKept), kMaxTimesTheFiles))
+            .got(fmt::format("about {} for {} tensors in {} of files", human_bytes(kept),
+                             with_commas(catalog.tensors.size()), human_bytes(file_bytes)))
+            .try_this("Load a checkpoint with fewer tensors; if this one is real, please report it."));
   }
 
   // "cuda" names no index by itself: the mesh and the size of a node do (R34).
@@ -288,10 +309,11 @@ Result<std::vector<ExplainedFact>, PlanRefusal> explain(const PlanReport& report
 }
 
 Result<PlanDifference, PlanRefusal> diff(const PlanReport& report, const PlanDocument& before) {
-  const DocumentLimits limits{"plan", kMaxPlanBytes};
+  const DocumentLimits limits{"plan", kMaxPlanBytes, JsonLimits{}};
   const auto old_plan = read_document(before, limits);
   if (!old_plan) return refuse(PlanStage::kDocuments, old_plan.error());
-  const auto new_plan = read_document(PlanDocument::text(plan_json(report)), {"new plan", JsonDocument::kMaxBytes});
+  const auto new_plan =
+      read_document(PlanDocument::text(plan_json(report)), {"new plan", JsonDocument::kMaxBytes, JsonLimits{}});
   if (!new_plan) return refuse(PlanStage::kProof, new_plan.error());
   auto found = plan::diff_plans(*old_plan, *new_plan);
   if (!found) {

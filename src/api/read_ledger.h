@@ -8,7 +8,8 @@
 
 namespace lading {
 
-inline constexpr DocumentLimits kLedgerLimits{"ledger", 4'000'000'000};
+/// A record for each tensor and rank: of many ranks, these are many.
+inline constexpr DocumentLimits kLedgerLimits{"ledger", 4'000'000'000, JsonLimits{}};
 
 /// Errors name the file.
 Result<ledger::Ledger, Errors> read_ledger(const PlanDocument& document);

@@ -38,8 +38,6 @@ Result<void> check_ledger_place(const std::string& path) {
   if (*standing == io::Standing::kRegularFile && !holds_ledger(path)) {
     return fail(with_remedy(Error(Code::kWriteFailed, "the file exists, and is no ledger").in_file(path)));
   }
-  auto folder = io::check_folder_of(path);
-  if (!folder) return fail(with_remedy(std::move(folder).error()));
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/json_text_count.h"
 #include "base/text.h"
 
 namespace lading {
@@ -95,18 +96,20 @@ std::string_view trimmed(std::string_view text) {
 // Walks the parsed text once. A syntax error ends the walk; duplicates are collected.
 class JsonTreeBuilder {
  public:
-  JsonTreeBuilder(const JsonBuffer& buffer, JsonDuplicates& duplicates) : buffer_(buffer), duplicates_(duplicates) {}
+  JsonTreeBuilder(const JsonBuffer& buffer, JsonDuplicates& duplicates) : buffer_(buffer), duplicates_(duplicates) {
+    document_.text_ = buffer.text().data();
+  }
 
-  Result<JsonDocument, JsonFault> build() {
+  Result<JsonDocument, JsonFault> build(const JsonLimits& limits) {
     const std::string_view text = buffer_.text();
+    TextCount count(text, limits);
+    if (const auto excess = count.find_excess()) return fail(JsonFault{at(*excess, too_much(limits)), {}});
     // simdjson tells quickly whether; only the slower search tells where.
     if (!simdjson::validate_utf8(text.data(), text.size())) {
       const std::size_t bad = find_invalid_utf8(text).value_or(0);
       return fail(JsonFault{at(bad, Error(Code::kJsonUtf8, "invalid UTF-8").wanted("UTF-8 text")), {}});
     }
-    // A header of many small tensors has a node per 8 bytes. Strings are never longer than the text they stand in.
-    document_.nodes_.reserve(text.size() / 8);
-    document_.strings_.reserve(text.size());
+    document_.nodes_.reserve(count.values());
     ondemand::parser parser;
     ondemand::document document;
     if (auto error = parser.iterate(text.data(), text.size(), buffer_.capacity_bytes()).get(document)) {
@@ -118,9 +121,15 @@ class JsonTreeBuilder {
   }
 
  private:
-  using Node = JsonDocument::Node;
-
   static Error at(std::size_t offset, Error error) { return std::move(error).at({offset, offset + 1}); }
+
+  [[nodiscard]] Error too_much(const JsonLimits& limits) const {
+    return Error(limits.code, "the JSON text holds too much")
+        .wanted(fmt::format("at most {} members of an object or array, and {} keys and values for a text of this size",
+                            with_commas(limits.max_members),
+                            with_commas(limits.max_values + buffer_.text().size() / JsonLimits::kBytesPerValue)))
+        .try_this("This is more than any real file of this kind holds; if yours is real, please report it.");
+  }
 
   // Found by the parser's first pass, which does not say where.
   [[nodiscard]] Error whole_text_error(simdjson::error_code error) const {
@@ -151,14 +160,29 @@ class JsonTreeBuilder {
     return stop(offset, Error(Code::kJsonSyntax, fmt::format("not valid JSON: {}", what)));
   }
 
-  std::uint32_t add_node(JsonKind kind, std::uint32_t offset, std::string_view text) {
-    auto& nodes = document_.nodes_;
-    auto& strings = document_.strings_;
-    const auto index = static_cast<std::uint32_t>(nodes.size());
-    nodes.push_back(
-        {offset, static_cast<std::uint32_t>(strings.size()), static_cast<std::uint32_t>(text.size()), index + 1, kind});
-    strings += text;
+  std::uint32_t add_node(std::uint32_t offset, std::size_t link) {
+    const auto index = static_cast<std::uint32_t>(document_.nodes_.size());
+    document_.nodes_.push_back({offset, static_cast<std::uint32_t>(link)});
     return index;
+  }
+
+  // Most strings have no escapes and stay where they are. `unescape` gives those that have some.
+  template <class Unescape>
+  bool add_string(std::uint32_t offset, const Unescape& unescape) {
+    const std::string_view rest = buffer_.text().substr(offset + 1);
+    std::size_t size = 0;
+    while (size < rest.size() && rest[size] != '"' && rest[size] != '\\') ++size;
+    if (size < rest.size() && rest[size] == '"' && size < JsonDocument::kEscaped) {
+      add_node(offset, size);
+      return true;
+    }
+    std::string_view text;
+    if (auto error = unescape().get(text)) return string_error(offset, error);
+    auto& escaped = document_.escaped_;
+    add_node(offset, JsonDocument::kEscaped | escaped.size());
+    escaped.push_back({static_cast<std::uint32_t>(document_.strings_.size()), static_cast<std::uint32_t>(text.size())});
+    document_.strings_ += text;
+    return true;
   }
 
   bool walk_root(ondemand::document& document) {
@@ -174,10 +198,8 @@ class JsonTreeBuilder {
     const std::string_view token = trimmed(buffer_.text());
     const std::uint32_t offset = offset_of(token.data());
     if (token.front() != '"') return walk_scalar(token, offset);
-    std::string_view text;
-    if (auto error = document.get_string().get(text)) return string_error(offset, error);
-    add_node(JsonKind::kString, offset, text);
-    return check_at_end(document);
+    const auto unescaped = document.get_string();  // also steps over it
+    return add_string(offset, [&] { return unescaped; }) && check_at_end(document);
   }
 
   bool check_at_end(ondemand::document& document) {
@@ -205,7 +227,7 @@ class JsonTreeBuilder {
   }
 
   bool walk_object(ondemand::value& value, std::uint32_t offset, std::size_t depth) {
-    const std::uint32_t node = add_node(JsonKind::kObject, offset, {});
+    const std::uint32_t node = add_node(offset, 0);
     ondemand::object object;
     if (auto error = value.get_object().get(object)) return syntax_error(offset, simdjson::error_message(error));
     const std::size_t first_key = keys_.size();
@@ -214,10 +236,10 @@ class JsonTreeBuilder {
       if (auto error = std::move(field_or_error).get(field)) return container_error(error);
       // raw() points behind the opening quote.
       const std::uint32_t key_offset = offset_of(field.key().raw()) - 1;
-      std::string_view key;
-      if (auto error = field.unescaped_key().get(key)) return string_error(key_offset, error);
-      path_.push_back(add_node(JsonKind::kString, key_offset, key));
-      keys_.push_back(path_.back());
+      const auto node_of_key = static_cast<std::uint32_t>(document_.nodes_.size());
+      if (!add_string(key_offset, [&] { return field.unescaped_key(); })) return false;
+      path_.push_back(node_of_key);
+      keys_.push_back(node_of_key);
       if (!walk(field.value(), depth + 1)) return false;
       path_.pop_back();
     }
@@ -228,7 +250,7 @@ class JsonTreeBuilder {
   }
 
   bool walk_array(ondemand::value& value, std::uint32_t offset, std::size_t depth) {
-    const std::uint32_t node = add_node(JsonKind::kArray, offset, {});
+    const std::uint32_t node = add_node(offset, 0);
     ondemand::array array;
     if (auto error = value.get_array().get(array)) return syntax_error(offset, simdjson::error_message(error));
     for (auto element_or_error : array) {
@@ -241,26 +263,16 @@ class JsonTreeBuilder {
   }
 
   bool walk_string(ondemand::value& value, std::uint32_t offset) {
-    std::string_view text;
-    if (auto error = value.get_string().get(text)) return string_error(offset, error);
-    add_node(JsonKind::kString, offset, text);
-    return true;
+    return add_string(offset, [&] { return value.get_string(); });
   }
 
   // The iterator steps over scalars by itself. Numbers of any size are JSON; whoever wants one decides
   // whether it fits.
   bool walk_scalar(std::string_view token, std::uint32_t offset) {
-    if (token == "true") {
-      add_node(JsonKind::kTrue, offset, token);
-    } else if (token == "false") {
-      add_node(JsonKind::kFalse, offset, token);
-    } else if (token == "null") {
-      add_node(JsonKind::kNull, offset, token);
-    } else if (is_json_number(token)) {
-      add_node(JsonKind::kNumber, offset, token);
-    } else {
+    if (token != "true" && token != "false" && token != "null" && !is_json_number(token)) {
       return syntax_error(offset, fmt::format("{} is no JSON value", quote(token)));
     }
+    add_node(offset, token.size());
     return true;
   }
 
@@ -278,12 +290,9 @@ class JsonTreeBuilder {
                             .wanted("escapes that stand for Unicode characters"));
   }
 
-  void close(std::uint32_t node) { document_.nodes_[node].after = static_cast<std::uint32_t>(document_.nodes_.size()); }
+  void close(std::uint32_t node) { document_.nodes_[node].link = static_cast<std::uint32_t>(document_.nodes_.size()); }
 
-  [[nodiscard]] std::string_view text_of(std::uint32_t node) const {
-    const Node& n = document_.nodes_[node];
-    return std::string_view(document_.strings_).substr(n.text_begin, n.text_size);
-  }
+  [[nodiscard]] std::string_view text_of(std::uint32_t node) const { return document_.text_of(node); }
 
   [[nodiscard]] std::vector<std::string> path() const {
     std::vector<std::string> keys;
@@ -333,34 +342,63 @@ Error JsonDuplicate::error(std::uint64_t base_offset) const {
 }
 
 Result<JsonDocument, JsonFault> JsonDocument::parse_keeping_duplicates(const JsonBuffer& buffer,
-                                                                       JsonDuplicates& duplicates) {
+                                                                       JsonDuplicates& duplicates,
+                                                                       const JsonLimits& limits) {
   if (buffer.text().size() > kMaxBytes) {
     return fail(JsonFault{Error(Code::kJsonSyntax, "the JSON text is too large")
                               .wanted(fmt::format("at most {} bytes", kMaxBytes))
                               .got(fmt::format("{} bytes", buffer.text().size())),
                           {}});
   }
-  return JsonTreeBuilder(buffer, duplicates).build();
+  return JsonTreeBuilder(buffer, duplicates).build(limits);
 }
 
-Result<JsonDocument, Errors> JsonDocument::parse(const JsonBuffer& buffer) {
+Result<JsonDocument, Errors> JsonDocument::parse(JsonBuffer buffer, const JsonLimits& limits) {
   JsonDuplicates duplicates;
-  auto document = parse_keeping_duplicates(buffer, duplicates);
+  auto document = parse_keeping_duplicates(buffer, duplicates, limits);
   if (!document) return fail(Errors(std::move(document).error().error));
   Errors errors;
   for (const JsonDuplicate& duplicate : duplicates.list) errors.add(duplicate.error(0));
   errors.count_not_listed(duplicates.not_listed);
   if (!errors.empty()) return fail(std::move(errors));
+  document->owned_ = std::move(buffer);
+  document->text_ = document->owned_->text().data();
   return *std::move(document);
 }
 
-JsonKind JsonValue::kind() const { return document_->nodes_[node_].kind; }
-std::uint64_t JsonValue::offset() const { return document_->nodes_[node_].offset; }
-
-std::string_view JsonValue::text() const {
-  const auto& node = document_->nodes_[node_];
-  return std::string_view(document_->strings_).substr(node.text_begin, node.text_size);
+JsonKind JsonDocument::kind_of(std::uint32_t node) const {
+  switch (text_[nodes_[node].offset]) {
+    case '{': return JsonKind::kObject;
+    case '[': return JsonKind::kArray;
+    case '"': return JsonKind::kString;
+    case 't': return JsonKind::kTrue;
+    case 'f': return JsonKind::kFalse;
+    case 'n': return JsonKind::kNull;
+    default: return JsonKind::kNumber;
+  }
 }
+
+std::string_view JsonDocument::text_of(std::uint32_t node) const {
+  const Node& n = nodes_[node];
+  switch (text_[n.offset]) {
+    case '{':
+    case '[': return {};
+    case '"': break;
+    default: return {text_ + n.offset, n.link};
+  }
+  if (n.link < kEscaped) return {text_ + n.offset + 1, n.link};
+  const Escaped& escaped = escaped_[n.link - kEscaped];
+  return std::string_view(strings_).substr(escaped.begin, escaped.size);
+}
+
+std::uint32_t JsonDocument::behind(std::uint32_t node) const {
+  const char first = text_[nodes_[node].offset];
+  return first == '{' || first == '[' ? nodes_[node].link : node + 1;
+}
+
+JsonKind JsonValue::kind() const { return document_->kind_of(node_); }
+std::uint64_t JsonValue::offset() const { return document_->nodes_[node_].offset; }
+std::string_view JsonValue::text() const { return document_->text_of(node_); }
 
 std::optional<std::uint64_t> JsonValue::as_uint64() const {
   if (kind() != JsonKind::kNumber) return std::nullopt;
@@ -381,7 +419,7 @@ std::string JsonValue::found() const {
 }
 
 JsonValue::Iterator JsonValue::begin() const { return {document_, node_ + 1, is_object()}; }
-JsonValue::Iterator JsonValue::end() const { return {document_, document_->nodes_[node_].after, is_object()}; }
+JsonValue::Iterator JsonValue::end() const { return {document_, document_->behind(node_), is_object()}; }
 
 std::size_t JsonValue::size() const {
   std::size_t count = 0;
@@ -405,7 +443,7 @@ JsonMember JsonValue::Iterator::operator*() const {
 
 JsonValue::Iterator& JsonValue::Iterator::operator++() {
   const std::uint32_t value = keyed_ ? node_ + 1 : node_;
-  node_ = document_->nodes_[value].after;
+  node_ = document_->behind(value);
   return *this;
 }
 

@@ -2,11 +2,14 @@
 //
 // simdjson does the parsing; it keeps duplicate keys and leaves skipped values unchecked, so this
 // file visits everything once and builds a compact tree. Duplicates are found after unescaping, so
-// that "a" and "\u0061" are the same key. Depth is limited; no input can exhaust the stack.
-// A JsonDocument is immutable and safe to read from many threads. JsonValue borrows from it.
+// that "a" and "\u0061" are the same key. Depth is limited; no input can exhaust the stack. Whoever reads texts of
+// strangers limits how much they may hold: that is counted before anything is built. The tree takes 8 bytes for a key
+// or a value beside the text, and the parser as many while it works. A JsonDocument is immutable and safe to read from
+// many threads. JsonValue borrows from it.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -116,15 +119,29 @@ struct JsonFault {
   std::vector<std::string> path;
 };
 
+/// How much a text may hold. Texts that people and programs write have more than kBytesPerValue bytes for each key and
+/// value; one that has fewer, and many values, was written to take memory.
+struct JsonLimits {
+  static constexpr std::size_t kBytesPerValue = 5;
+
+  std::size_t max_members = std::numeric_limits<std::size_t>::max();  ///< of one object or array
+  /// Keys and values, all together; and one more for every kBytesPerValue bytes of the text.
+  std::size_t max_values = std::numeric_limits<std::size_t>::max();
+  Code code = Code::kSchema;  ///< of the error if it holds more
+};
+
 class JsonDocument {
  public:
   /// Errors carry offsets into the text as byte ranges; the caller adds file and base offset.
-  /// All duplicate keys are reported; a syntax error ends the search.
-  static Result<JsonDocument, Errors> parse(const JsonBuffer& buffer);
+  /// All duplicate keys are reported; a syntax error ends the search. The document keeps the text.
+  static Result<JsonDocument, Errors> parse(JsonBuffer buffer, const JsonLimits& limits = {});
 
   /// For readers that say more about duplicates, and want to find other faults beside them. The document
-  /// has the keys twice; whoever calls this must refuse if there are any.
-  static Result<JsonDocument, JsonFault> parse_keeping_duplicates(const JsonBuffer& buffer, JsonDuplicates& duplicates);
+  /// has the keys twice; whoever calls this must refuse if there are any. It borrows the buffer.
+  static Result<JsonDocument, JsonFault> parse_keeping_duplicates(const JsonBuffer& buffer, JsonDuplicates& duplicates,
+                                                                  const JsonLimits& limits = {});
+  static Result<JsonDocument, JsonFault> parse_keeping_duplicates(JsonBuffer&& buffer, JsonDuplicates& duplicates,
+                                                                  const JsonLimits& limits = {}) = delete;
 
   JsonDocument(JsonDocument&&) noexcept;
   JsonDocument& operator=(JsonDocument&&) noexcept;
@@ -143,19 +160,29 @@ class JsonDocument {
   friend class JsonValue::Iterator;
   friend class JsonTreeBuilder;
 
-  // A key is a string node that stands before its value. `after` is the node behind the subtree.
+  // A key is a string node that stands before its value. The text at `offset` says what kind a node is.
   struct Node {
     std::uint32_t offset;
-    std::uint32_t text_begin;
-    std::uint32_t text_size;
-    std::uint32_t after;
-    JsonKind kind;
+    /// Of a container: the node behind its members. Of a string: how many characters follow the quote, or, with
+    /// kEscaped, a place in escaped_. Of others: how many characters it has.
+    std::uint32_t link;
   };
+  struct Escaped {
+    std::uint32_t begin;  // in strings_
+    std::uint32_t size;
+  };
+  static constexpr std::uint32_t kEscaped = std::uint32_t{1} << 31;
 
   JsonDocument() = default;
+  [[nodiscard]] JsonKind kind_of(std::uint32_t node) const;
+  [[nodiscard]] std::string_view text_of(std::uint32_t node) const;
+  [[nodiscard]] std::uint32_t behind(std::uint32_t node) const;
 
+  const char* text_ = nullptr;       // of a buffer that is owned_, or the caller's
+  std::optional<JsonBuffer> owned_;  // its bytes stay where they are when it moves
   std::vector<Node> nodes_;
-  std::string strings_;
+  std::vector<Escaped> escaped_;
+  std::string strings_;  // those that had escapes, without them
 };
 
 }  // namespace lading

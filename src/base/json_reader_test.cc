@@ -221,8 +221,8 @@ TEST(JsonReader, ASyntaxErrorBehindADuplicateIsFound) {
 
 TEST(JsonReader, KeptDuplicatesSayWhereTheyAre) {
   JsonDuplicates duplicates;
-  const auto document = JsonDocument::parse_keeping_duplicates(
-      JsonBuffer::copy_of(R"({"x":[{"y":{"a":1,"b":2,"a":3}}],"x":0})"), duplicates);
+  const JsonBuffer buffer = JsonBuffer::copy_of(R"({"x":[{"y":{"a":1,"b":2,"a":3}}],"x":0})");
+  const auto document = JsonDocument::parse_keeping_duplicates(buffer, duplicates);
   ASSERT_TRUE(document.has_value());
   ASSERT_EQ(duplicates.list.size(), 2U);
   EXPECT_EQ(duplicates.not_listed, 0U);
@@ -238,6 +238,40 @@ TEST(JsonReader, KeptDuplicatesSayWhereTheyAre) {
   EXPECT_EQ(document->root().size(), 2U) << "the document has the keys twice";
 }
 
+TEST(JsonReader, ADocumentThatMovesKeepsItsText) {
+  auto parsed =
+      JsonDocument::parse(JsonBuffer::copy_of(R"({"plain":"a","e\u0073caped":"b\n","n":[-1.5e3,true,null]})"));
+  ASSERT_TRUE(parsed.has_value());
+  const JsonDocument document = *std::move(parsed);
+  const JsonValue root = document.root();
+  EXPECT_EQ(root.find("plain")->text(), "a");
+  EXPECT_EQ(root.find("escaped")->text(), "b\n");
+  std::vector<std::string> texts;
+  for (const JsonMember element : *root.find("n")) texts.emplace_back(element.value.text());
+  EXPECT_THAT(texts, ElementsAre("-1.5e3", "true", "null"));
+}
+
+TEST(JsonReader, TooMuchIsRefusedBeforeItIsRead) {
+  const auto refused_at = [](std::string_view text, const JsonLimits& limits) -> std::int64_t {
+    const auto document = JsonDocument::parse(JsonBuffer::copy_of(text), limits);
+    if (document) return -1;
+    EXPECT_EQ(document.error().front().code, Code::kHeaderTooLarge);
+    EXPECT_FALSE(document.error().front().remedy.empty());
+    return static_cast<std::int64_t>(document.error().front().bytes->begin);
+  };
+  const auto members = [](std::size_t count) { return JsonLimits{count, 1000, Code::kHeaderTooLarge}; };
+  EXPECT_EQ(refused_at("[1,2,3]", members(3)), -1);
+  EXPECT_EQ(refused_at("[1,2,3]", members(2)), 4);
+  EXPECT_EQ(refused_at(R"({"a":1,"b":[1,2],"c":{"d":1}})", members(3)), -1) << "of one container, not of all";
+  EXPECT_EQ(refused_at(R"({"a":[0],"b":[1,2,3]})", members(2)), 17);
+  EXPECT_EQ(refused_at(R"(["a,b,c\",[,","d"])", members(2)), -1) << "not within strings";
+  EXPECT_EQ(refused_at("[[1,2],[3,4],[5,6]]", members(3)), -1);
+  const auto values = [](std::size_t count) { return JsonLimits{1000, count, Code::kHeaderTooLarge}; };
+  EXPECT_EQ(refused_at(R"({"a":[1,2]})", values(3)), -1) << "two more for 11 bytes";
+  EXPECT_EQ(refused_at(R"({"a":[1,2]})", values(2)), 7);
+  EXPECT_EQ(refused_at(std::string(500, '[') + std::string(500, ']'), values(200)), 399);
+}
+
 TEST(JsonReader, DuplicatesPastTheCapAreCounted) {
   std::string text = "{\"a\":0";
   for (std::size_t i = 0; i < Errors::kMaxListed + 5; ++i) text += ",\"a\":0";
@@ -251,15 +285,16 @@ TEST(JsonReader, Fault16_ALongPathIsNotKeptOncePerDuplicate) {
   std::string text = "{\"" + std::string(200'000, 'n') + "\":{\"a\":0";
   for (int i = 0; i < 1000; ++i) text += ",\"a\":0";
   JsonDuplicates duplicates;
-  ASSERT_TRUE(JsonDocument::parse_keeping_duplicates(JsonBuffer::copy_of(text + "}}"), duplicates).has_value());
+  const JsonBuffer buffer = JsonBuffer::copy_of(text + "}}");
+  ASSERT_TRUE(JsonDocument::parse_keeping_duplicates(buffer, duplicates).has_value());
   ASSERT_GT(duplicates.list.size(), 100U);
   for (const JsonDuplicate& duplicate : duplicates.list) EXPECT_EQ(duplicate.path, duplicates.list.front().path);
 }
 
 TEST(JsonReader, AFaultKnowsTheKeysThatLeadToIt) {
   JsonDuplicates duplicates;
-  const auto document =
-      JsonDocument::parse_keeping_duplicates(JsonBuffer::copy_of(R"({"a":{"b":1},"c":[{"d":tru}]})"), duplicates);
+  const JsonBuffer buffer = JsonBuffer::copy_of(R"({"a":{"b":1},"c":[{"d":tru}]})");
+  const auto document = JsonDocument::parse_keeping_duplicates(buffer, duplicates);
   ASSERT_FALSE(document.has_value());
   EXPECT_THAT(document.error().path, ElementsAre("c", "d"));
   EXPECT_EQ(document.error().error.bytes, (ByteRange{23, 24}));

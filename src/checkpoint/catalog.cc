@@ -3,45 +3,51 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 
 #include "base/text.h"
+#include "checkpoint/arrange.h"
 
 namespace lading::checkpoint {
 namespace {
 
-// A tensor of a header. Sorting these costs less than sorting what they stand for.
-struct Found {
-  HeaderTensor* tensor = nullptr;
-  std::uint32_t file = 0;
-};
-
-bool by_name(const Found& a, const Found& b) {
-  const int order = a.tensor->name.compare(b.tensor->name);
-  return order != 0 ? order < 0 : a.file < b.file;
+void sort_by_name(std::vector<CatalogTensor>& tensors) {
+  const auto by_name = [&](std::uint32_t a, std::uint32_t b) {
+    const int order = tensors[a].name.compare(tensors[b].name);
+    return order != 0 ? order < 0 : tensors[a].file < tensors[b].file;
+  };
+  std::vector<std::uint32_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (std::is_sorted(order.begin(), order.end(), by_name)) return;
+  std::sort(order.begin(), order.end(), by_name);
+  arrange(tensors, order);
 }
 
-// Moves the shards into a catalog; tensors that are in two shards stand there twice, side by side.
+// Moves the shards into a catalog; tensors that are in two shards stand there twice, side by side. A shard's tensors
+// are freed before the next one's are moved.
 CatalogResult merge(std::vector<std::optional<ShardHeader>> shards) {
   CatalogResult result;
+  std::vector<CatalogTensor>& tensors = result.catalog.tensors;
   std::size_t count = 0;
   for (const std::optional<ShardHeader>& shard : shards) count += shard ? shard->header.tensors.size() : 0;
-  std::vector<Found> found;
-  found.reserve(count);
   for (std::optional<ShardHeader>& shard : shards) {
     const auto file = static_cast<std::uint32_t>(result.catalog.files.size());
     result.catalog.files.emplace_back();
     if (!shard) continue;
+    std::vector<HeaderTensor> of_shard = std::move(shard->header.tensors);
     result.catalog.files.back() = {std::move(shard->name), shard->size_bytes, shard->header.data_begin_bytes,
-                                   shard->header.tensors.size(), std::move(shard->header.metadata)};
-    for (HeaderTensor& tensor : shard->header.tensors) found.push_back({&tensor, file});
+                                   of_shard.size(), std::move(shard->header.metadata)};
+    for (HeaderTensor& tensor : of_shard) tensor.file = file;
+    if (of_shard.size() == count) {
+      tensors = std::move(of_shard);
+    } else {
+      tensors.reserve(count);
+      std::move(of_shard.begin(), of_shard.end(), std::back_inserter(tensors));
+    }
     result.warnings.add(std::move(shard->header.warnings));
   }
-  if (!std::is_sorted(found.begin(), found.end(), by_name)) std::sort(found.begin(), found.end(), by_name);
-  result.catalog.tensors.reserve(count);
-  for (const auto& [tensor, file] : found) {
-    result.catalog.tensors.push_back({std::move(tensor->name), tensor->dtype, std::move(tensor->unknown_dtype),
-                                      std::move(tensor->shape), file, tensor->bytes});
-  }
+  sort_by_name(tensors);
   return result;
 }
 

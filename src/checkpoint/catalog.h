@@ -23,14 +23,8 @@ struct CatalogFile {
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-struct CatalogTensor {
-  std::string name;
-  std::optional<DType> dtype;  ///< nothing: a type that this version does not know
-  std::string unknown_dtype;
-  Shape shape;
-  std::uint32_t file = 0;  ///< into Catalog::files
-  ByteRange bytes;         ///< in that file
-};
+/// As its header has it; `file` says which file that is.
+using CatalogTensor = HeaderTensor;
 
 /// What the config.json beside the files says of how the weights are quantized.
 struct Quantization {

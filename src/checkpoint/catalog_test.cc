@@ -21,7 +21,7 @@ ShardHeader shard(std::string name, const std::vector<std::string>& tensors) {
   made.header.data_begin_bytes = 100;
   std::uint64_t begin = 100;
   for (const std::string& tensor : tensors) {
-    made.header.tensors.push_back({tensor, DType::kF32, {}, Shape{1}, {begin, begin + 4}});
+    made.header.tensors.push_back({tensor, DType::kF32, {}, Shape{1}, 0, {begin, begin + 4}});
     begin += 4;
   }
   return made;

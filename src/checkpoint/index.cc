@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/text.h"
+#include "checkpoint/safetensors_header.h"
 
 namespace lading::checkpoint {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 constexpr std::size_t kMaxPathBytes = 4095;
 
 constexpr std::string_view kWeightMap = "weight_map";
+
+constexpr JsonLimits kIndexLimits{kMaxEntries, 2 * kMaxEntries, Code::kIndexInvalid};
 
 struct ShardUse {
   std::uint64_t first_offset = 0;
@@ -61,7 +64,7 @@ std::optional<std::string> why_not_a_shard_name(std::string_view name) {
 
 Result<Index, Errors> parse_index(const JsonBuffer& json, std::string_view file) {
   JsonDuplicates duplicates;
-  auto document = JsonDocument::parse_keeping_duplicates(json, duplicates);
+  auto document = JsonDocument::parse_keeping_duplicates(json, duplicates, kIndexLimits);
   if (!document) {
     JsonFault fault = std::move(document).error();
     if (fault.path.size() > 1 && fault.path.front() == kWeightMap) fault.error.tensor = fault.path[1];
@@ -99,10 +102,17 @@ Result<Index, Errors> parse_index(const JsonBuffer& json, std::string_view file)
                               .got(member.value.found())));
       continue;
     }
+    if (uses.size() > kMaxShards) break;
     ShardUse& use = uses.try_emplace(std::string(member.value.text())).first->second;
     if (use.tensors++ == 0) use = {member.value.offset(), member.key, 1};
     index.entries.push_back({std::string(member.key), 0, member.key_offset});
     shard_of_entry.push_back(member.value.text());
+  }
+  if (uses.size() > kMaxShards) {
+    errors.add(error_at(file, weight_map->offset(),
+                        Error(Code::kIndexInvalid, "the index names too many files")
+                            .wanted(fmt::format("at most {}", with_commas(kMaxShards)))));
+    return fail(std::move(errors));
   }
   if (index.entries.empty() && errors.empty()) {
     errors.add(error_at(file, weight_map->offset(),

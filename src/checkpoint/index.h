@@ -15,6 +15,8 @@ namespace lading::checkpoint {
 
 /// As for headers; the largest known index is under 20 MB.
 inline constexpr std::uint64_t kMaxIndexBytes = 100'000'000;
+/// The largest known checkpoints have some hundred.
+inline constexpr std::size_t kMaxShards = 100'000;
 
 struct IndexEntry {
   std::string tensor;

@@ -4,21 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "checkpoint/arrange.h"
 
 namespace lading::checkpoint {
 namespace {
 
 constexpr std::string_view kMetadataKey = "__metadata__";
-
-// A tensor while its entry is read. Offsets are relative to the data section, as written.
-struct Draft {
-  HeaderTensor tensor;
-  ByteRange entry;  // where the entry stands in the file, for messages
-  std::optional<ByteRange> data;
-};
 
 class HeaderReader {
  public:
@@ -36,7 +31,10 @@ class HeaderReader {
           Error(Code::kHeaderField, "the header is not an object").wanted("an object of tensors").got(root.found())));
       return fail(std::move(errors_));
     }
-    drafts_.reserve(root.size());
+    const std::uint64_t entries = entries_of(root);
+    if (entries > context_.max_entries) return fail(Errors(too_many(root, entries)));
+    tensors_.reserve(root.size());
+    entry_offsets_.reserve(root.size());
     for (const JsonMember member : root) {
       if (member.key == kMetadataKey) {
         read_metadata(member.value);
@@ -44,10 +42,7 @@ class HeaderReader {
         read_tensor(member);
       }
     }
-    // Most files list their tensors as they lie.
-    if (!std::is_sorted(drafts_.begin(), drafts_.end(), by_position)) {
-      std::stable_sort(drafts_.begin(), drafts_.end(), by_position);
-    }
+    sort_by_position();
     // Tiling is judged only when every tensor has one place; otherwise each fault would be told twice.
     if (all_placed_ && duplicates.list.empty()) check_tiling();
     if (!errors_.empty()) return fail(std::move(errors_));
@@ -55,10 +50,32 @@ class HeaderReader {
   }
 
  private:
-  static bool by_position(const Draft& a, const Draft& b) {
-    const ByteRange x = a.data.value_or(ByteRange{});
-    const ByteRange y = b.data.value_or(ByteRange{});
-    return x.begin != y.begin ? x.begin < y.begin : x.end < y.end;
+  static std::uint64_t entries_of(const JsonValue& root) {
+    const auto metadata = root.find(kMetadataKey);
+    return metadata ? root.size() - 1 + metadata->size() : root.size();
+  }
+
+  [[nodiscard]] Error too_many(const JsonValue& root, std::uint64_t entries) const {
+    return error_at(root.offset(), Error(Code::kHeaderTooLarge, "the checkpoint has too many tensors or metadata"))
+        .wanted(fmt::format("at most {} tensors and entries of __metadata__ in all files", with_commas(kMaxEntries)))
+        .got(fmt::format("{} here, and {} in other files", with_commas(entries),
+                         with_commas(kMaxEntries - context_.max_entries)))
+        .try_this("No known checkpoint has so many; if yours is real, please report it.");
+  }
+
+  // Most files list their tensors as they lie. Tensors that have no place come first: it is not looked at.
+  void sort_by_position() {
+    const auto by_position = [&](std::uint32_t a, std::uint32_t b) {
+      const ByteRange x = tensors_[a].bytes;
+      const ByteRange y = tensors_[b].bytes;
+      return x.begin != y.begin ? x.begin < y.begin : x.end < y.end;
+    };
+    std::vector<std::uint32_t> order(tensors_.size());
+    std::iota(order.begin(), order.end(), 0);
+    if (std::is_sorted(order.begin(), order.end(), by_position)) return;
+    std::stable_sort(order.begin(), order.end(), by_position);
+    arrange(entry_offsets_, order);
+    arrange(tensors_, order);
   }
 
   [[nodiscard]] Error error_at(std::uint64_t json_offset, Error error) const {
@@ -102,11 +119,10 @@ class HeaderReader {
   void read_tensor(const JsonMember& member) {
     // Which of two entries or fields is meant nobody knows, so nothing more is said of them.
     if (std::binary_search(ambiguous_.begin(), ambiguous_.end(), member.key)) return;
-    Draft draft;
-    draft.tensor.name = member.key;
-    draft.entry = {kLengthBytes + member.key_offset, kLengthBytes + member.key_offset + 1};
+    HeaderTensor tensor;
+    tensor.name = member.key;
     if (!member.value.is_object()) {
-      refuse(draft, member.value.offset(),
+      refuse(tensor, member.value.offset(),
              Error(Code::kHeaderField, "the entry is not an object")
                  .wanted("an object with dtype, shape and data_offsets")
                  .got(member.value.found()));
@@ -124,65 +140,66 @@ class HeaderReader {
       } else if (field.key == "data_offsets") {
         offsets = field.value;
       } else {
-        refuse(draft, field.key_offset,
+        refuse(tensor, field.key_offset,
                Error(Code::kHeaderField, fmt::format("the entry has an unknown field {}", quote(field.key)))
                    .by_rule("S1")
                    .wanted("only dtype, shape and data_offsets"));
       }
     }
-    const bool dtype_ok = read_dtype(draft, member, dtype);
-    const bool shape_ok = read_shape(draft, member, shape);
-    const bool offsets_ok = read_offsets(draft, member, offsets);
+    const bool dtype_ok = read_dtype(tensor, member, dtype);
+    const bool shape_ok = read_shape(tensor, member, shape);
+    const bool offsets_ok = read_offsets(tensor, member, offsets);
     if (!offsets_ok) all_placed_ = false;
-    if (dtype_ok && shape_ok && offsets_ok) check_size(draft, *shape);
-    drafts_.push_back(std::move(draft));
+    if (dtype_ok && shape_ok && offsets_ok) check_size(tensor, *shape);
+    tensors_.push_back(std::move(tensor));
+    entry_offsets_.push_back(static_cast<std::uint32_t>(member.key_offset));
   }
 
-  void refuse(const Draft& draft, std::uint64_t json_offset, Error error) {
+  void refuse(const HeaderTensor& tensor, std::uint64_t json_offset, Error error) {
     if (errors_.is_full()) {
       errors_.count_not_listed(1);
       return;
     }
     const std::string rule = error.rule.empty() ? "R45" : error.rule;
-    errors_.add(error_at(json_offset, std::move(error).of_tensor(draft.tensor.name)).by_rule(rule));
+    errors_.add(error_at(json_offset, std::move(error).of_tensor(tensor.name)).by_rule(rule));
   }
 
-  bool missing(const Draft& draft, const JsonMember& member, std::string_view field) {
+  bool missing(const HeaderTensor& tensor, const JsonMember& member, std::string_view field) {
     refuse(
-        draft, member.value.offset(),
+        tensor, member.value.offset(),
         Error(Code::kHeaderField, fmt::format("the entry has no {}", field)).wanted("dtype, shape and data_offsets"));
     return false;
   }
 
-  bool read_dtype(Draft& draft, const JsonMember& member, const std::optional<JsonValue>& value) {
-    if (!value) return missing(draft, member, "dtype");
+  bool read_dtype(HeaderTensor& tensor, const JsonMember& member, const std::optional<JsonValue>& value) {
+    if (!value) return missing(tensor, member, "dtype");
     if (!value->is_string()) {
       refuse(
-          draft, value->offset(),
+          tensor, value->offset(),
           Error(Code::kHeaderField, "dtype is not a string").wanted("a string such as \"BF16\"").got(value->found()));
       return false;
     }
-    draft.tensor.dtype = dtype_from_name(value->text());
-    if (draft.tensor.dtype) return true;
-    draft.tensor.unknown_dtype = value->text();
+    tensor.dtype = dtype_from_name(value->text());
+    if (tensor.dtype) return true;
+    tensor.unknown_dtype = value->text();
     warnings_.add(
         error_at(value->offset(), Error(Code::kUnknownDType, fmt::format("unknown dtype {}", quote(value->text())))
-                                      .of_tensor(draft.tensor.name)
+                                      .of_tensor(tensor.name)
                                       .try_this("It can be listed, not loaded; a newer lading may know it")));
     return true;
   }
 
-  bool read_shape(Draft& draft, const JsonMember& member, const std::optional<JsonValue>& value) {
-    if (!value) return missing(draft, member, "shape");
+  bool read_shape(HeaderTensor& tensor, const JsonMember& member, const std::optional<JsonValue>& value) {
+    if (!value) return missing(tensor, member, "shape");
     if (!value->is_array()) {
-      refuse(draft, value->offset(),
+      refuse(tensor, value->offset(),
              Error(Code::kHeaderShape, "shape is not an array").wanted("an array of sizes").got(value->found()));
       return false;
     }
     Shape shape;
     for (const JsonMember member_dim : *value) {
       if (shape.rank() == kMaxRank) {
-        refuse(draft, member_dim.value.offset(),
+        refuse(tensor, member_dim.value.offset(),
                Error(Code::kHeaderShape, "the shape has too many dims")
                    .by_rule("S2")
                    .wanted(fmt::format("at most {}", kMaxRank))
@@ -191,7 +208,7 @@ class HeaderReader {
       }
       const auto dim = member_dim.value.as_uint64();
       if (!dim) {
-        refuse(draft, member_dim.value.offset(),
+        refuse(tensor, member_dim.value.offset(),
                Error(Code::kHeaderShape, fmt::format("dim {} of the shape is not a size", shape.rank()))
                    .wanted("a whole number from 0 to 2^64 - 1")
                    .got(member_dim.value.found()));
@@ -199,20 +216,20 @@ class HeaderReader {
       }
       shape.push_back(*dim);
     }
-    draft.tensor.shape = std::move(shape);
-    if (draft.tensor.shape.num_elems()) return true;
-    refuse(draft, value->offset(),
+    tensor.shape = std::move(shape);
+    if (tensor.shape.num_elems()) return true;
+    refuse(tensor, value->offset(),
            Error(Code::kHeaderShape, "the number of elements overflows")
                .by_rule("S3")
                .wanted("non-zero dims whose product is below 2^63")
-               .got(draft.tensor.shape.text()));
+               .got(tensor.shape.text()));
     return false;
   }
 
-  bool read_offsets(Draft& draft, const JsonMember& member, const std::optional<JsonValue>& value) {
-    if (!value) return missing(draft, member, "data_offsets");
+  bool read_offsets(HeaderTensor& tensor, const JsonMember& member, const std::optional<JsonValue>& value) {
+    if (!value) return missing(tensor, member, "data_offsets");
     if (!value->is_array()) {
-      refuse(draft, value->offset(),
+      refuse(tensor, value->offset(),
              Error(Code::kHeaderOffsets, "data_offsets is not an array").wanted("[begin, end]").got(value->found()));
       return false;
     }
@@ -221,7 +238,7 @@ class HeaderReader {
     for (const JsonMember element : *value) {
       const auto number = element.value.as_uint64();
       if (!number) {
-        refuse(draft, element.value.offset(),
+        refuse(tensor, element.value.offset(),
                Error(Code::kHeaderOffsets, "an offset is not a byte count")
                    .wanted("a whole number from 0 to 2^64 - 1")
                    .got(element.value.found()));
@@ -231,68 +248,73 @@ class HeaderReader {
       if (++count > pair.size()) break;
     }
     if (count != pair.size()) {
-      refuse(draft, value->offset(),
+      refuse(tensor, value->offset(),
              Error(Code::kHeaderOffsets, "data_offsets is not a pair")
                  .wanted("[begin, end]")
                  .got(fmt::format("{} numbers", value->size())));
       return false;
     }
     if (pair[0] > pair[1] || pair[1] > kMaxSize - data_begin_) {
-      refuse(draft, value->offset(),
+      refuse(tensor, value->offset(),
              Error(Code::kHeaderOffsets, "data_offsets are no range of bytes")
                  .wanted("begin <= end < 2^63")
                  .got(fmt::format("[{}, {}]", pair[0], pair[1])));
       return false;
     }
-    draft.data = ByteRange{pair[0], pair[1]};
-    draft.tensor.bytes = {data_begin_ + pair[0], data_begin_ + pair[1]};
+    tensor.bytes = {data_begin_ + pair[0], data_begin_ + pair[1]};
     return true;
   }
 
   // Rows 10 and 11 of the fault table: shape times dtype must be the span.
-  void check_size(const Draft& draft, const JsonValue& shape) {
-    if (!draft.tensor.dtype) return check_size_of_unknown(draft, shape);
-    const auto size = draft.tensor.shape.size_bytes(*draft.tensor.dtype);
-    if (size == draft.data->size_bytes()) return;
-    const std::string what = fmt::format("{} {}", name(*draft.tensor.dtype), draft.tensor.shape.text());
+  void check_size(const HeaderTensor& tensor, const JsonValue& shape) {
+    if (!tensor.dtype) return check_size_of_unknown(tensor, shape);
+    const auto size = tensor.shape.size_bytes(*tensor.dtype);
+    if (size == tensor.bytes.size_bytes()) return;
+    const std::string what = fmt::format("{} {}", name(*tensor.dtype), tensor.shape.text());
     if (!size) {
-      refuse(draft, shape.offset(),
+      refuse(tensor, shape.offset(),
              Error(Code::kHeaderSize, fmt::format("{} is no whole number of bytes below 2^63", what))
                  .wanted("elements that fill whole bytes"));
     } else {
-      refuse(draft, shape.offset(),
+      refuse(tensor, shape.offset(),
              Error(Code::kHeaderSize, "shape and dtype do not match data_offsets")
                  .wanted(fmt::format("{} bytes for {}", *size, what))
-                 .got(fmt::format("{} bytes, [{}, {}]", draft.data->size_bytes(), draft.data->begin, draft.data->end)));
+                 .got(fmt::format("{} bytes, [{}, {}]", tensor.bytes.size_bytes(), tensor.bytes.begin - data_begin_,
+                                  tensor.bytes.end - data_begin_)));
     }
   }
 
   // Of a dtype that we do not know, an element still has at least one bit.
-  void check_size_of_unknown(const Draft& draft, const JsonValue& shape) {
-    const std::uint64_t elems = *draft.tensor.shape.num_elems();
-    const std::uint64_t bytes = draft.data->size_bytes();
+  void check_size_of_unknown(const HeaderTensor& tensor, const JsonValue& shape) {
+    const std::uint64_t elems = *tensor.shape.num_elems();
+    const std::uint64_t bytes = tensor.bytes.size_bytes();
     if ((elems == 0) == (bytes == 0) && (elems + 7) / 8 <= bytes) return;
-    refuse(draft, shape.offset(),
+    refuse(tensor, shape.offset(),
            Error(Code::kHeaderSize, "no dtype has elements of this size")
                .wanted(elems == 0 ? "no bytes" : "at least one bit for each element")
-               .got(fmt::format("{} bytes for {}", bytes, draft.tensor.shape.text())));
+               .got(fmt::format("{} bytes for {}", bytes, tensor.shape.text())));
+  }
+
+  // A tensor's bytes, counted from the beginning of the data, as the header has them.
+  [[nodiscard]] ByteRange in_data(const HeaderTensor& tensor) const {
+    return {tensor.bytes.begin - data_begin_, tensor.bytes.end - data_begin_};
   }
 
   void check_tiling() {
     std::uint64_t reached = 0;
-    const Draft* last = nullptr;
-    const Draft* first_outside = nullptr;
+    const HeaderTensor* last = nullptr;
+    const HeaderTensor* first_outside = nullptr;
     std::uint64_t outside = 0;
-    for (const Draft& draft : drafts_) {
-      const ByteRange data = *draft.data;
-      if (data.begin != reached) report_seam(draft, last, reached);
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+      const ByteRange data = in_data(tensors_[t]);
+      if (data.begin != reached) report_seam(t, last, reached);
       if (data.end > data_bytes_) {
-        if (first_outside == nullptr) first_outside = &draft;
+        if (first_outside == nullptr) first_outside = &tensors_[t];
         ++outside;
       }
       if (data.end >= reached) {
         reached = data.end;
-        last = &draft;
+        last = &tensors_[t];
       }
     }
     if (first_outside != nullptr) {
@@ -300,8 +322,8 @@ class HeaderReader {
                                                           outside == 1 ? "1 tensor" : with_commas(outside) + " tensors",
                                                           outside == 1 ? "s" : ""))
                       .in_file(context_.file)
-                      .of_tensor(first_outside->tensor.name)
-                      .at(first_outside->tensor.bytes)
+                      .of_tensor(first_outside->name)
+                      .at(first_outside->bytes)
                       .by_rule("R45")
                       .wanted(fmt::format("{} bytes", data_begin_ + reached))
                       .got(fmt::format("{} bytes", context_.file_size_bytes))
@@ -317,16 +339,17 @@ class HeaderReader {
     }
   }
 
-  void report_seam(const Draft& draft, const Draft* last, std::uint64_t reached) {
-    const ByteRange data = *draft.data;
-    const std::string before = last == nullptr ? "the data begins" : fmt::format("{} ends", quote(last->tensor.name));
+  void report_seam(std::size_t t, const HeaderTensor* last, std::uint64_t reached) {
+    const ByteRange data = in_data(tensors_[t]);
+    const std::uint64_t entry = kLengthBytes + entry_offsets_[t];
+    const std::string before = last == nullptr ? "the data begins" : fmt::format("{} ends", quote(last->name));
     const bool hole = data.begin > reached;
     errors_.add(Error(hole ? Code::kHeaderHole : Code::kHeaderOverlap,
                       hole ? fmt::format("a hole before the tensor: {} at {}", before, reached)
                            : fmt::format("the tensor overlaps another: {} at {}", before, reached))
                     .in_file(context_.file)
-                    .of_tensor(draft.tensor.name)
-                    .at(draft.entry)
+                    .of_tensor(tensors_[t].name)
+                    .at({entry, entry + 1})
                     .by_rule("R45")
                     .wanted(fmt::format("data_offsets to begin at {}", reached))
                     .got(fmt::format("[{}, {}]", data.begin, data.end)));
@@ -334,8 +357,7 @@ class HeaderReader {
 
   Header finish() {
     Header header;
-    header.tensors.reserve(drafts_.size());
-    for (Draft& draft : drafts_) header.tensors.push_back(std::move(draft.tensor));
+    header.tensors = std::move(tensors_);
     header.metadata = std::move(metadata_);
     header.data_begin_bytes = data_begin_;
     header.warnings = std::move(warnings_);
@@ -345,7 +367,8 @@ class HeaderReader {
   const HeaderContext& context_;
   const std::uint64_t data_begin_;
   const std::uint64_t data_bytes_;
-  std::vector<Draft> drafts_;
+  std::vector<HeaderTensor> tensors_;
+  std::vector<std::uint32_t> entry_offsets_;  // of the tensors, in the JSON text: for messages
   std::vector<std::pair<std::string, std::string>> metadata_;
   std::vector<std::string> ambiguous_;  // tensors with duplicate keys, sorted
   bool all_placed_ = true;
@@ -391,7 +414,7 @@ Result<std::uint64_t> header_length_bytes(std::string_view prefix, const HeaderC
 Result<Header, Errors> parse_header(const JsonBuffer& json, const HeaderContext& context) {
   LADING_CHECK(json.text().size() <= context.file_size_bytes - kLengthBytes);
   JsonDuplicates duplicates;
-  auto document = JsonDocument::parse_keeping_duplicates(json, duplicates);
+  auto document = JsonDocument::parse_keeping_duplicates(json, duplicates, kHeaderLimits);
   if (!document) {
     JsonFault fault = std::move(document).error();
     if (!fault.path.empty() && fault.path.front() != kMetadataKey) fault.error.tensor = fault.path.front();

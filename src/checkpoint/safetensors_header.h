@@ -24,13 +24,18 @@ inline constexpr std::uint64_t kLengthBytes = 8;
 /// The reference implementation's limit.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr std::size_t kMaxRank = 64;
+/// Tensors and entries of __metadata__, of all files of a checkpoint together. The largest checkpoints that we know
+/// have 300,000 tensors. What is made of each takes many times the 60 bytes that a hostile header needs to name it.
+inline constexpr std::uint64_t kMaxEntries = 1'000'000;
+inline constexpr JsonLimits kHeaderLimits{kMaxEntries + 1, 2 * kMaxEntries, Code::kHeaderTooLarge};
 
 struct HeaderTensor {
   std::string name;
   std::optional<DType> dtype;  ///< nothing: a type that this version does not know
   std::string unknown_dtype;   ///< its name then
   Shape shape;
-  ByteRange bytes;  ///< in the file, not in its data section
+  std::uint32_t file = 0;  ///< into Catalog::files, in a catalog
+  ByteRange bytes;         ///< in the file, not in its data section
 };
 
 struct Header {
@@ -46,6 +51,7 @@ struct HeaderContext {
   std::string_view file;
   std::uint64_t file_size_bytes = 0;
   TrailingBytes trailing_bytes = TrailingBytes::kRefuse;
+  std::uint64_t max_entries = kMaxEntries;  ///< that the checkpoint's other files have left for this one
 };
 
 /// The length of the JSON text, checked against the file and the limit before anything is allocated.

@@ -346,6 +346,34 @@ TEST(Header, EveryProblemIsListed) {
                            Refusal{Code::kHeaderField, at(json, "\"d\"") + 4}));
 }
 
+TEST(Header, TensorsAndMetadataAreLimitedTogether) {
+  const std::string json = R"({"__metadata__":{"m":"","n":""},"a":)" + entry("\"U8\"", "[0]", "[0,0]") + R"(,"b":)" +
+                           entry("\"U8\"", "[0]", "[0,0]") + "}";
+  const auto with = [&](std::uint64_t max_entries) {
+    return parse_header(JsonBuffer::copy_of(json), {"f", 8 + json.size(), TrailingBytes::kRefuse, max_entries});
+  };
+  EXPECT_TRUE(with(4).has_value());
+  const auto refused = with(3);
+  ASSERT_FALSE(refused.has_value());
+  ASSERT_EQ(refused.error().size(), 1U);
+  EXPECT_EQ(refused.error().front().code, Code::kHeaderTooLarge);
+  EXPECT_EQ(refused.error().front().found, "4 here, and 999,997 in other files");
+  EXPECT_FALSE(refused.error().front().remedy.empty());
+}
+
+TEST(Header, TensorsAreInTheOrderOfTheirBytes) {
+  std::string json = "{";
+  for (const int i : {4, 1, 0, 3, 2}) {
+    json += (json.size() > 1 ? ",\"" : "\"") + std::to_string(i) +
+            "\":" + entry("\"U8\"", "[1]", "[" + std::to_string(i) + "," + std::to_string(i + 1) + "]");
+  }
+  const auto header = parse(json + "}", 5);
+  ASSERT_TRUE(header.has_value());
+  std::vector<std::string> names;
+  for (const HeaderTensor& tensor : header->tensors) names.push_back(tensor.name);
+  EXPECT_THAT(names, ElementsAre("0", "1", "2", "3", "4"));
+}
+
 TEST(Header, MillionsOfFaultsAreCountedNotKept) {
   std::string json = "{";
   for (int i = 0; i < 5000; ++i) json += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":0";

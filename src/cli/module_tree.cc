@@ -18,18 +18,29 @@ namespace {
 // Deeper names keep the rest as one component: a name of a million dots must not cost a million frames.
 constexpr int kMaxDepth = 24;
 
+// Names of strangers can have 24 components each, none of them alike: tensors past this much memory are counted. A node
+// takes about as much as this, and its name stands in the tree, in its kind and in the lines.
+constexpr std::uint64_t kMaxTreeBytes = 100'000'000;
+constexpr std::uint64_t kNodeBytes = 200;
+constexpr std::uint64_t kCopiesOfName = 4;
+
 struct Node {
   std::map<std::string, Node, std::less<>> children;
-  std::string leaf;  // set for a tensor
-  bool is_tensor = false;
+  const TensorInfo* tensor = nullptr;
   std::uint64_t tensors = 0;
   std::uint64_t bytes = 0;
   std::uint64_t own_bytes = 0;  // of the tensor itself: a name may be a tensor's and a prefix of others
   std::uint32_t kind = 0;       // equal for equal subtrees
 };
 
-void insert(Node& root, const TensorInfo& tensor) {
+std::string leaf_text(const TensorInfo& tensor) {
+  return fmt::format("{} {}", shorten(tensor.dtype_name), tensor.shape.text());
+}
+
+// Returns how many bytes that took.
+std::uint64_t insert(Node& root, const TensorInfo& tensor) {
   Node* node = &root;
+  std::uint64_t added_bytes = 0;
   std::string_view rest = tensor.name;
   for (int depth = 1;; ++depth) {
     node->tensors += 1;
@@ -37,16 +48,19 @@ void insert(Node& root, const TensorInfo& tensor) {
     const std::size_t dot = depth < kMaxDepth ? rest.find('.') : std::string_view::npos;
     const std::string_view component = rest.substr(0, dot);
     auto child = node->children.find(component);
-    if (child == node->children.end()) child = node->children.try_emplace(std::string(component)).first;
+    if (child == node->children.end()) {
+      child = node->children.try_emplace(std::string(component)).first;
+      added_bytes += kNodeBytes + kCopiesOfName * component.size();
+    }
     node = &child->second;
     if (dot == std::string_view::npos) break;
     rest.remove_prefix(dot + 1);
   }
   node->tensors += 1;
   node->bytes += tensor.bytes.size_bytes();
-  node->is_tensor = true;
+  node->tensor = &tensor;
   node->own_bytes = tensor.bytes.size_bytes();
-  node->leaf = fmt::format("{} {}", shorten(tensor.dtype_name), tensor.shape.text());
+  return added_bytes;
 }
 
 // Numbers the distinct subtrees, so that equality is one comparison.
@@ -54,7 +68,8 @@ class Kinds {
  public:
   void assign(Node& node) {
     // The size too: of an unknown dtype it does not follow from dtype and shape.
-    std::string key = node.is_tensor ? fmt::format("{}/{}", node.leaf, node.own_bytes) : std::string();
+    std::string key =
+        node.tensor == nullptr ? std::string() : fmt::format("{}/{}", leaf_text(*node.tensor), node.own_bytes);
     for (auto& [name, child] : node.children) {
       assign(child);
       key += fmt::format("|{}:{}={}", name.size(), name, child.kind);
@@ -125,17 +140,18 @@ void render(const Node& node, int depth, std::uint64_t copies, std::vector<TreeL
     std::uint64_t group_copies = copies * std::max<std::size_t>(1, group.numbers.size());
     const Node* end = group.node;
     // A chain without a fork reads better as one dotted label.
-    while (!end->is_tensor) {
+    while (end->tensor == nullptr) {
       const std::vector<Group> inner = grouped(*end);
       if (inner.size() != 1) break;
       group.label += "." + inner.front().label;
       group_copies *= std::max<std::size_t>(1, inner.front().numbers.size());
       end = inner.front().node;
     }
-    const std::uint64_t bytes = end->is_tensor ? end->own_bytes : end->bytes;
-    const std::uint64_t tensors = end->is_tensor ? 1 : end->tensors;
+    const bool is_tensor = end->tensor != nullptr;
+    const std::uint64_t bytes = is_tensor ? end->own_bytes : end->bytes;
+    const std::uint64_t tensors = is_tensor ? 1 : end->tensors;
     lines.push_back({depth, group.label, group_copies, tensors * group_copies, bytes * group_copies,
-                     end->is_tensor ? end->leaf : std::string()});
+                     is_tensor ? leaf_text(*end->tensor) : std::string()});
     render(*end, depth + 1, group_copies, lines);
   }
 }
@@ -144,10 +160,20 @@ void render(const Node& node, int depth, std::uint64_t copies, std::vector<TreeL
 
 std::vector<TreeLine> module_tree(const std::vector<TensorInfo>& tensors) {
   Node root;
-  for (const TensorInfo& tensor : tensors) insert(root, tensor);
+  std::uint64_t tree_bytes = 0;
+  TreeLine rest{0, "… (--tensors lists all)", 1, 0, 0, ""};
+  for (const TensorInfo& tensor : tensors) {
+    if (tree_bytes < kMaxTreeBytes) {
+      tree_bytes += insert(root, tensor);
+    } else {
+      rest.tensors += 1;
+      rest.bytes += tensor.bytes.size_bytes();
+    }
+  }
   Kinds().assign(root);
   std::vector<TreeLine> lines;
   render(root, 0, 1, lines);
+  if (rest.tensors > 0) lines.push_back(std::move(rest));
   return lines;
 }
 

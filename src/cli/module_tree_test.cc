@@ -131,6 +131,22 @@ TEST(ModuleTree, TwoDeepNamesThatDifferAtTheEndAreTwoTensors) {
   EXPECT_EQ(leaves, 2U);
 }
 
+TEST(ModuleTree, TensorsThatWouldTakeTooManyNodesAreCounted) {
+  constexpr std::size_t kCount = 30'000;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    std::string name = std::to_string(100'000 + i) + "x";
+    for (int c = 0; c < 23; ++c) name += ".m";
+    names.push_back(name);
+  }
+  const auto lines = tree_of_names(names);
+  std::uint64_t tensors = 0;
+  for (const TreeLine& line : lines) tensors += line.depth == 0 ? line.tensors : 0;
+  EXPECT_EQ(tensors, kCount);
+  EXPECT_GT(lines.back().tensors, 9'000U);
+  EXPECT_THAT(lines.back().label, ::testing::HasSubstr("--tensors"));
+}
+
 TEST(ModuleTree, EmptyNamesAndEmptyComponents) {
   for (const char* name : {"", ".", "a.", ".a", "a..b"}) {
     const auto lines = tree_of_names({name});

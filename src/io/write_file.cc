@@ -26,7 +26,7 @@ Error failed(const std::string& path, std::string message) {
 }
 
 Error failed(const std::string& path, int error) {
-  return failed(path, fmt::format("the file could not be written: {}", errno_text(error)));
+  return failed(path, fmt::format("the file cannot be written: {}", errno_text(error)));
 }
 
 // The folder, which may be reached through links, and a name in it, which is not followed.
@@ -150,15 +150,9 @@ void sync_folder(const Place& place) {
 
 }  // namespace
 
-Result<void> check_folder_of(const std::string& path) {
-  const std::filesystem::path place(path);
-  const std::string folder = place.has_parent_path() ? place.parent_path().string() : ".";
-  if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
-  return fail(Error(Code::kWriteFailed, "no file can be written there").in_file(path));
-}
-
 Result<Standing> what_stands_at(const std::string& path) {
   LADING_ASSIGN_OR_RETURN(const Place place, place_of(path));
+  if (::faccessat(place.folder.get(), ".", W_OK | X_OK, 0) != 0) return fail(failed(path, errno));
   return look(place, path);
 }
 

@@ -31,11 +31,9 @@ struct WriteOptions {
 
 enum class Standing : std::uint8_t { kNothing, kRegularFile };
 
-/// What stands at the name; a link, a directory, a FIFO or a device is kWriteFailed.
+/// What stands at the name. A link, a directory, a FIFO or a device is kWriteFailed, and so is a folder without
+/// permission.
 [[nodiscard]] Result<Standing> what_stands_at(const std::string& path);
-
-/// kWriteFailed where no file can be made beside the name.
-[[nodiscard]] Result<void> check_folder_of(const std::string& path);
 
 /// kWriteFailed, with the system's reason. Whatever stood at the name stays then.
 [[nodiscard]] Result<void> write_file(const std::string& path, std::string_view content, const WriteOptions& options);

@@ -96,6 +96,8 @@ Result<Pattern> Pattern::compile(std::string_view text) {
   return made;
 }
 
+std::uint64_t Pattern::steps() const { return static_cast<std::uint64_t>(pattern_->ProgramSize()); }
+
 std::optional<std::string> Pattern::problem_with(std::string_view replacement) const {
   std::string why;
   if (pattern_->CheckRewriteString(piece(replacement), &why)) return std::nullopt;

@@ -1,6 +1,7 @@
 // A user's regular expression over names. RE2: linear in the name, whatever the pattern. Internal to the room.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@ class Pattern {
 
   static Result<Pattern> compile(std::string_view text);
 
+  /// Steps of the compiled program, which takes some 50 bytes for each: "(a{30}){30}" has a thousand.
+  [[nodiscard]] std::uint64_t steps() const;
   /// What is wrong with a replacement, as a sentence: a group that the pattern does not have, a stray backslash.
   [[nodiscard]] std::optional<std::string> problem_with(std::string_view replacement) const;
   /// What every name that matches begins and ends with; "" where that is not plain to see. To leave out others.

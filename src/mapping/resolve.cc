@@ -15,6 +15,8 @@ namespace lading::mapping {
 namespace {
 
 constexpr std::uint32_t kNone = 0xFFFF'FFFF;
+// Of the patterns of all rules: some 100 MB. A short pattern can be a large program.
+constexpr std::uint64_t kMaxSteps = 2'000'000;
 
 // What becomes of a key. All are indices: rules, targets.
 struct KeyState {
@@ -93,9 +95,17 @@ class Resolver {
   }
 
   void make_rules_ready() {
+    std::uint64_t steps = 0;
     for (const Rule& rule : mapping_.rules) {
       auto ready = make_ready(rule, fmt::format("rule {}", quote(rule.id)));
       if (ready) {
+        steps += ready->pattern ? ready->pattern->steps() : 0;
+        if (steps > kMaxSteps) {
+          errors_.add(Error(Code::kMapping, fmt::format("rule {}: the patterns are too large together", quote(rule.id)))
+                          .wanted(fmt::format("at most {} steps when compiled", with_commas(kMaxSteps)))
+                          .try_this("Write fewer repetitions, or split the mapping."));
+          return;
+        }
         rules_.push_back(*std::move(ready));
       } else {
         errors_.add(std::move(ready).error());

@@ -34,6 +34,23 @@ TEST(Resolve, R38_EqualNamesNeedNoRule) {
   EXPECT_THAT(resolved->unread, ElementsAre(Pair("c", "")));
 }
 
+TEST(Resolve, PatternsThatAreLargeTogetherAreRefused) {
+  const World world{{{"a", kSmall}}, {{"a", kSmall}}};
+  std::vector<Rule> rules;
+  for (int i = 0; i < 100; ++i) {
+    rules.push_back(Rule::ignore(fmt::format("r{}", i), fmt::format("x{}(abcdefghij{{9}}){{9}}", i)).make_optional());
+  }
+  EXPECT_TRUE(world.resolve(rules));
+  rules.clear();
+  for (int i = 0; i < 400; ++i) {
+    const std::string pattern = fmt::format("x{}(?:abcdefghij){{1000}}", i);
+    rules.push_back(Rule::ignore(fmt::format("r{}", i), pattern).make_optional());
+  }
+  const auto refused = world.resolve(rules);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().front().message, HasSubstr("too large together"));
+}
+
 TEST(Resolve, R38_EveryKeyIsReadOrUnreadAndNeverBoth) {
   World world;
   for (int i = 0; i < 4; ++i) {

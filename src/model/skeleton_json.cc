@@ -174,6 +174,7 @@ Result<Skeleton, Errors> parse_skeleton(const JsonDocument& document) {
     offsets[static_cast<std::size_t>(part)].push_back(value.offset());
   };
   auto fields = begin_document(document, kSchemaName, errors);
+  if (const auto list = document.root().find("tensors")) parts.tensors.reserve(list->size());
   fields.each("tensors", [&](const JsonValue& value, const std::string& path) {
     remember(Part::kTensor, value);
     parts.tensors.push_back(read_tensor(value, path, errors));

@@ -210,7 +210,7 @@ class SourceReader {
     LADING_ASSIGN_OR_RETURN(const io::File file, anchor().open_file(relative));
     LADING_ASSIGN_OR_RETURN(std::string resolved, anchor().resolve(relative));
     SeenHeader seen{file.changed_at(), io::is_settled(file), 0, 0};
-    const HeaderContext context{file.path(), file.size_bytes(), options_.trailing_bytes};
+    const HeaderContext context{file.path(), file.size_bytes(), options_.trailing_bytes, entries_left_};
     std::array<char, checkpoint::kLengthBytes> prefix{};
     const std::size_t available = std::min<std::uint64_t>(prefix.size(), file.size_bytes());
     LADING_TRY(file.read_exact(0, std::span(prefix).first(available)));
@@ -222,6 +222,7 @@ class SourceReader {
                               seen.hash = hash_of({prefix.data(), prefix.size()}, json.text());
                               return checkpoint::parse_header(json, context);
                             }));
+    entries_left_ -= header.tensors.size() + header.metadata.size();
     source_.shards_.push_back({relative, std::move(resolved), file.identity(), seen});
     return ShardHeader{std::move(name), file.size_bytes(), std::move(header)};
   }
@@ -248,6 +249,7 @@ class SourceReader {
   const OpenOptions& options_;
   LocationKind kind_;
   std::string relative_;
+  std::uint64_t entries_left_ = checkpoint::kMaxEntries;
   CheckpointSource source_;
 };
 

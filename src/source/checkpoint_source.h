@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/catalog.h"
@@ -43,6 +44,8 @@ class CheckpointSource {
   static Result<CheckpointSource, Errors> open(const std::string& path, const OpenOptions& options);
 
   [[nodiscard]] const checkpoint::Catalog& catalog() const { return catalog_; }
+  /// For those who have no more use for the rest: a catalog of a million tensors is large enough once.
+  [[nodiscard]] checkpoint::Catalog take_catalog() && { return std::move(catalog_); }
   /// In the order of catalog().files.
   [[nodiscard]] const std::vector<SourceFile>& shards() const { return shards_; }
   [[nodiscard]] const std::optional<SourceFile>& index() const { return index_; }

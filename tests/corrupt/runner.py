@@ -55,16 +55,20 @@ class Runner:
         """Nothing of the developer's own caches and colours."""
         return {"PATH": os.environ["PATH"], "HOME": str(self.home), "LC_ALL": "C.UTF-8", **(changes or {})}
 
-    def inspect(self, path, *options, env=None, cwd=None, prefix=()):
-        """`lading inspect PATH OPTIONS`; `prefix` is a command that runs it, such as prlimit."""
-        argv = [*prefix, self.command, "inspect", os.fspath(path), *options]
+    def inspect(self, path, *options, **settings):
+        """`lading inspect PATH OPTIONS`"""
+        return self.run("inspect", path, *options, **settings)
+
+    def run(self, what, path, *options, env=None, cwd=None, prefix=(), deadline_s=DEADLINE_S):
+        """`lading WHAT PATH OPTIONS`; `prefix` is a command that runs it, such as prlimit."""
+        argv = [*prefix, self.command, what, os.fspath(path), *map(os.fspath, options)]
         request = {
             "argv": [os.fsdecode(word) for word in argv],
             "env": self.environment(env),
             "cwd": os.fspath(cwd or self.home),
             "stdout": str(self.out_file),
             "stderr": str(self.err_file),
-            "deadline_s": DEADLINE_S,
+            "deadline_s": deadline_s,
         }
         self.launcher.stdin.write(json.dumps(request) + "\n")
         self.launcher.stdin.flush()

@@ -147,10 +147,106 @@ def test_many_missing_shards(lading, folder):
     assert finished.peak_bytes <= 200_000_000
 
 
-def test_as_many_tensors_as_a_header_can_hold(lading, written):
-    count = 1_400_000
+# A process that has read nothing, and what a small header may take beside its size.
+BASE_BYTES = 100_000_000
+LONG_S = 60
+
+
+def repeated(begin, item, count, end):
+    return begin + (item + b",") * (count - 1) + item + end
+
+
+ENTRY = b'"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+HOSTILE = {
+    "tensors without elements": lambda: b"{" + b",".join(ENTRY % i for i in range(1_600_000)) + b"}",
+    "metadata": lambda: b'{"__metadata__":{' + b",".join(b'"%d":""' % i for i in range(6_000_000)) + b"}}",
+    "dims": lambda: repeated(b'{"a":{"dtype":"F32","shape":[', b"1", 30_000_000, b'],"data_offsets":[0,0]}}'),
+    "offsets": lambda: repeated(b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[', b"0", 30_000_000, b"]}}"),
+    "fields": lambda: repeated(b'{"a":{', b'"":0', 18_000_000, b"}}"),
+    "arrays": lambda: repeated(b"{", repeated(b'"":[', b"[[],[],[]]", 999_999, b"]"), 4, b"}"),
+    "depth": lambda: b"[" * 90_000_000,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_amounts_are_refused_before_they_are_read(lading, written, what):
+    header = HOSTILE[what]()
+    path = written(file_of(header))
+    for command in ("inspect", "plan", "load") if what == "tensors without elements" else ("inspect",):
+        finished = lading.run(command, path, "--json")
+        assert finished.exit_code == REFUSED
+        (problem,) = finished.json["problems"]
+        assert problem["code"] == "header_too_large"
+        assert "report it" in problem["remedy"]
+        assert finished.peak_bytes <= len(header) + BASE_BYTES / 2
+
+
+def test_hostile_index(lading, folder):
+    index = folder / INDEX
+    index.write_bytes(repeated(b'{"weight_map":{', b'"":"a.safetensors"', 4_000_000, b"}}"))
+    finished = lading.inspect(index, "--json")
+    size = index.stat().st_size
+    index.unlink()
+    assert finished.exit_code == REFUSED
+    assert [problem["code"] for problem in finished.json["problems"]] == ["index_invalid"]
+    assert finished.peak_bytes <= size + BASE_BYTES / 2
+
+
+def test_an_index_of_too_many_files(lading, folder):
+    index = folder / INDEX
+    index.write_text(index_of({f"t{i}": f"{i}.safetensors" for i in range(100_001)}))
+    finished = lading.inspect(index, "--json")
+    index.unlink()
+    assert [problem["code"] for problem in finished.json["problems"]] == ["index_invalid"]
+    assert "100,000" in finished.json["problems"][0]["expected"]
+
+
+def test_tensors_of_all_shards_are_counted_together(lading, folder):
+    place = folder / "shards"
+    place.mkdir()
+    names = [f"{i}.safetensors" for i in range(3)]
+    for shard, name in enumerate(names):
+        entries = b",".join(ENTRY % i for i in range(shard * 400_000, (shard + 1) * 400_000))
+        (place / name).write_bytes(file_of(b"{" + entries + b"}"))
+    (place / INDEX).write_text(index_of({str(i * 400_000): name for i, name in enumerate(names)}))
+    finished = lading.inspect(place, "--json")
+    assert finished.exit_code == REFUSED
+    codes = {problem["code"]: problem for problem in finished.json["problems"]}
+    assert codes["header_too_large"]["found"] == "400,000 here, and 800,000 in other files"
+    size = sum(path.stat().st_size for path in place.iterdir())
+    assert finished.peak_bytes <= 4 * size + BASE_BYTES
+
+
+def test_as_many_tensors_as_are_accepted(lading, written):
+    count = 1_000_000
     text = ",".join(f'"{i}":{{"dtype":"U8","shape":[],"data_offsets":[{i},{i + 1}]}}' for i in range(count))
-    finished = lading.inspect(written(file_of(f"{{{text}}}", bytes(count))), "--json")
+    path = written(file_of(f"{{{text}}}", bytes(count)))
+    finished = lading.inspect(path, "--json", deadline_s=LONG_S)
     assert finished.exit_code == 0
     assert finished.json["tensor_count"] == count
-    assert finished.peak_bytes <= 1024 * MEBIBYTE
+    assert finished.peak_bytes <= 4 * path.stat().st_size + BASE_BYTES
+    finished = lading.run("plan", path, "--json", deadline_s=LONG_S)
+    assert finished.exit_code == 4
+    assert "2.00 GB" in finished.json["problems"][0]["expected"]
+    assert finished.peak_bytes <= 8 * path.stat().st_size + BASE_BYTES
+
+
+def test_names_of_many_components_stay_in_bounds(lading, written):
+    """The tree of modules that `inspect` prints has a node for each."""
+    rest = b".a" * 23
+    entries = b",".join(b'"%dx%s":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}' % (i, rest) for i in range(300_000))
+    path = written(file_of(b"{" + entries + b"}"))
+    finished = lading.inspect(path, deadline_s=LONG_S)
+    assert finished.exit_code == 0
+    assert finished.peak_bytes <= 4 * path.stat().st_size + BASE_BYTES
+
+
+def test_dense_headers_stay_in_bounds(lading, written):
+    """Real dims in such a number that their shapes are most of the header."""
+    shape = ",".join(["1"] * 64)
+    for count, expected in ((40_000, 0), (200_000, REFUSED)):
+        text = ",".join(f'"{i}":{{"dtype":"U8","shape":[{shape}],"data_offsets":[{i},{i + 1}]}}' for i in range(count))
+        path = written(file_of(f"{{{text}}}", bytes(count)), f"{count}.safetensors")
+        finished = lading.inspect(path, "--json", deadline_s=LONG_S)
+        assert finished.exit_code == expected
+        assert finished.peak_bytes <= 4 * path.stat().st_size + BASE_BYTES

@@ -115,7 +115,7 @@ def loading_child(process):
     raise AssertionError("the load did not start")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_Fault56_an_interrupted_load_ends_in_order(command, large, sent):
     process = slow_load(command, large, 20_000)
     child = loading_child(process)
