@@ -20,6 +20,7 @@ from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry
 from .patterns import Pattern, matches
 from .recording import SkeletonError, snapshot_of
 from .replay import Seeds, value_of
+from .watch import is_dtensor, was_recorded
 
 _LOADED = "_lading_loaded"
 
@@ -62,7 +63,7 @@ def kept_unwritten(
         ):
             continue
         is_new = entry.is_real and type(entry.value) is not fsdp1.FlatMember and entry.value._version == 0
-        if is_new and snapshot_of(entry.module, entry.attribute) is not None:
+        if is_new and (snapshot_of(entry.module, entry.attribute) is not None or was_recorded(entry.module)):
             message = "the checkpoint does not have it, and it got memory since it was built on meta, but no value"
             remedy = "Leave it on meta, and it is initialised. If the value is yours, name it in keep"
             problems.append(Problem("skeleton", message, tensor=entry.name, rule="R13", remedy=remedy))
@@ -84,8 +85,12 @@ def _is_changed(entry: Entry) -> bool:
     if entry.kind not in (NON_PERSISTENT, ATTRIBUTE) or not entry.is_tensor or not entry.is_real:
         return False
     snapshot = snapshot_of(entry.module, entry.attribute)
-    if snapshot is None or entry.recorded is not None or type(entry.value) is not torch.Tensor:
+    if entry.recorded is not None or (type(entry.value) is not torch.Tensor and not is_dtensor(entry.value)):
         return False
+    if snapshot is None:  # a copy of a recorded module has no record: nobody knows what it should hold
+        return was_recorded(entry.module) and entry.kind == NON_PERSISTENT
+    if is_dtensor(entry.value):
+        return True
     if tuple(snapshot.operand.size) != entry.shape or snapshot.operand.dtype != entry.dtype:
         return True
     try:

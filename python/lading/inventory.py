@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch import nn
 
 from .fsdp1 import FlatMember, flat_members, is_flat_buffer
 from .recipes import Recipe, recipe_of_operand
+from .overlap import byte_extent
 from .reach import attributes
 from .recording import Operand, SkeletonError, is_dense
 from .replay import Seeds, slice_of, value_of
@@ -231,9 +232,21 @@ def _held(modules: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, str, 
                 yield dot + name, kind, module, name, buffer
         if not _class_names(module) & _WRAPPERS:
             for name, tensor in attributes(module):
-                # FSDP1 leaves views of what it gathered; DeepSpeed's modules know parameters of other modules
-                if name not in own and not hasattr(tensor, "ds_id"):
+                # DeepSpeed's modules know parameters of other modules
+                if name not in own and not hasattr(tensor, "ds_id") and not (own and _is_of_fsdp1(tensor, module, own)):
                     yield dot + name, ATTRIBUTE, module, name, tensor
+
+
+def _is_of_fsdp1(tensor: torch.Tensor, module: nn.Module, members: Mapping[str, FlatMember]) -> bool:
+    """Whether it is another name of a parameter that FSDP1 took, as in an RNN's list of weights: the parameter that it
+    left, a view of its shard, or a view of what it gathered, whose storage it has resized to nothing since."""
+    if tensor.is_meta or tensor.layout is not torch.strided:
+        return False
+    if any(tensor is module._parameters.get(name) for name in members):
+        return True
+    storage = tensor.untyped_storage()
+    shards = {member.unit.memory.untyped_storage()._cdata for member in members.values()}
+    return storage._cdata in shards or storage.nbytes() < byte_extent(tensor)[1]
 
 
 def _find_record(entry: Entry) -> None:

@@ -25,6 +25,7 @@ from .fsdp1 import FlatMember
 from .recording import Operand, Recording, Version, cell_of, operand_of, unknown_op
 
 _SEALED, _ALIASES, _RECORD = "_lading_sealed", "_lading_aliases", "_lading_record"
+_WAS_RECORDED = "_lading_was_recorded"  # on modules; copies and pickles have it too, and no record
 _AFTER = "after lading.skeleton() had ended, so what was recorded is out of date"
 _WRITTEN, _REPLACED = f"it was written on meta {_AFTER}", f"its memory on meta was replaced {_AFTER}"
 _GIVEN_MEMORY = "it got memory after lading.skeleton() had ended, and whether the value in it is meant is not known"
@@ -194,6 +195,7 @@ class Watched(dict[str, Any]):
 def watch(modules: Iterable[nn.Module]) -> None:
     """Seals what these modules hold, and notes from now on what replaces it."""
     for module in modules:
+        vars(module)[_WAS_RECORDED] = True
         for field in ("_parameters", "_buffers"):
             held = vars(module).get(field)
             if type(held) is dict and any(_is_recorded(tensor) for tensor in held.values()):
@@ -205,12 +207,18 @@ def watch(modules: Iterable[nn.Module]) -> None:
 def release(modules: Iterable[nn.Module]) -> None:
     """After a load: modules are as torch made them."""
     for module in modules:
+        vars(module).pop(_WAS_RECORDED, None)
         for field in ("_parameters", "_buffers"):
             if isinstance(vars(module).get(field), Watched):
                 vars(module)[field] = dict(vars(module)[field])
         for tensor in _own_tensors(module):
             for mark in (_SEALED, _ALIASES, _RECORD):
                 vars(tensor).pop(mark, None)
+
+
+def was_recorded(module: nn.Module) -> bool:
+    """Whether a module, or the one that it is a copy of, was built under `lading.skeleton()` and not loaded since."""
+    return _WAS_RECORDED in vars(module)
 
 
 def is_dtensor(value: Any) -> bool:

@@ -116,3 +116,13 @@ def test_data_of_other_tensors_is_as_it_was():
     tensor.data.mul_(3)
     tensor.data = tensor.data + 1
     assert tensor.tolist() == [4.0, 4.0] and not vars(tensor)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+@pytest.mark.parametrize("allowed", [[], ["init"]])
+def test_R6_memory_without_values_is_not_kept_in_a_copy(copied, allowed, path):
+    model = copied(built())
+    model.plain = torch.zeros(3)
+    model.to_empty(device="cpu")
+    with pytest.raises(lading.LadingError, match="k"):
+        lading.materialize(model, path, allow_missing=allowed, keep=["plain"])
