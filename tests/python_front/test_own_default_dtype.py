@@ -107,8 +107,27 @@ def test_every_factory_and_function_is_right_or_noticed():
                 continue
             try:
                 own, got = under_an_own_one(torch.float64, lambda: [function(*arguments)])
-            except Exception:
-                continue  # loud
+            except Exception:  # loud
+                continue
             if not own.is_incomplete and not alike([got[0].nan_to_num()], [want.nan_to_num()]):
                 wrong.append((name, arguments, got[0].dtype, want.dtype))
     assert wrong == []
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "t5", "wav2vec2"])  # the last one calls torch.Tensor(size)
+def test_models_of_transformers(model_type):
+    pytest.importorskip("transformers")
+    import zoo
+    from lading import huggingface_build
+
+    config, name = zoo.build_config(model_type)
+    cls = zoo.model_class(name, config)
+    got = huggingface_build.build(cls, config, torch.bfloat16, "exact")
+    with skeleton(), huggingface_build.construction(config, torch.bfloat16, "exact") as own:
+        want = cls(own)
+    assert {name: value.dtype for name, value in got.state_dict().items()} == {
+        name: value.dtype for name, value in want.state_dict().items()
+    }
+    buffers = dict(want.named_buffers())
+    assert buffers.keys() == dict(got.named_buffers()).keys()
+    assert all(alike([derive(value)], [derive(buffers[name])]) for name, value in got.named_buffers())
