@@ -13,7 +13,8 @@ DTYPES = [torch.float64, torch.bfloat16, torch.float16]
 PLAIN = {
     "factories": lambda: [torch.zeros(2), torch.ones(2, 2), torch.full((2,), 0.1), torch.full((2,), 3), torch.eye(2)],
     "ranges": lambda: [torch.arange(4), torch.arange(4.0), torch.arange(0, 1, 0.3), torch.linspace(0, 1, 5)],
-    "numbers": lambda: [torch.tensor(0.1), torch.tensor([[1, 0.3]]), torch.tensor([1]), torch.as_tensor([0.7]), torch.tensor([])],
+    "numbers": lambda: [torch.tensor(0.1), torch.tensor([[1, 0.3]]), torch.tensor([1]), torch.as_tensor([0.7])],
+    "none": lambda: [torch.tensor([]), torch.tensor([[]])],
     "named": lambda: [torch.zeros(2, dtype=torch.float32), torch.tensor([0.1], dtype=torch.float64)],
     "arrays": lambda: [torch.from_numpy(np.ones(2, np.float32)), torch.as_tensor(np.ones(2)), torch.tensor(np.ones(2))],
     "promoted": lambda: [torch.arange(5) / 7, torch.arange(5) * 0.1, 2.0 ** torch.arange(3), torch.arange(3).cos()],
