@@ -141,10 +141,11 @@ def _class_in_code(reference: str, folder: Path | None) -> Any:
 def _no_class(location: str, names: list[str], own: dict[str, str], trust_remote_code: bool) -> Problem:
     architecture = ", ".join(names) if names else "no architecture"
     if own and trust_remote_code:
-        message = f"the config of {location} names {architecture}, and its auto_map has several classes: {', '.join(own)}"
+        message = f"the config of {location} names {architecture}, and its auto_map several classes: {', '.join(own)}"
         return Problem("not_found", message, remedy="Pass the class to build as cls=.")
     if own:
-        message = f"the config of {location} names {architecture}, whose code comes with the checkpoint ({', '.join(own)})"
+        whose = f"{architecture}, whose code comes with the checkpoint ({', '.join(own)})"
+        message = f"the config of {location} names {whose}"
         return Problem("not_found", message, remedy=f"{_TRUST} Or pass the class to build as cls=.")
     which = f"names {architecture}, which this transformers does not have" if names else "names no architecture"
     return Problem("not_found", f"the config of {location} {which}", remedy="Pass the class to build as cls=.")

@@ -62,7 +62,7 @@ def build(cls: type[nn.Module], config: Any, dtype: Any = "auto", cast: str = "p
     """Under `lading.skeleton()`, as `from_pretrained` builds: the constructor runs under the load's default dtype,
     `_init_weights` afterwards under the process's own, and rounds only what it writes.
 
-    The default dtype is this thread's alone if the constructor allows it. If not it is built again, under the process's.
+    The default dtype is this thread's alone if the constructor allows it; if not, it runs again under the process's.
     """
     from .skeleton_recorder import skeleton
 

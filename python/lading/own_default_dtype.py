@@ -14,14 +14,14 @@ an argument, though neither the call nor its tensors have that dtype, got it fro
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
 
-from .one_op import get_process_default_dtype, run_under
+from .one_op import get_process_default_dtype, leaves_of, run_under
 from .skeleton_ops import OpInfo
 from .while_used import WhileUsed
 
@@ -65,7 +65,7 @@ class OwnDefault:
                 kwargs = {**kwargs, "dtype": self.dtype}
             elif kinds & {float, complex}:
                 self.is_incomplete = True
-        leaves = tree_flatten((args, kwargs))[0]
+        leaves = leaves_of(args, kwargs)
         dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)}
         names = any(isinstance(leaf, torch.dtype) or _has_other_dtype(leaf) for leaf in leaves) or func in _casts()
         self._known = None if names else dtypes
@@ -77,15 +77,18 @@ class OwnDefault:
     def answered(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         """What a function gave: a dtype that it was not given is perhaps the process's default."""
         if isinstance(out, torch.dtype) and out in self._suspects():
-            leaves = tree_flatten((args, kwargs))[0]
+            leaves = leaves_of(args, kwargs)
             if not any(leaf is out or getattr(leaf, "dtype", None) is out for leaf in leaves):
                 self.is_incomplete = True
 
     # ---- of operators
 
     def run(self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.look_at(info.argument("dtype", args, kwargs), tree_flatten((args, kwargs))[0])
-        return run_under(func, args, kwargs, self.dtype)
+        dtype = info.argument("dtype", args, kwargs)
+        if dtype is None:
+            return run_under(func, args, kwargs, self.dtype)
+        self.look_at(dtype, leaves_of(args, kwargs))
+        return func(*args, **kwargs)
 
     def look_at(self, dtype: torch.dtype | None, leaves: Sequence[Any] = ()) -> None:
         """Of a dtype that an operator was given, or that numbers became on the way to it."""
@@ -113,17 +116,16 @@ def _has_other_dtype(leaf: Any) -> bool:
     return not isinstance(leaf, torch.Tensor) and hasattr(leaf, "dtype")
 
 
-_cache: dict[str, set[Any]] = {}
-
-
+@functools.cache
 def _made_of_numbers() -> set[Any]:
-    return _cache.setdefault("numbers", {torch.tensor, torch.as_tensor, torch.asarray})
+    return {torch.tensor, torch.as_tensor, torch.asarray}
 
 
+@functools.cache
 def _casts() -> set[Any]:
     """Functions that name a dtype by their own name."""
     names = ("float", "double", "half", "bfloat16", "cfloat", "cdouble", "chalf", "type", "type_as")
-    return _cache.setdefault("casts", {getattr(torch.Tensor, name) for name in names})
+    return {getattr(torch.Tensor, name) for name in names}
 
 
 def _replace_functions() -> Callable[[], None]:

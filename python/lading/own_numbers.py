@@ -1,16 +1,15 @@
 """Random numbers for a function of somebody else's, apart from those of the process.
 
     with own_random_numbers(seed=1):
-        run(initialiser)                                # torch.rand, random.random, numpy.random.rand: numbers of its own
+        run(initialiser)                            # torch.rand, random.random, numpy.random.rand: its own numbers
 
 Initialisers, recipes and `Computed` functions may draw. They draw from generators of this thread: a copy of the
 process's, or seeded ones. The process's generators are neither advanced nor put back, so that other threads see the
 numbers that they would see alone.
 
 How: a dispatch mode, which is the thread's own, hands a generator to torch's random operators. Module functions
-(`torch.manual_seed`, `random.random`, `numpy.random.rand`, …) are replaced meanwhile by ones that ask which thread calls
-them. A function that took hold of `random.random` itself before (`from random import random`) is not seen: it draws
-from the process.
+(`torch.manual_seed`, `random.random`, `numpy.random.rand`, …) are replaced meanwhile by functions that ask which thread
+calls them. A function that imported `random.random` itself before (`from random import random`) draws from the process.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
-from torch.utils._pytree import tree_flatten
 
 from .dispatch_mode import PlainDispatchMode
-from .one_op import copy_of_default_generator, run_with_generator
+from .one_op import copy_of_default_generator, leaves_of, run_with_generator
 from .skeleton_ops import op_info
 from .while_used import WhileUsed
 
@@ -141,7 +139,7 @@ class _Drawing(PlainDispatchMode):
 def _device_of(device: Any, args: Any, kwargs: Any) -> torch.device:
     if device is not None:
         return torch.device(device)
-    tensors = (leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor))
+    tensors = (leaf for leaf in leaves_of(args, kwargs) if isinstance(leaf, torch.Tensor))
     return next((tensor.device for tensor in tensors), _CPU)
 
 

@@ -5,9 +5,9 @@ that each op finds the storages as they were (recording.py says why). A storage 
 reads it.
 
 Each random op has a generator of its own, seeded from (seed, name, ordinal), and each op runs under the default dtype
-that it was recorded under. Neither is set for the process (one_op.py), so other threads may load, draw and build. Memory
-that nobody wrote is filled with a pattern; where there is such memory the slice runs twice, with two patterns, and if
-the results differ the value was never defined, which is an error and not a value."""
+that it was recorded under. Neither is set for the process (one_op.py), so other threads may load, draw and build.
+Memory that nobody wrote is filled with a pattern; where there is such memory the slice runs twice, with two patterns,
+and if the results differ the value was never defined, which is an error and not a value."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class FunctionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.recording.autocast = {kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
         own, kwargs = own_default(), kwargs or {}
-        if own is None:
+        if own is None or getattr(func, "__name__", "") == "__get__":  # a property
             return self._answer(func, args, kwargs)
         with own.calling(func, args, kwargs) as with_dtype:
             out = self._answer(func, args, with_dtype)

@@ -96,7 +96,7 @@ def interrupt_beside(path, wait_s):
 
 def fork(path, wait_s):
     """os.fork during a load: the child loads too and ends, the parent's load is as if nothing had been."""
-    load(path, [])  # in the first load of a process the engine looks at the machine once, under a lock of the compiler's
+    load(path, [])  # the engine looks at the machine in the first load of a process, under a lock of the compiler's
     thread, outcomes = begin(path, daemon=True)
     time.sleep(wait_s)
     child = os.fork()

@@ -165,7 +165,8 @@ def test_integers_in_pointwise_operators_under_another_default_dtype():
 
 def test_last_resort_under_another_default_dtype():
     want = under(torch.float64, aten.isin.Tensor_Scalar, _INTEGERS, 16777216.5)
-    got = run_op(aten.isin.Tensor_Scalar, (_INTEGERS, 16777216.5), {}, default_dtype=torch.float64, results=[want.dtype])
+    args = (_INTEGERS, 16777216.5)
+    got = run_op(aten.isin.Tensor_Scalar, args, {}, default_dtype=torch.float64, results=[want.dtype])
     same(got, want)
     x = torch.ones(3)
     want = under(torch.float64, lambda: x * 1j)

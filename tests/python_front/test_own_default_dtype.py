@@ -13,7 +13,8 @@ DTYPES = [torch.float64, torch.bfloat16, torch.float16]
 PLAIN = {
     "factories": lambda: [torch.zeros(2), torch.ones(2, 2), torch.full((2,), 0.1), torch.full((2,), 3), torch.eye(2)],
     "ranges": lambda: [torch.arange(4), torch.arange(4.0), torch.arange(0, 1, 0.3), torch.linspace(0, 1, 5)],
-    "numbers": lambda: [torch.tensor(0.1), torch.tensor([[1, 0.3]]), torch.tensor([1]), torch.as_tensor([0.7]), torch.tensor([])],
+    "numbers": lambda: [torch.tensor(0.1), torch.tensor([[1, 0.3]]), torch.tensor([1]), torch.as_tensor([0.7])],
+    "none": lambda: [torch.tensor([]), torch.tensor([[]])],
     "named": lambda: [torch.zeros(2, dtype=torch.float32), torch.tensor([0.1], dtype=torch.float64)],
     "arrays": lambda: [torch.from_numpy(np.ones(2, np.float32)), torch.as_tensor(np.ones(2)), torch.tensor(np.ones(2))],
     "promoted": lambda: [torch.arange(5) / 7, torch.arange(5) * 0.1, 2.0 ** torch.arange(3), torch.arange(3).cos()],
@@ -107,8 +108,27 @@ def test_every_factory_and_function_is_right_or_noticed():
                 continue
             try:
                 own, got = under_an_own_one(torch.float64, lambda: [function(*arguments)])
-            except Exception:
-                continue  # loud
+            except Exception:  # loud
+                continue
             if not own.is_incomplete and not alike([got[0].nan_to_num()], [want.nan_to_num()]):
                 wrong.append((name, arguments, got[0].dtype, want.dtype))
     assert wrong == []
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "t5", "wav2vec2"])  # the last one calls torch.Tensor(size)
+def test_models_of_transformers(model_type):
+    pytest.importorskip("transformers")
+    import zoo
+    from lading import huggingface_build
+
+    config, name = zoo.build_config(model_type)
+    cls = zoo.model_class(name, config)
+    got = huggingface_build.build(cls, config, torch.bfloat16, "exact")
+    with skeleton(), huggingface_build.construction(config, torch.bfloat16, "exact") as own:
+        want = cls(own)
+    assert {name: value.dtype for name, value in got.state_dict().items()} == {
+        name: value.dtype for name, value in want.state_dict().items()
+    }
+    buffers = dict(want.named_buffers())
+    assert buffers.keys() == dict(got.named_buffers()).keys()
+    assert all(alike([derive(value)], [derive(buffers[name])]) for name, value in got.named_buffers())
