@@ -41,7 +41,7 @@ def _fork(delay_s: float) -> None:
 def _stopper(delay_s: float) -> int:
     """A child that stops its parent for a moment."""
     parent = os.getpid()
-    pid = os.fork()
+    pid = os.fork()  # before any thread of the load
     if pid == 0:
         time.sleep(delay_s)
         os.kill(parent, signal.SIGSTOP)

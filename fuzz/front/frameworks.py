@@ -13,6 +13,8 @@ from torch import nn
 from .pieces import Json
 
 Tools = dict[str, Any]
+# DeepSpeed's own are gigabytes, and are not given back.
+_BUCKETS = {"reduce_bucket_size": 4096, "allgather_bucket_size": 4096, "stage3_prefetch_bucket_size": 4096}
 
 
 def import_all() -> None:
@@ -39,7 +41,7 @@ def config_of(layout: Json) -> Json:
     config: Json = {
         "train_micro_batch_size_per_gpu": 1,
         "train_batch_size": ranks,
-        "zero_optimization": {"stage": layout["stage"], **layout.get("zero", {})},
+        "zero_optimization": {"stage": layout["stage"], **_BUCKETS, **layout.get("zero", {})},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }
