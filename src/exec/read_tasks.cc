@@ -11,6 +11,7 @@ namespace {
 // Names the tensor whose bytes could not be had.
 Error explain(const Load& load, Error error, const ReadTask& task) {
   if (error.file.empty()) error.file = load.inputs.plan.files[task.file].name;
+  if (error.tensor) return error;
   const Step* step = &task.steps.front();
   for (const Step& candidate : task.steps) {
     if (error.bytes && task.begin_bytes + candidate.source_begin_bytes <= error.bytes->begin) step = &candidate;

@@ -4,8 +4,10 @@ Run by geometry.launch. lading is imported by the ranks, not here: in one of the
 own.
 """
 
+import mmap
 import os
 import re
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -21,7 +23,7 @@ GROUP_DEADLINE_S = 40
 TIMEOUT_S = 20.0  # nobody should have to wait for it
 FILE = "model.safetensors"
 
-CASES = ("same", "truncated", "vanished", "checkpoint", "values", "dtype", "model", "mesh")
+CASES = ("same", "truncated", "vanished", "torn", "checkpoint", "values", "dtype", "model", "mesh")
 
 
 def main(library):
@@ -54,7 +56,7 @@ def write_checkpoints(folder):
     tensors = {name: torch.randn(value.shape) for name, value in Model().state_dict().items()}
     last = tensors["last.weight"]
     other = {"checkpoint": last.half(), "values": last + 1}
-    for name in ("right", "truncated", *other):
+    for name in ("right", "truncated", "torn", *other):
         (folder / name).mkdir()
         save_file(tensors | {"last.weight": other.get(name, last)}, folder / name / FILE)
     path = folder / "truncated" / FILE
@@ -79,8 +81,36 @@ def play_all(rank, folder):
         for build in BUILDS:
             options = options_of(case, Path(folder), is_odd=rank == ODD)
             model = built(case, build, meshes, is_odd=rank == ODD)
-            told[f"{case}, {build}"] = load(model, options)
+            with written_to(options["checkpoint"] / FILE) if case == "torn" and rank == ODD else nullcontext():
+                told[f"{case}, {build}"] = load(model, options)
     return told
+
+
+@contextmanager
+def written_to(path):
+    """Stores to a mapping of the file when a load has read all of it: its size and mtime stay as they are."""
+    from lading import _engine
+
+    original = _engine.Plan.load
+    with open(path, "r+b") as handle, mmap.mmap(handle.fileno(), 0) as memory:
+        before = memory[:]
+        memory[:] = before
+        os.utime(path)  # so young that the load waits
+
+        def load(plan, memories, *, progress, **options):
+            def write(done):
+                if done.done_bytes == done.total_bytes:
+                    memory[-64:] = bytes(64)
+                progress(done)
+
+            return original(plan, memories, progress=write, **options)
+
+        _engine.Plan.load = load
+        try:
+            yield
+        finally:
+            _engine.Plan.load = original
+            memory[:] = before
 
 
 def play_versions(rank, folder, library, other):
@@ -92,7 +122,7 @@ def play_versions(rank, folder, library, other):
 
 
 def options_of(case, folder, *, is_odd):
-    has_place = is_odd and case in ("truncated", "vanished", "checkpoint", "values")
+    has_place = is_odd and case in ("truncated", "vanished", "torn", "checkpoint", "values")
     options = {"checkpoint": folder / (case if has_place else "right")}
     if case == "dtype":
         options |= {"dtype": torch.bfloat16 if is_odd else torch.float32, "cast": "exact"}

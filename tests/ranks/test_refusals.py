@@ -56,6 +56,17 @@ def test_R44_all_ranks_refuse_alike_before_anything_is_written(told, case, build
 
 
 @pytest.mark.parametrize("build", BUILDS)
+def test_R45_a_file_that_one_rank_sees_written_to_fails_the_load_of_all(told, build):
+    mine = [answer[f"torn, {build}"] for answer in told]
+    assert len({(one["text"], one["id"]) for one in mine}) == 1, mine
+    assert {one["code"] for one in mine} == {"file_changed"}
+    assert all(word in mine[0]["text"] for word in ("rank 2", "R45", 'tensor "last.weight"'))
+    assert [bool(one["incomplete"]) for one in mine] == [build == "real"] * RANKS
+    if build == "meta":
+        assert [one["changed"] for one in mine] == [[]] * RANKS
+
+
+@pytest.mark.parametrize("build", BUILDS)
 def test_R44_ranks_that_have_the_same_are_well(told, build):
     """Otherwise the others would prove nothing."""
     mine = [answer[f"same, {build}"] for answer in told]
