@@ -13,7 +13,9 @@ def bytes_of(tensor: torch.Tensor, device: Any = "cpu") -> torch.Tensor:
     plain = tensor.detach().resolve_conj().resolve_neg().to(device).contiguous().reshape(-1)
     if not plain.numel():
         return torch.empty(0, dtype=torch.uint8, device=device)
-    return (plain if plain.stride(0) == 1 else plain.clone(memory_format=torch.contiguous_format)).view(torch.uint8)  # one element may have any stride
+    if plain.stride(0) != 1:  # one element may have any stride
+        plain = plain.clone(memory_format=torch.contiguous_format)
+    return plain.view(torch.uint8)
 
 
 def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
