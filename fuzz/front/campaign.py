@@ -6,7 +6,6 @@ import collections
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from .pieces import Json
 from .ranks import Group, watch
@@ -15,6 +14,7 @@ from .ranks import Group, watch
 _ORDER = ("broken", "bare", "split", "different", "accepted", "refused", "void", "equal")
 BUGS = ("bare", "split", "different", "accepted", "hang", "crash", "broken")
 _POLL_S = 0.5
+_PAUSE_S = 5.0
 
 
 def judge(spec: Json, answers: list[Json]) -> Json:
@@ -36,13 +36,14 @@ class Campaign:
 
     def __init__(self, sizes: list[int], scratch: Path, prepare: Callable[[], None] | None = None) -> None:
         self.groups = [Group(size, scratch, prepare) for size in sizes]
-        self.began = time.monotonic()
+        self.began = self._looked = time.monotonic()
 
     def run(self, specs: Iterable[Json], seconds: float | None = None) -> Iterator[tuple[Json, Json]]:
         """(world, verdict), in the order in which they end."""
         source = iter(specs)
         waiting: dict[int, collections.deque[Json]] = collections.defaultdict(collections.deque)
         is_dry = False
+        self._looked = time.monotonic()
         while True:
             is_over = seconds is not None and time.monotonic() - self.began > seconds
             for group in self.groups:
@@ -61,6 +62,7 @@ class Campaign:
 
     def _step(self, busy: list[Group]) -> Iterator[tuple[Json, Json]]:
         gone: set[int] = set()
+        self._forgive_pauses(busy)
         for group, descriptor in watch(busy, _POLL_S):
             if id(group) in gone or group.spec is None:
                 continue
@@ -76,6 +78,14 @@ class Campaign:
         for group in busy:
             if group.spec is not None and id(group) not in gone and group.is_late:
                 yield group.spec, _ended(group, "hang")
+
+    def _forgive_pauses(self, busy: list[Group]) -> None:
+        """Somebody may stop this program and all its ranks for a while, to have the machine for himself."""
+        now = time.monotonic()
+        if now - self._looked > _PAUSE_S:
+            for group in busy:
+                group.began += now - self._looked
+        self._looked = now
 
     def close(self) -> None:
         for group in self.groups:
@@ -99,6 +109,3 @@ def sizes_for(ranks: list[int], shares: dict[int, float], at_once: int) -> list[
         sizes.append(max(ranks, key=lambda size: shares.get(size, 0) / (sizes.count(size) + 0.5)))
     return sizes
 
-
-def describe(value: Any) -> str:
-    return str(value)

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from .pieces import Json
 
@@ -204,6 +203,3 @@ def watch(groups: list[Group], timeout_s: float) -> Iterator[tuple[Group, int]]:
         for key, _ in selector.select(timeout_s):
             yield key.data, key.fd
 
-
-def arguments_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -7,12 +7,17 @@ import json
 import time
 from pathlib import Path
 
-from .draw import LAYOUTS, SURGERY
 from .campaign import BUGS
+from .draw import IMPOSSIBLE, LAYOUTS, SURGERY
 from .pieces import Json
 
 
+FEW = 20
+
+
 class Record:
+    """Counts of one campaign."""
+
     def __init__(self, out: Path) -> None:
         self.out, self.began = out, time.monotonic()
         self.verdicts: collections.Counter[str] = collections.Counter()
@@ -50,6 +55,11 @@ class Record:
     def worlds(self) -> int:
         return sum(self.verdicts.values())
 
+    def rare(self) -> list[str]:
+        """Pairs of surgery and layout that were tried too rarely to mean anything."""
+        pairs = [(cut, name) for cut in SURGERY for name in LAYOUTS if (cut, name) not in IMPOSSIBLE]
+        return [f"{cut} × {name}" for cut, name in pairs if self.pairs[cut, name] < FEW]
+
     def line(self) -> str:
         seconds = time.monotonic() - self.began
         return f"{self.worlds} worlds, {self.worlds / seconds:.1f} per second: {dict(self.verdicts)}"
@@ -62,7 +72,11 @@ class Record:
         lines += ["", "built: " + ", ".join(f"{name} {count}" for name, count in self.builds.most_common())]
         lines += ["", "surgery × layout".ljust(16) + "".join(name[:9].rjust(10) for name in LAYOUTS)]
         for cut in (*SURGERY, "none"):
-            lines.append(cut.ljust(16) + "".join(str(self.pairs[cut, name]).rjust(10) for name in LAYOUTS))
+            counts = ["-" if (cut, name) in IMPOSSIBLE else str(self.pairs[cut, name]) for name in LAYOUTS]
+            lines.append(cut.ljust(16) + "".join(count.rjust(10) for count in counts))
+        reasons = sorted({f"{cut} × {name}: {why}" for (cut, name), why in IMPOSSIBLE.items()})
+        lines += ["", "impossible (-):", *(f"  {reason}" for reason in reasons)]
+        lines += [f"fewer than {FEW}: {', '.join(self.rare()) or 'none'}"]
         lines += ["", f"refused though torch loads: {sum(self.refused.values())} of {judged} ({share:.1f} %)"]
         lines += [f"{count:6d}  {cause}  (seed {self.examples[cause]})" for cause, count in self.refused.most_common()]
         lines += ["", f"refused, as by torch: {sum(self.agreed.values())}"]
