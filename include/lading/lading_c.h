@@ -152,8 +152,8 @@ LADING_API lading_handle* lading_ledger(const lading_handle* load);
 /* Compares the digests in a ledger with the files. The exit code is 6 where they differ. */
 LADING_API lading_handle* lading_verify(const char* request);
 
-/* Whether a device ("cpu", "cuda:1") has so many bytes free: for callers that allocate the memory of a load, before they
- * do. The exit code is 5 if it has fewer. */
+/* Whether a device ("cpu", "cuda:1") has so many bytes free: for callers that allocate the memory of a load, before
+ * they do. The exit code is 5 if it has fewer. */
 LADING_API lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes);
 
 /* The GPUs of this machine. */
