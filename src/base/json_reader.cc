@@ -263,6 +263,8 @@ class JsonTreeBuilder {
   }
 
   bool walk_string(ondemand::value& value, std::uint32_t offset) {
+    // Stepped over here: of a string that was not read, the parser would take `"a":1` for a key with its value.
+    if (auto error = value.get_raw_json_string().error()) return syntax_error(offset, simdjson::error_message(error));
     return add_string(offset, [&] { return value.get_string(); });
   }
 
