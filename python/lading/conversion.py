@@ -91,4 +91,5 @@ def conversion_of(parts: Sequence[nn.Module], checkpoint: str, entries: Sequence
     if wrapped is None:
         return described or Conversion()
     with_names: Conversion = peft.with_copies(described or peft.conversion(wrapped, checkpoint), wrapped, entries)
+    with_names.adapters = sorted(set(wrapped.adapters) - set(wrapped.copies))
     return with_names

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _engine
+from . import _engine, zero3
 from .conversion import Conversion, braced, target_of
 from .errors import LadingError, Problem
 from .inventory import PARAMETER, Entry, is_wrapped
@@ -204,7 +204,7 @@ def record_initial_values(wrapped: Wrapped, entries: Sequence[Entry]) -> None:
     missing = {
         id(entry.module): entry
         for entry in entries
-        if entry.name in adapters and entry.is_tensor and not entry.is_real and entry.recorded is None
+        if entry.name in adapters and _lacks_value(entry)
     }
     if not missing:
         return
@@ -238,8 +238,13 @@ def _record_layer(layer: nn.Module, adapter: str, config: Any, own: dict[int, li
                 if entry.kind != PARAMETER
                 else clone._parameters.get(entry.attribute)
             )
-            if entry.recorded is None and not entry.is_real and isinstance(value, torch.Tensor) and _is_written(value):
+            if _lacks_value(entry) and isinstance(value, torch.Tensor) and _is_written(value):
                 entry.recorded = operand_of(value)
+
+
+def _lacks_value(entry: Entry) -> bool:
+    is_blank = entry.is_tensor and entry.recorded is None and not entry.is_real
+    return is_blank and not zero3.has_value_of_an_adapter(entry)
 
 
 def _is_written(tensor: torch.Tensor) -> bool:

@@ -79,7 +79,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         values.hand_in(restored.values)
         conversion.constructed_dtypes |= restored.dtypes
         skeleton = _skeleton(held, conversion, values, with_all_inits=bool(options.allow_mismatch))
-        zero3.say_what_has_values(skeleton["tensors"], held, [*options.keep, *map(Name, conversion.adapters)])
+        zero3.say_what_has_values(skeleton["tensors"], held, options.keep, conversion.adapters)
     except SkeletonError as error:
         problem = Problem("skeleton", error.reason, tensor=error.tensor or None)
         raise LadingError(problem, stage="documents", exit_code=4) from error

@@ -25,6 +25,7 @@ from .fsdp1 import FlatMember
 from .recording import Operand, Recording, Version, cell_of, operand_of, unknown_op
 
 _SEALED, _ALIASES, _RECORD = "_lading_sealed", "_lading_aliases", "_lading_record"
+_NO_VALUE = "_lading_no_value"  # on tensors that got memory of us, and nothing was put into it yet
 _WAS_RECORDED = "_lading_was_recorded"  # on modules; copies and pickles have it too, and no record
 _AFTER = "after lading.skeleton() had ended, so what was recorded is out of date"
 _WRITTEN, _REPLACED = f"it was written on meta {_AFTER}", f"its memory on meta was replaced {_AFTER}"
@@ -212,13 +213,23 @@ def release(modules: Iterable[nn.Module]) -> None:
             if isinstance(vars(module).get(field), Watched):
                 vars(module)[field] = dict(vars(module)[field])
         for tensor in _own_tensors(module):
-            for mark in (_SEALED, _ALIASES, _RECORD):
+            for mark in (_SEALED, _ALIASES, _RECORD, _NO_VALUE):
                 vars(tensor).pop(mark, None)
 
 
 def was_recorded(module: nn.Module) -> bool:
     """Whether a module, or the one that it is a copy of, was built under `lading.skeleton()` and not loaded since."""
     return _WAS_RECORDED in vars(module)
+
+
+def note_no_value(tensor: torch.Tensor) -> None:
+    """To be called when a tensor on meta gets memory: until a load, what lies there means nothing."""
+    vars(tensor)[_NO_VALUE] = True
+
+
+def has_no_value(tensor: torch.Tensor) -> bool:
+    """Whether a tensor got its memory from us, and was not loaded since."""
+    return _NO_VALUE in vars(tensor)
 
 
 def is_dtensor(value: Any) -> bool:

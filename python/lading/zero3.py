@@ -29,6 +29,7 @@ from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry
 from .inventory_json import dtype_name
 from .patterns import Pattern, matches
 from .recording import SkeletonError
+from .watch import has_no_value
 
 PARTITION, SECONDARY, GATHERED = "", "secondary", "gathered"  # names of slots (docs/schema/layout.md)
 
@@ -127,15 +128,26 @@ def _is_known_to_its_optimizer(value: Any) -> bool:
 # ---- what has values already
 
 
+def has_value_of_an_adapter(entry: Entry) -> bool:
+    """Whether an adapter has one in its partition: PEFT initialises all that have memory when it makes them."""
+    return is_partitioned(entry.value) and entry.recorded is None and not has_no_value(entry.value)
+
+
 def say_what_has_values(
-    tensors: Iterable[dict[str, Any]], entries: Iterable[Entry], patterns: Sequence[Pattern]
+    tensors: Iterable[dict[str, Any]], entries: Iterable[Entry], keep: Sequence[Pattern], adapters: Iterable[str]
 ) -> None:
     """Of the skeleton's tensors. A partition counts as memory without a value, since transformers builds without
-    initial values; these names are the ones that somebody vouches for."""
-    partitioned = {entry.name for entry in entries if is_partitioned(entry.value)}
+    initial values; not so what the user keeps, and adapters."""
+    adapters = set(adapters)
+    valued = set()
+    for entry in entries:
+        if is_partitioned(entry.value) and (
+            any(matches(pattern, entry.name) for pattern in keep)
+            or (entry.name in adapters and has_value_of_an_adapter(entry))
+        ):
+            valued.add(entry.name)
     for tensor in tensors:
-        name = tensor["name"]
-        if name in partitioned and any(matches(pattern, name) for pattern in patterns):
+        if tensor["name"] in valued:
             tensor["presence"] = "real"
 
 

@@ -27,7 +27,7 @@ from torch import nn
 from .allocate import put
 from .dispatch_mode import PlainDispatchMode
 from .placements import is_dtensor
-from .watch import keep_record
+from .watch import keep_record, note_no_value
 
 
 def zero3_init(model: nn.Module, config: Any, **options: Any) -> nn.Module:
@@ -72,6 +72,7 @@ def _partitioner() -> Any:
             with _CopiesOfNothing():
                 parameter.partition()  # type: ignore[attr-defined]
             put(parameter, torch.empty(0, dtype=dtype, device=self.local_device))
+            note_no_value(parameter)
 
     return Partitioner
 

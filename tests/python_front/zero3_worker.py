@@ -436,6 +436,35 @@ def adapters_of_peft(folder):
     return problems
 
 
+def adapters_with_values_are_kept(folder):
+    """R65: adapters that were partitioned with their values, or were trained since a load, are not initialised anew."""
+    from peft import LoraConfig, get_peft_model
+
+    _, path = saved(folder, "llama")
+
+    def adapted():
+        return get_peft_model(models.MODELS["llama"](), LoraConfig(r=2, target_modules=["q_proj"]))
+
+    def kept(model, how):
+        adapters = [(name, parameter) for name, parameter in model.named_parameters() if "lora_" in name]
+        for place, (_, parameter) in enumerate(adapters):
+            parameter.ds_tensor.fill_(place + 1 + dist.get_rank() / 4)
+        load(model, path)
+        held = [bool((one.ds_tensor == place + 1 + dist.get_rank() / 4).all()) for place, (_, one) in enumerate(adapters)]
+        return [f"{how}: {name} was not kept" for (name, _), same in zip(adapters, held, strict=True) if not same]
+
+    real = adapted()
+    deepspeed.zero.Init(module=real, config_dict_or_path=config())
+    with lading.skeleton():
+        recorded = adapted()
+    with torch.device("meta"):
+        plain = adapted()
+    for model in (recorded, plain):
+        lading.zero3_init(model, config())
+        load(model, path)
+    return [*kept(real, "real"), *kept(recorded, "skeleton"), *kept(plain, "meta")]
+
+
 def groups_of_some_ranks(folder):
     """Partitions over two of four ranks, which then hold what the other two hold."""
     want, path = saved(folder, "small")
@@ -452,6 +481,7 @@ CASES = {
         a_small_model,
         a_model_from_meta,
         adapters_of_peft,
+        adapters_with_values_are_kept,
         rope_is_made_anew,
         parts_of_transformers_models,
         what_cannot_be_derived_is_kept_and_said,
