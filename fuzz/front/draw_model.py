@@ -15,7 +15,7 @@ _ODD_DTYPES = (
     "float64", "bfloat16", "float16",
 )  # fmt: skip
 _PLAIN_NODES = {"linear": 5, "norm": 2, "mlp": 4, "rope": 2, "bag": 6, "chain": 2, "ref": 1, "rnn": 0.7, "conv": 0.7,
-                "param": 1.2, "hooked": 1.5, "extra": 0.4, "lazy": 0.15}  # fmt: skip
+                "param": 1.2, "hooked": 0.9, "extra": 0.4, "lazy": 0.15}  # fmt: skip
 
 
 def draw_model(dice: random.Random, layout: str, *, tied: bool, linear: bool) -> Json:

@@ -52,7 +52,7 @@ def expect(spec: Json, folder: Path, rank: int) -> Expectation:
     computed = _computed_names(model)
     model = shard(model, spec["layout"], rank)
     facts = {name: fact for name, fact in snapshot.facts(model).items() if name not in computed}
-    if spec["layout"]["kind"] == "fsdp1" and any(one.kind == "parameter" for name, one in facts.items() if name in unknown):
+    if spec["layout"]["kind"] == "fsdp1" and unknown:
         unknown |= {name for name, one in facts.items() if one.kind == "parameter"}  # they share flat buffers
     use = 0 if not is_determined else 1 if unknown - computed else 2
     return Expectation(model, facts, refusal, unknown - computed, computed, use, done)

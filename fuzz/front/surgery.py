@@ -192,7 +192,7 @@ def _pickle(model: nn.Module, cut: Json) -> nn.Module:
 
 def _to_empty(model: nn.Module, cut: Json) -> nn.Module:
     """On meta `to_empty` gives every name memory of its own, so ties are lost; that alone is done to a real model."""
-    if any(parameter.is_meta for parameter in model.parameters()):
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         return model.to_empty(device="cpu")
     for module in model.modules():
         for name, parameter in module._parameters.items():

@@ -417,4 +417,5 @@ def tell_fsdp2(units: Iterable[Unit]) -> None:
     with torch.no_grad():
         for unit in units:
             for member in unit.members:
-                member.reset_sharded_param()
+                if member.sharded_param.numel():  # there is nothing to gather of others, and FSDP2 trips over some
+                    member.reset_sharded_param()

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import nn
 
-from .audit_reach import reached
 from .audit_report import Findings, kind_name
 from .audit_twin import Made
 from .inventory import (
@@ -25,6 +24,7 @@ from .inventory import (
     _class_names,
     canonical_modules,
 )
+from .reach import stranded
 from .recording import snapshots_of
 
 
@@ -118,9 +118,5 @@ def on_meta(parts: Sequence[nn.Module], entries: Sequence[Entry]) -> Iterator[st
     """Tensors without values that the inventory does not list."""
     known = {id(entry.value) for entry in entries}
     for part in parts:
-        for prefix, module in canonical_modules(part):
-            if _class_names(module) & _WRAPPERS:
-                continue
-            for name, tensor in reached(module):
-                if tensor.is_meta and id(tensor) not in known and not hasattr(tensor, "ds_id"):
-                    yield f"{prefix}.{name}" if prefix else name
+        modules = [pair for pair in canonical_modules(part) if not _class_names(pair[1]) & _WRAPPERS]
+        yield from (name for name, tensor in stranded(modules, known) if not hasattr(tensor, "ds_id"))

@@ -50,10 +50,15 @@ def rank_device(device: Any, placements: Placements, entries: Iterable[Entry]) -
 def _followed(sharded: torch.device | None, entries: list[Entry]) -> tuple[torch.device, str]:
     if sharded is not None:
         return sharded, f"the device is {sharded}, that of the model's mesh"
-    real = {entry.device for entry in entries if not entry.is_meta and entry.kind == PARAMETER}
+    parameters = [entry for entry in entries if entry.kind == PARAMETER]
+    held = parameters or [entry for entry in entries if entry.is_tensor]
+    if not held:
+        return torch.device("cpu"), "the device is cpu: the model has no tensors"
+    real = {entry.device for entry in held if not entry.is_meta}
     if len(real) == 1:
         (found,) = real
-        return found, f"the device is {found}, where the model's parameters are"
+        what = "parameters" if parameters else "tensors"
+        return found, f"the device is {found}, where the model's {what} are"
     if not real:
         raise _refused(
             "the model is on meta and not sharded, so nothing says where it shall go", 'Pass device, such as "cuda:0"'

@@ -172,19 +172,23 @@ def _tell(error: SkeletonError, problems: list[SkeletonError] | None) -> None:
     problems.append(error)
 
 
-def canonical_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def canonical_modules(root: nn.Module) -> list[tuple[str, nn.Module]]:
     """Every module under every name that it has. A wrapper comes under the name of what it wraps."""
+    found: list[tuple[str, nn.Module]] = []
+    above: set[int] = set()
 
-    def walk(prefix: str, module: nn.Module, above: tuple[int, ...]) -> Iterator[tuple[str, nn.Module]]:
-        if id(module) in above:  # a cycle: every name of it was seen
+    def walk(prefix: str, module: nn.Module) -> None:
+        found.append((prefix, module))
+        if not module._modules or id(module) in above:
             return
-        yield prefix, module
+        above.add(id(module))
         for name, child in module._modules.items():
-            if child is not None:
-                inner = prefix if is_wrapped(module, name) else f"{prefix}.{name}" if prefix else name
-                yield from walk(inner, child, (*above, id(module)))
+            if child is not None and id(child) not in above:  # in a cycle every name of it was seen
+                walk(prefix if is_wrapped(module, name) else f"{prefix}.{name}" if prefix else name, child)
+        above.remove(id(module))
 
-    yield from walk("", root, ())
+    walk("", root)
+    return found
 
 
 def is_wrapped(parent: nn.Module, name: str) -> bool:
@@ -202,7 +206,7 @@ def _names_of(cls: type) -> frozenset[str]:
 
 
 def _entries(root: nn.Module) -> Iterator[Entry]:
-    modules = list(canonical_modules(root))
+    modules = canonical_modules(root)
     yield from (Entry(*held) for held in _held(modules))
     for prefix, module in modules:
         if type(module).get_extra_state is not nn.Module.get_extra_state:
@@ -210,9 +214,9 @@ def _entries(root: nn.Module) -> Iterator[Entry]:
             yield Entry(dot + "_extra_state", EXTRA_STATE, module, "_extra_state", module.get_extra_state())
 
 
-def tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a model with its canonical name, as an inventory lists them, and nothing else about it."""
-    yield from ((name, tensor) for name, _, _, _, tensor in _held(list(canonical_modules(root))))
+def tensors_of(modules: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of these modules of a model with its canonical name, as an inventory lists them."""
+    return ((name, tensor) for name, _, _, _, tensor in _held(modules))
 
 
 def _held(modules: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, str, nn.Module, str, torch.Tensor]]:

@@ -26,18 +26,24 @@ def refuse_stranded(parts: Sequence[nn.Module], entries: Iterable[Entry], excuse
     pattern. Returns the patterns that excused one."""
     filled = {id(entry.value) for entry in entries}
     used: set[str] = set()
-    problems = []
-    for part in parts:
-        for name, _ in stranded(canonical_modules(part), filled):
-            if found := [pattern for pattern in excused if matches(pattern, name)]:
-                used |= set(found)
-                continue
-            message = "it is on meta, in a place that no load fills"
-            remedy = "Register it as a buffer, hold it in a list, dict or dataclass of its module, or name it in keep."
-            problems.append(Problem("skeleton", message, tensor=name, rule="R11", remedy=remedy))
+    problems = [
+        problem for part in parts for problem in _stranded(canonical_modules(part), filled, excused, used)
+    ]
     if problems:
         raise LadingError(problems, stage="documents", exit_code=4)
     return sorted(used)
+
+
+def _stranded(
+    modules: Sequence[tuple[str, nn.Module]], filled: set[int], excused: Sequence[str], used: set[str]
+) -> Iterator[Problem]:
+    for name, _ in stranded(modules, filled):
+        if found := [pattern for pattern in excused if matches(pattern, name)]:
+            used |= set(found)
+            continue
+        message = "it is on meta, in a place that no load fills"
+        remedy = "Register it as a buffer, hold it in a list, dict or dataclass of its module, or name it in keep."
+        yield Problem("skeleton", message, tensor=name, rule="R11", remedy=remedy)
 
 
 class LastLook:
@@ -49,12 +55,16 @@ class LastLook:
 
     def refuse_changes(self, *, has_written: bool) -> None:
         """To be called when everything is loaded, before the commit."""
-        problems = list(self._changes())
-        try:
-            refuse_stranded(self._parts, self._entries, self._excused)
-        except LadingError as error:
-            known = {problem.tensor for problem in problems}
-            problems += [problem for problem in error.problems if problem.tensor not in known]
+        filled = {id(entry.value) for entry in self._entries}
+        now: dict[str, tuple[object, ...]] = {}
+        left: list[Problem] = []
+        for part in self._parts:
+            modules = canonical_modules(part)  # once for both questions: this is most of what the look costs
+            now.update((name, _state(value)) for name, value in tensors_of(modules))
+            left += _stranded(modules, filled, self._excused, set())
+        problems = [] if now == self._before else list(self._changes(now))
+        known = {problem.tensor for problem in problems}
+        problems += [problem for problem in left if problem.tensor not in known]
         if problems:
             raise LadingError(problems, stage="loading", begun=has_written, exit_code=5)
 
@@ -65,8 +75,7 @@ class LastLook:
             problems = [Problem("incomplete", "it is still on meta after the load", tensor=name) for name in left]
             raise LadingError(problems, stage="loading", begun=True, exit_code=5)
 
-    def _changes(self) -> Iterator[Problem]:
-        now = {name: _state(value) for part in self._parts for name, value in tensors_of(part)}
+    def _changes(self, now: dict[str, tuple[object, ...]]) -> Iterator[Problem]:
         for name, before in self._before.items():
             after = now.pop(name, None)
             if after != before:
@@ -74,6 +83,9 @@ class LastLook:
                 yield _changed(name, message)
         for name in now:
             yield _changed(name, "the tensor was added")
+
+
+_PLAIN = (nn.Parameter, torch.Tensor)
 
 
 def _changed(name: str, message: str) -> Problem:
@@ -84,6 +96,8 @@ def _changed(name: str, message: str) -> Problem:
 def _state(value: torch.Tensor) -> tuple[object, ...]:
     """What must stay as it is: the object, its shape and placements, and where its memory is. FSDP1's members are made
     anew each time that they are asked for; their unit and place in it stay."""
+    if type(value) in _PLAIN and value.layout is torch.strided:
+        return id(value), value.shape, 0 if value.is_meta else value.data_ptr()
     local = local_of(value)
     memory = local.data_ptr() if not local.is_meta and is_memory(value) else 0
     if isinstance(value, FlatMember):

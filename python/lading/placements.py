@@ -23,7 +23,7 @@ from torch import nn
 from . import zero3
 from .errors import Problem
 from .fsdp1 import FlatMember
-from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry
+from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, is_sharded
 from .meshes import ASCENDING, Axes, Grid, Span, disorder, line_of
 
 SCHEMA = "lading.layout/1"
@@ -253,12 +253,12 @@ def _unsupported(entry: Entry) -> str:
 
 def _lost_views(entries: Iterable[Entry]) -> Iterator[Problem]:
     """Tensors on meta that were views of a parameter before it was sharded, and hang in the air since."""
-    sharded = {one.recorded.cell: one.name for one in entries if one.recorded is not None and is_dtensor(one.value)}
+    sharded = {one.recorded.cell: one.name for one in entries if one.recorded is not None and is_sharded(one.value)}
     for entry in entries:
         if (
             entry.recorded is not None
             and entry.is_meta
-            and not is_dtensor(entry.value)
+            and not is_sharded(entry.value)
             and entry.recorded.cell in sharded
         ):
             message = (

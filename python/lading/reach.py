@@ -31,17 +31,27 @@ _MACHINERY = ("torch", "deepspeed", "accelerate", "numpy")
 
 def attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in a module's own attributes, by the expression that leads to them. Each container is walked once."""
-    seen: set[int] = set()
-    for name, value in _own_fields(module):
-        if not _holds_no_tensor(type(value)):
-            yield from _tensors_in(name, value, seen)
+    if fields := _own_fields(module):
+        seen: set[int] = set()
+        for name, value in fields:
+            if not _holds_no_tensor(type(value)):
+                yield from _tensors_in(name, value, seen)
 
 
-def _own_fields(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _own_fields(module: nn.Module) -> list[tuple[str, Any]]:
+    """Its attributes that may lead to a tensor. Most modules have none, and every load asks each module twice."""
+    fields = [
+        (name, value) for name, value in vars(module).items() if name not in _EVERY_MODULE and not _is_bare(type(value))
+    ]
+    if not fields:
+        return fields
     is_traced = isinstance(module, torch.fx.GraphModule)  # what a tracer saw is no state of the model
-    for name, value in vars(module).items():
-        if name not in _EVERY_MODULE and not name.endswith("_hooks") and not (is_traced and name == "meta"):
-            yield name, value
+    return [pair for pair in fields if not pair[0].endswith("_hooks") and not (is_traced and pair[0] == "meta")]
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_bare(kind: type) -> bool:
+    return _is_leaf(kind) and _holds_no_tensor(kind)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -124,15 +134,17 @@ class _Walk:
 
     def module(self, prefix: str, module: nn.Module) -> None:
         dot = f"{prefix}." if prefix else ""
-        for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is not None:
-                self._tensor(dot + name, tensor)
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is not None and tensor.is_meta:
+                    self._tensor(dot + name, tensor)
         for name, value in _own_fields(module):
             self._value(dot + name, value)
 
     def _tensor(self, name: str, tensor: torch.Tensor) -> None:
-        is_fake = type(tensor).__module__.startswith("torch._subclasses")  # a tracer's
-        if tensor.device.type == "meta" and not is_fake and id(tensor) not in self._known and id(tensor) not in self._seen:
+        if not tensor.is_meta or id(tensor) in self._known or id(tensor) in self._seen:
+            return
+        if not type(tensor).__module__.startswith("torch._subclasses"):  # a tracer's
             self._seen.add(id(tensor))
             self.found.append((name, tensor))
 

@@ -60,7 +60,7 @@ std::uint32_t fit_lanes(const plan::Plan& plan, const Options& options, std::vec
   for (const plan::RankPlan& rank : plan.ranks) staging_bytes += rank.staging_bytes;
   staging_bytes = std::min(staging_bytes, plan.budget_bytes);
   // Not hardware_concurrency(), which knows neither affinity nor the limits of a container.
-  static const std::uint32_t processors = io::look_at_cpus("").usable();
+  const std::uint32_t processors = io::look_at_cpus("").usable();
   const std::uint32_t wanted = options.threads > 0 ? std::min(options.threads, kMostThreadsOnRequest)
                                                    : std::min(processors - processors / 8, kMostThreads);
   // Where there is little memory, many threads with smaller slots are faster than few with large ones; and where there

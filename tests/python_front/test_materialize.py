@@ -479,6 +479,26 @@ def test_R34_devices():
     assert rank_device(None, placements, built)[0] == torch.device("cpu")
 
 
+class OnlyBuffers(nn.Module):
+    """Nothing to train, and nothing in files."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.arange(4.0), persistent=False)
+
+
+def test_R34_a_real_model_without_parameters_stays_where_it_is(small):
+    model = OnlyBuffers()
+    report = lading.materialize(model, small, strict=False, verify="full")  # and there is nothing to read again
+    assert "where the model's tensors are" in " ".join(report.notes) and model.steps.tolist() == [0, 1, 2, 3]
+    with torch.device("meta"):
+        empty = OnlyBuffers()
+    with pytest.raises(lading.LadingError) as refusal:
+        lading.materialize(empty, small, strict=False)
+    assert refusal.value.code == "no_device"
+    lading.materialize(nn.Identity(), small, strict=False)
+
+
 def test_R34_local_rank_fixes_the_index(monkeypatch):
     entries = take_inventory(skeleton())
     monkeypatch.setenv("LOCAL_RANK", "5")

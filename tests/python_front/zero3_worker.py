@@ -465,6 +465,27 @@ def adapters_with_values_are_kept(folder):
     return [*kept(real, "real"), *kept(recorded, "skeleton"), *kept(plain, "meta")]
 
 
+def views_of_parameters_are_refused(folder):
+    """R52: a buffer that was a view of a parameter would keep the constructor's values, and not get the file's."""
+
+    class Viewing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.arange(4.0))
+            self.register_buffer("tail", self.weight.detach()[1:], persistent=False)
+
+    path = folder / "viewing.safetensors"
+    if dist.get_rank() == 0:
+        safetensors.torch.save_file({"weight": torch.full((4,), 9.0)}, path)
+    dist.barrier()
+    model = build_on_meta(Viewing)
+    try:
+        load(model, path)
+    except lading.LadingError as refusal:
+        return [] if "tail" in str(refusal) and refusal.rule == "R52" else [f"refused for another reason: {refusal}"]
+    return ["the view was made anew, and nobody was told"]
+
+
 def groups_of_some_ranks(folder):
     """Partitions over two of four ranks, which then hold what the other two hold."""
     want, path = saved(folder, "small")
@@ -482,6 +503,7 @@ CASES = {
         a_model_from_meta,
         adapters_of_peft,
         adapters_with_values_are_kept,
+        views_of_parameters_are_refused,
         rope_is_made_anew,
         parts_of_transformers_models,
         what_cannot_be_derived_is_kept_and_said,
