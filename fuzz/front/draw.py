@@ -201,7 +201,7 @@ def _files(dice: random.Random, spec: Json) -> None:
         "missing": [dice.randrange(100) for _ in range(dice.randint(1, 3))] if throw < 0.15 else [],
         "extra": dice.randint(1, 2) if dice.random() < 0.08 else 0,
         "dtype": "same",
-        "tied": _choice(dice, {"all": 0.45, "first": 0.35, "last": 0.18, "different": 0.02}),
+        "tied": _choice(dice, {"all": 0.45, "first": 0.35, "last": 0.19, "different": 0.01}),
     }
 
 
@@ -218,7 +218,7 @@ def _load(dice: random.Random, spec: Json) -> None:
     cuts_ties = spec["layout"]["kind"] in ("tp", "fsdp2_tp")  # parallelize_module takes them apart, before the load
     if cuts_ties:
         files |= {"tied": "all", "missing": []} if build == "real" else {"tied": "all"}
-    if (build in ("meta", "accelerate") or "to_empty" in kinds) and dice.random() < 0.85:
+    if (build in ("meta", "accelerate") or build == "skeleton" and _loses_record(kinds)) and dice.random() < 0.85:
         files["missing"] = []
     load: Json = {
         "exchange": "never",

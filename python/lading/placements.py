@@ -23,7 +23,7 @@ from torch import nn
 from . import zero3
 from .errors import Problem
 from .fsdp1 import FlatMember
-from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, is_sharded
+from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry, is_sharded
 from .meshes import ASCENDING, Axes, Grid, Span, disorder, line_of
 
 SCHEMA = "lading.layout/1"
@@ -252,18 +252,19 @@ def _unsupported(entry: Entry) -> str:
 
 
 def _lost_views(entries: Iterable[Entry]) -> Iterator[Problem]:
-    """Tensors on meta that were views of a parameter before it was sharded, and hang in the air since."""
-    sharded = {one.recorded.cell: one.name for one in entries if one.recorded is not None and is_sharded(one.value)}
+    """Tensors on meta that were a parameter's memory before it was sharded, and hang in the air since. One that was tied
+    to it has a key of its own: only what was recorded of it does not count."""
+    sharded = {one.recorded.cell: one for one in entries if one.recorded is not None and is_sharded(one.value)}
     for entry in entries:
-        if (
-            entry.recorded is not None
-            and entry.is_meta
-            and not is_sharded(entry.value)
-            and entry.recorded.cell in sharded
-        ):
-            message = (
-                f"it was the memory of {sharded[entry.recorded.cell]}, or a view of it, which has been sharded since"
-            )
+        if entry.recorded is None or not entry.is_meta or is_sharded(entry.value):
+            continue
+        other = sharded.get(entry.recorded.cell)
+        if other is None:
+            continue
+        message = f"it was the memory of {other.name}, or a view of it, which has been sharded since"
+        if entry.kind in (PARAMETER, BUFFER) and entry.recorded.is_same_view(other.recorded):
+            entry.problem = entry.problem or message
+        else:
             yield layout_problem(entry.name, message, "R52", "Shard both, or make it a property of the module")
 
 

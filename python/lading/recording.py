@@ -100,6 +100,13 @@ class Operand:
     def numel(self) -> int:
         return torch.Size(self.size).numel()
 
+    def is_same_view(self, other: Operand) -> bool:
+        """Whether both are the same elements of one storage."""
+        return all(
+            getattr(self, field) == getattr(other, field)
+            for field in ("cell", "size", "stride", "offset", "dtype", "conj", "neg")
+        )
+
 
 class GeneratorUse:
     """A generator of the user's, in the state that earlier uses left."""

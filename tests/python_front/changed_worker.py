@@ -42,6 +42,14 @@ CASES = [
 ]
 
 
+# Of a tie, only the embedding is sharded: the head is a tensor of its own from then on, and needs a key of its own.
+ONE_OF_TWO = [
+    ("tied from the start", "both equal", (0.0, False)),
+    ("tied from the start", "both differ", (100.0, False)),
+    ("tied from the start", "embed only", "nothing says what the value"),
+]
+
+
 class Model(nn.Module):
     def __init__(self, tie):
         super().__init__()
@@ -88,6 +96,16 @@ def tensor_parallel(model):
     return model, lambda: model.head.weight.full_tensor()
 
 
+def embedding_parallel(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
+
+    plan = {"embed": RowwiseParallel(input_layouts=Replicate())}
+    parallelize_module(model, init_device_mesh("cpu", (RANKS,)), plan)
+    return model, lambda: model.head.weight
+
+
 def zero3(model):
     import deepspeed
 
@@ -118,12 +136,18 @@ def fsdp1(model):
 
 
 # parallelize_module and fully_shard of single modules make two DTensors of one tied parameter: no object is shared then.
-LAYOUTS = {"fsdp2": (fsdp2, True), "tp": (tensor_parallel, False), "zero3": (zero3, True), "fsdp1": (fsdp1, True)}
+LAYOUTS = {
+    "fsdp2": (fsdp2, True, CASES),
+    "tp": (tensor_parallel, False, CASES),
+    "zero3": (zero3, True, CASES),
+    "fsdp1": (fsdp1, True, CASES),
+    "tp of the embedding": (embedding_parallel, False, ONE_OF_TWO),
+}
 
 
 def outcome(shard, what, file):
     model, whole = shard(changed(what))
-    missing = ["head.*"] if what.startswith(("init", "replace")) else []
+    missing = ["head.*"] if what.startswith(("init", "replace", "tied")) else []
     try:
         lading.materialize(model, file, progress=False, device="cpu", allow_missing=missing, timeout=30)
     except lading.LadingError as error:
@@ -152,13 +176,13 @@ def main():
     for name, tensors in FILES.items():
         save_file(tensors, folder / f"{name}.safetensors")
     answers = {}
-    for layout, (shard, keeps_objects) in LAYOUTS.items():
-        def run(rank, shard=shard):
+    for layout, (shard, keeps_objects, cases) in LAYOUTS.items():
+        def run(rank, shard=shard, cases=cases):
             os.environ["LOCAL_RANK"] = str(rank)
-            return [outcome(shard, what, folder / f"{file}.safetensors") for what, file, _ in CASES]
+            return [outcome(shard, what, folder / f"{file}.safetensors") for what, file, _ in cases]
 
         by_rank = run_ranks(RANKS, run, 100)
-        for place, (what, file, wanted) in enumerate(CASES):
+        for place, (what, file, wanted) in enumerate(cases):
             found = [of_rank[place] for of_rank in by_rank]
             wrong = [one for one in found if not judged(one, wanted, keeps_objects)]
             answers[f"{layout}: {what}, {file}"] = [f"{one!r}, and should be {wanted!r}" for one in wrong]

@@ -29,11 +29,20 @@ CHANGES = (
 )
 
 
+ONE_OF_TWO = tuple(f"tied from the start, {file}" for file in ("both equal", "both differ", "embed only"))
+
+
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_R9_what_was_sharded_is_what_is_filled(results, layout, change):
     assert results[f"{layout}: {change}"] == []
 
 
+@pytest.mark.parametrize("change", ONE_OF_TWO)
+def test_R52_a_tie_of_which_one_name_was_sharded(results, change):
+    assert results[f"tp of the embedding: {change}"] == []
+
+
 def test_every_case_was_run(results):
-    assert set(results) == {f"{layout}: {change}" for layout in LAYOUTS for change in CHANGES}
+    every = {f"{layout}: {change}" for layout in LAYOUTS for change in CHANGES}
+    assert set(results) == every | {f"tp of the embedding: {change}" for change in ONE_OF_TWO}
