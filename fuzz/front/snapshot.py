@@ -142,17 +142,18 @@ def _fact(kind: str, tensor: torch.Tensor) -> Fact:
 
 
 def differences(
-    expected: dict[str, Fact], found: dict[str, Fact], unknown: frozenset[str], *, memory: bool
+    expected: dict[str, Fact], found: dict[str, Fact], unknown: frozenset[str], *, memory: str
 ) -> list[str]:
-    """In words, each with the name. Values of `unknown` names are not compared, nor which names are one memory
-    unless `memory`."""
+    """In words, each with the name. Values of `unknown` names are not compared. `memory`: which names lie in one is
+    compared "exactly", or they may also lie "apart", or are "free"."""
     said = [f"gone: {name} is not in the loaded model" for name in expected if name not in found]
     said += [f"new: {name} is only in the loaded model" for name in found if name not in expected]
     both = [name for name in expected if name in found]
     for name in both:
         said += _differing(name, expected[name], found[name], is_known=name not in unknown)
     said += _partition(both, expected, found, "identity", "object")
-    said += _partition(both, expected, found, "storage", "memory") if memory else []
+    if memory != "free":
+        said += _partition(both, expected, found, "storage", "memory", may_be_apart=memory == "apart")
     return said
 
 
@@ -176,7 +177,9 @@ def _few(tensor: torch.Tensor) -> str:
     return str(tensor.flatten()[:6].tolist())
 
 
-def _partition(names: list[str], one: dict[str, Fact], two: dict[str, Fact], field: str, word: str) -> Iterator[str]:
+def _partition(
+    names: list[str], one: dict[str, Fact], two: dict[str, Fact], field: str, word: str, *, may_be_apart: bool = False
+) -> Iterator[str]:
     """Which names are one object, or lie in one memory."""
 
     def groups(of: dict[str, Fact]) -> dict[str, frozenset[str]]:
@@ -189,6 +192,6 @@ def _partition(names: list[str], one: dict[str, Fact], two: dict[str, Fact], fie
     expected, found = groups(one), groups(two)
     for name in names:
         wanted, there = expected.get(name), found.get(name)
-        if wanted is not None and there is not None and wanted != there:
+        if wanted is not None and there is not None and wanted != there and not (may_be_apart and there < wanted):
             yield f"{word}: {name} should be one {word} with {sorted(wanted)}, and is with {sorted(there)}"
             return

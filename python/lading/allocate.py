@@ -281,14 +281,17 @@ def settle(slots: Sequence[Slot]) -> None:
 def _arrange(slot: Slot) -> None:
     """Memory for the objects on meta. Names of a tie share it, but for the second and further objects of a tied
     parameter that a framework shared out under each of its names: it makes them copies."""
-    taken = False
+    shared: dict[tuple[int, ...], torch.Tensor] = {}  # by strides
     for entry in slot.entries:
         local = _memory_of(entry, slot.destination)
         if id(entry.value) in slot.fresh or _fits(local, slot.memory.dtype, slot.memory.device):
             continue
-        is_copy = is_dtensor(entry.value) and (taken or slot.how != ATTACH)
-        slot.fresh[id(entry.value)] = _laid_out_like(slot.memory.clone() if is_copy else slot.memory, local)
-        taken = True
+        if is_dtensor(entry.value) and (shared or slot.how != ATTACH):
+            slot.fresh[id(entry.value)] = _laid_out_like(slot.memory.clone(), local)
+            continue
+        if local.stride() not in shared:
+            shared[local.stride()] = _laid_out_like(slot.memory, local)
+        slot.fresh[id(entry.value)] = shared[local.stride()]
 
 
 def attach(slots: Sequence[Slot], entries: Iterable[Entry], units: Iterable[Unit]) -> None:
