@@ -30,6 +30,7 @@ from . import _engine, zero3
 from .bits import same_bits
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
+from .fsdp1 import FlatMember
 from .inventory import ATTRIBUTE, BUFFER, EXTRA_STATE, NON_PERSISTENT, PARAMETER, Entry, is_sharded
 from .overlap import byte_extent, overlap, overlaps_itself
 from .placements import Unit, is_dtensor, is_elsewhere, layout_problem, local_of
@@ -52,6 +53,7 @@ class Slot:
     plain: torch.Tensor | None = None  # of kept memory that is not contiguous: what the engine sees instead
     copies: list[torch.Tensor] = dataclasses.field(default_factory=list)  # memory of the model that gets the values too
     fresh: dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)  # by id of a tensor on meta: its memory
+    is_attached: bool = False
 
     @property
     def writes(self) -> bool:
@@ -201,6 +203,12 @@ def _misfit(destination: Any, members: list[Entry]) -> Problem | None:
             f"its part on this rank should have the shape {list(wanted)}, but the one that is there has {list(there)}"
         )
         return layout_problem(destination.name, text, "R54")
+    for member in members:
+        local = _memory_of(member, destination)
+        if local.layout is torch.strided and not local.is_meta and not isinstance(member.value, FlatMember):
+            end, size = byte_extent(local)[1], local.untyped_storage().nbytes()
+            if end > size:
+                return layout_problem(member.name, f"it says that it has {end} bytes of memory, and has {size}", "R11")
     return None
 
 
@@ -320,6 +328,7 @@ def attach(slots: Sequence[Slot], entries: Iterable[Entry], units: Iterable[Unit
 def _attach_slot(slot: Slot, seen: set[tuple[int, str]]) -> None:
     """Every object of the slot that was on meta exchanges its insides. Real memory has its values already."""
     distinct: dict[tuple[int, str], Entry] = {}
+    slot.is_attached = True
     for entry in slot.entries:
         distinct.setdefault((id(entry.value), slot.destination.slot), entry)
     for key, entry in distinct.items():

@@ -31,7 +31,9 @@ from .audit_values import Expected, Wanted, keys_of, without_adapters
 from .conversion import Conversion, conversion_of
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
+from .holders import seen_in
 from .inventory import ATTRIBUTE, Entry, parts_of
+from .load_hooks import hooked
 from .options import Options
 from .patterns import matches
 from .placements import local_of, read_placements
@@ -226,10 +228,14 @@ class _Audit:
 
     def _values(self, wanted: Wanted, location: str) -> None:
         expected = Expected(wanted, self.options, location, self.ranks, self.findings)
+        by_hooks = self._hooked()
         for names, value in expected.values():
             for name in names:
                 entry = self.subject.by_name.get(name)
                 if entry is None or not self.subject.has_value(entry) or name in wanted.misplaced:
+                    continue
+                if name in by_hooks:
+                    self._not_judged(name, by_hooks[name], code="hooks")
                     continue
                 changed = self.subject.adapters.altered.get(name)
                 if changed is not None:
@@ -237,6 +243,16 @@ class _Audit:
                     continue
                 for there, part, where in self._pairs(entry, value):
                     self._compare(entry, part, there, where)
+
+    def _hooked(self) -> dict[str, str]:
+        """Tensors of modules whose own code may change what a file holds, and why they cannot be judged."""
+        found: dict[str, str] = {}
+        seen = seen_in(self.parts, self.subject.entries, torch.device("cpu"))
+        for _, module, what in hooked(seen):
+            inner = {id(one) for one in module.modules()}
+            reason = f"its module has {what[0]}, which may make it other than the file's"
+            found |= {entry.name: reason for entry in seen.entries if id(entry.module) in inner}
+        return found
 
     def _pairs(self, entry: Entry, value: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
         """What this rank holds of a tensor, what it should hold, and what their indices count in."""

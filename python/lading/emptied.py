@@ -25,18 +25,16 @@ from .watch import is_dtensor, was_recorded
 _LOADED = "_lading_loaded"
 
 
-def emptied(parts: Sequence[nn.Module], entries: Iterable[Entry], spoken_for: Sequence[Pattern]) -> list[Problem]:
+def emptied(entries: Iterable[Entry], spoken_for: Sequence[Pattern]) -> list[Problem]:
     """A problem for each such buffer, but for those that match a pattern. A model that was loaded before has none; nor
     has one with parameters on meta, or whose parameters alone were given memory: there a real buffer is the user's."""
     entries = list(entries)
     parameters = [entry for entry in entries if entry.kind == PARAMETER]
     if any(entry.is_meta or hasattr(entry.value, "ds_shape") for entry in parameters):
         return []
-    if _was_loaded(parts):
-        return []
     problems = []
     for entry in entries:
-        if _is_changed(entry) and not any(matches(pattern, entry.name) for pattern in spoken_for):
+        if not _was_loaded(entry.module) and _is_changed(entry) and not any(matches(pattern, entry.name) for pattern in spoken_for):
             message = "no file has it, and it does not hold what its constructor computed"
             remedy = (
                 "Leave it on meta: give parameters memory by lading.empty_parameters instead of to_empty. "
@@ -46,19 +44,16 @@ def emptied(parts: Sequence[nn.Module], entries: Iterable[Entry], spoken_for: Se
     return problems
 
 
-def kept_unwritten(
-    parts: Sequence[nn.Module], kept: Iterable[str], entries: Iterable[Entry], spoken_for: Sequence[Pattern]
-) -> list[Problem]:
+def kept_unwritten(kept: Iterable[str], entries: Iterable[Entry], spoken_for: Sequence[Pattern]) -> list[Problem]:
     """A problem for each parameter and persistent buffer that a plan keeps, of a model that was built under
     `lading.skeleton()` and never loaded: nobody has written to it since it got memory."""
-    if _was_loaded(parts):
-        return []
     names = set(kept)
     problems = []
     for entry in entries:
         if (
             entry.kind not in (PARAMETER, BUFFER)
             or entry.name not in names
+            or _was_loaded(entry.module)
             or any(matches(pattern, entry.name) for pattern in spoken_for)
         ):
             continue
@@ -70,14 +65,16 @@ def kept_unwritten(
     return problems
 
 
-def _was_loaded(parts: Sequence[nn.Module]) -> bool:
-    return any(_LOADED in vars(module) or fsdp1.EMPTY in vars(module) for part in parts for module in part.modules())
+def _was_loaded(module: nn.Module) -> bool:
+    """Each module answers for itself: a part that was loaded earlier says nothing of what it was put into."""
+    return _LOADED in vars(module) or fsdp1.EMPTY in vars(module)
 
 
 def mark_loaded(parts: Sequence[nn.Module]) -> None:
     """From now on what a buffer holds is what somebody wanted."""
     for part in parts:
-        part.__dict__[_LOADED] = True
+        for module in part.modules():
+            module.__dict__[_LOADED] = True
         fsdp1.mark_filled(part.modules())
 
 

@@ -43,16 +43,22 @@ def find(
 ) -> list[Refresh]:
     """What to call once these parts are loaded on this device. LadingError where somebody's copy would stay stale, or
     where a module has code for loading that lading does not run (load_hooks.py)."""
-    modules: dict[int, tuple[str, nn.Module]] = {}
-    for part in parts:
-        for name, module in canonical_modules(part):
-            modules.setdefault(id(module), (name, module))
-    seen = Seen(list(modules.values()), entries, device, spoken_for)
+    seen = seen_in(parts, entries, device, spoken_for)
     found = [one for holder in HOLDERS for one in holder.find(seen)]
     problems = [*(one for one in found if isinstance(one, Problem)), *load_hooks(seen)]
     if problems:
         raise LadingError(problems, stage="documents", exit_code=4)
     return [one for one in found if not isinstance(one, Problem)]
+
+
+def seen_in(
+    parts: Sequence[nn.Module], entries: Sequence[Entry], device: torch.device, spoken_for: Sequence[str] = ()
+) -> Seen:
+    modules: dict[int, tuple[str, nn.Module]] = {}
+    for part in parts:
+        for name, module in canonical_modules(part):
+            modules.setdefault(id(module), (name, module))
+    return Seen(list(modules.values()), entries, device, spoken_for)
 
 
 # ---- torch

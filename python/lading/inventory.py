@@ -34,6 +34,10 @@ PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE = (
     "attribute",
     "extra_state",
 )
+_SEEDED = (
+    "its constructor seeds the process's random numbers (torch.manual_seed), which no recording follows; a "
+    "torch.Generator of its own would be followed"
+)
 _KINDS = (PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE)
 
 # Names that only a wrapper gives to the module that it wraps, and the wrappers that use a name which others use too.
@@ -157,7 +161,11 @@ def take_inventory(
     for name in lazy:
         text = "its shape is not known before the first forward pass"
         _tell(SkeletonError("lazy", text, tensor=name), problems)
-    found = [entries[name] for name in sorted(set(entries) - set(lazy))]
+    nested = [name for name, entry in sorted(entries.items()) if entry.is_tensor and entry.value.is_nested]
+    for name in nested:
+        text = "it is a nested tensor, which is no plain memory that could be filled"
+        _tell(SkeletonError("nested", text, tensor=name), problems)
+    found = [entries[name] for name in sorted(set(entries) - {*lazy, *nested})]
     for entry in found:
         _find_record(entry)
     _share_records(found)
@@ -211,7 +219,12 @@ def _entries(root: nn.Module) -> Iterator[Entry]:
     for prefix, module in modules:
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             dot = f"{prefix}." if prefix else ""
-            yield Entry(dot + "_extra_state", EXTRA_STATE, module, "_extra_state", module.get_extra_state())
+            try:
+                state = module.get_extra_state()
+            except Exception as error:
+                text = f"its get_extra_state failed: {type(error).__name__}: {error}"
+                raise SkeletonError("extra_state", text, tensor=dot + "_extra_state") from error
+            yield Entry(dot + "_extra_state", EXTRA_STATE, module, "_extra_state", state)
 
 
 def tensors_of(modules: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -264,6 +277,12 @@ def _find_record(entry: Entry) -> None:
             return
     if record is not None:
         entry.recorded, entry.problem = record.operand, record.problem
+        if not entry.problem and entry.kind in (NON_PERSISTENT, ATTRIBUTE) and _is_seeded(record.operand):
+            entry.problem = _SEEDED
+
+
+def _is_seeded(operand: Operand) -> bool:
+    return operand.version is not None and any(op.seeded for op in slice_of(operand.version))
 
 
 def _share_records(entries: Sequence[Entry]) -> None:

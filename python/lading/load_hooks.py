@@ -41,6 +41,7 @@ _HARMLESS = (
     "peft.tuners.lora.layer",  # registers weights again that a forward pass took away
     "transformers",  # names; from_pretrained does not run it
 )
+_DECORATORS = ("torch.utils._contextlib", "contextlib", "torch._dynamo.decorators")  # @torch.no_grad() and the like
 _REMEDY = (
     "Remove it before the load if the file holds the tensors as the module does, or give the module's tensors by "
     "external= or recipes="
@@ -49,6 +50,15 @@ _REMEDY = (
 
 def load_hooks(seen: Seen) -> Iterator[Problem]:
     """A problem for each hook and override of a module with parameters or persistent buffers, its own or below it."""
+    for name, module, found in hooked(seen):
+        where = f"the module {name!r}" if name else "the model itself"
+        for what in found:
+            message = f"{where} ({type(module).__name__}) has {what}, which lading does not run"
+            yield Problem("hooks", message, remedy=f"{_REMEDY}.")
+
+
+def hooked(seen: Seen) -> Iterator[tuple[str, nn.Module, list[str]]]:
+    """Modules with such code, each with its name and what it has."""
     plain = {kind for kind in seen.kinds if not _class_overrides(kind)}
     for name, module in seen.modules:
         own = module.__dict__
@@ -56,10 +66,7 @@ def load_hooks(seen: Seen) -> Iterator[Problem]:
             continue
         found = [*_overrides(module), *_hooks(module)]
         if found and _reads_files(module, seen):
-            where = f"the module {name!r}" if name else "the model itself"
-            for what in found:
-                message = f"{where} ({type(module).__name__}) has {what}, which lading does not run"
-                yield Problem("hooks", message, remedy=f"{_REMEDY}.")
+            yield name, module, found
 
 
 def _reads_files(module: nn.Module, seen: Seen) -> bool:
@@ -94,6 +101,11 @@ def _hooks(module: nn.Module) -> Iterator[str]:
                 yield what
 
 
+def _written_in(code: Any) -> str:
+    """The module of Python that a function's code is in. `functools.wraps` copies __module__ of what it wraps."""
+    return str(getattr(code, "__globals__", {}).get("__name__", ""))
+
+
 def _is_harmless(code: Any) -> bool:
     """By where it was written: a function's module, or that of the class whose instance is called."""
     while True:
@@ -103,5 +115,11 @@ def _is_harmless(code: Any) -> bool:
             code = getattr(code, "__func__", None) or getattr(code, "hook", None)
         else:
             break
-    where = getattr(code, "__module__", None) if hasattr(code, "__qualname__") else type(code).__module__
+    code = getattr(code, "__func__", code)
+    while _written_in(code) in _DECORATORS and hasattr(code, "__wrapped__"):
+        code = code.__wrapped__
+    if hasattr(code, "__globals__"):
+        where: Any = _written_in(code)
+    else:
+        where = getattr(code, "__module__", None) if hasattr(code, "__qualname__") else type(code).__module__
     return isinstance(where, str) and any(where == one or where.startswith(f"{one}.") for one in _HARMLESS)

@@ -28,7 +28,7 @@ from torch import nn
 
 from . import _engine
 from .agreement import TIMEOUT_S, VALUE, Agreement, agreed
-from .allocate import Slot, attach, make_slots, settle
+from .allocate import KEEP, Slot, attach, make_slots, settle
 from .bits import bits_digest
 from .dtypes import torch_dtype
 from .emptied import kept_unwritten, mark_loaded
@@ -37,7 +37,7 @@ from .exchange import Exchange
 from .exchange_scope import exchange_nodes
 from .exiting import ending_before_python
 from .host_values import Recipe
-from .inventory import parts_of
+from .inventory import EXTRA_STATE, parts_of
 from .inventory_json import dtype_name
 from .last_look import LastLook
 from .options import POLICY_FIELDS, Options
@@ -187,11 +187,13 @@ def materialize(
             last_look = LastLook(parts, prepared.entries, prepared.left_on_meta)
             load = _Load(plan, slots, prepared, ranks, exchanged, last_look)
             loaded, verification = _agreed_load(load, location, options, shows_progress=progress and ranks.rank == 0)
+            runs_code = _runs_code_of_others(slots, prepared)
+            if runs_code:  # which may fail on one rank, so all must still be waiting
+                ranks.begun = True
+                _finish(slots, prepared, last_look)
             ranks.commit()
-            attach(slots, prepared.entries, prepared.placements.units)
-            last_look.refuse_meta()
-            for refresh in prepared.refreshes:
-                refresh()
+            if not runs_code:
+                _finish(slots, prepared, last_look)
         except BaseException as error:
             _mark_after(ranks.tell(error), parts, slots, ranks)
             raise
@@ -228,7 +230,7 @@ def _agreed_plan(
         _refuse_idle_recipes(options, prepared.skeleton)
         plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared)
         kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
-        if lost := kept_unwritten(parts, kept, prepared.entries, options.spoken_for()):
+        if lost := kept_unwritten(kept, prepared.entries, options.spoken_for()):
             raise LadingError(lost, stage="planning", exit_code=4)
         slots = _checked_slots(plan, prepared)
         digest = plan.answer["plan_digest"]
@@ -480,9 +482,31 @@ def _new_bar() -> Any:
 # ---- afterwards
 
 
+def _runs_code_of_others(slots: Sequence[Slot], prepared: Prepared) -> bool:
+    return bool(prepared.refreshes) or any(
+        entry.kind == EXTRA_STATE and slot.how != KEEP for slot in slots for entry in slot.entries
+    )
+
+
+def _finish(slots: list[Slot], prepared: Prepared, last_look: LastLook) -> None:
+    """Everything is loaded: the model gets it, and those that keep copies of it are told."""
+    try:
+        attach(slots, prepared.entries, prepared.placements.units)
+        last_look.refuse_meta()
+        for refresh in prepared.refreshes:
+            refresh()
+    except LadingError:
+        raise
+    except Exception as error:
+        message = f"code that runs at the end of a load failed: {type(error).__name__}: {error}"
+        remedy = "It is the model's own (set_extra_state), or that of a library which keeps copies of its weights."
+        problem = Problem("incomplete", message, remedy=remedy)
+        raise LadingError(problem, stage="loading", begun=True, exit_code=5) from error
+
+
 def _mark_after(error: BaseException, parts: list[nn.Module], slots: list[Slot], ranks: Agreement) -> None:
     """A model is marked if memory that it had before may be incomplete, or if it has a part of its new memory."""
-    writes = any(slot.writes for slot in slots)
+    writes = any(slot.writes or slot.is_attached for slot in slots)
     if ranks.is_committed or (writes and (ranks.begun or getattr(error, "begun", True))):
         _mark(parts, str(error))
 

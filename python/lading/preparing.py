@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
     modules = [module for part in parts for module in part.modules()]
     for module, groups in fsdp_states(modules):
         if groups:
+            _drop_gathered(groups)
             module.reshard()  # type: ignore[operator]  # after a forward pass its parameters may still be gathered
     fsdp1.reshard(modules)
     try:
@@ -62,7 +64,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
             for pattern in options.keep
             if pattern not in left_on_meta or any(matches(pattern, name) for name in names)
         ]
-        if lost := emptied(parts, held, options.spoken_for()):
+        if lost := emptied(held, options.spoken_for()):
             raise LadingError(lost, stage="documents", exit_code=4)
         origin = Origin.of(parts, held, options.whole)
         adapters = peft.prepare(parts, held, options.adapter, options.spoken_for())
@@ -96,6 +98,19 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         left_on_meta,
         refreshes,
     )
+
+
+def _drop_gathered(groups: Sequence[Any]) -> None:
+    """A gather that was begun ahead of a forward pass, and not used, would be used by the next one: with old values."""
+    for group in groups:
+        pending = getattr(group, "_all_gather_result", None)
+        if pending is None:
+            continue
+        if (event := getattr(pending, "all_gather_event", None)) is not None:
+            torch.accelerator.current_stream().wait_event(event)
+        if isinstance(work := getattr(pending, "all_gather_work", None), torch.distributed.Work):
+            work.wait()
+        group._all_gather_result = None
 
 
 def _skeleton(

@@ -27,6 +27,7 @@ from torch import nn
 _EVERY_MODULE = frozenset(vars(nn.Module()))
 # Objects of these packages are the machinery of a framework: their tensors are filled, or told, by name.
 _MACHINERY = ("torch", "deepspeed", "accelerate", "numpy")
+_STATE = "torch.distributions"  # but these hold tensors of the model
 
 
 def attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -46,7 +47,10 @@ def _own_fields(module: nn.Module) -> list[tuple[str, Any]]:
     if not fields:
         return fields
     is_traced = isinstance(module, torch.fx.GraphModule)  # what a tracer saw is no state of the model
-    return [pair for pair in fields if not pair[0].endswith("_hooks") and not (is_traced and pair[0] == "meta")]
+    return [
+        (name, value) for name, value in fields
+        if not (name.endswith("_hooks") and isinstance(value, dict)) and not (is_traced and name == "meta")
+    ]  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
@@ -68,7 +72,7 @@ def _is_dataclass(kind: type) -> bool:
 def _is_machinery(kind: type) -> bool:
     """Also classes that are derived from one of these packages, such as an optimizer of the user's."""
     return not issubclass(kind, nn.Module) and any(
-        base.__module__.partition(".")[0] in _MACHINERY for base in kind.__mro__
+        base.__module__.partition(".")[0] in _MACHINERY and not base.__module__.startswith(_STATE) for base in kind.__mro__
     )
 
 
@@ -164,7 +168,7 @@ class _Walk:
 def _is_leaf(kind: type) -> bool:
     """Whether objects of this class lead to no tensor of the model."""
     plain = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, weakref.ref)
-    code = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType, functools.partial)
+    code = (types.FunctionType, types.BuiltinFunctionType, types.CodeType)
     # A traced module that is no child is the code of one: its tensors are the child's.
     return issubclass(kind, (*plain, *code, torch.fx.GraphModule)) or _is_machinery(kind)
 
@@ -175,6 +179,13 @@ def _everything_in(value: Any) -> Iterator[tuple[str, Any]]:
             yield f".{name}", tensor
         yield from ((f".{name}", item) for name, item in _own_fields(value))
         return
+    if isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+        return
+    if isinstance(value, functools.partial):
+        value = {"func": value.func, "args": value.args, "keywords": value.keywords}
+    if isinstance(value, types.MappingProxyType):
+        value = dict(value)
     if isinstance(value, (set, frozenset)):
         yield from (("{…}", item) for item in list(value))
     elif isinstance(value, (list, tuple, dict)):

@@ -155,6 +155,7 @@ class Op:
         "note",
         "outs",
         "random",
+        "seeded",
         "serial",
         "shared_key",
     )
@@ -168,6 +169,7 @@ class Op:
     ):
         self.func, self.name, self.args, self.kwargs = func, name, args, kwargs or {}
         self.kind, self.note, self.random = "call", "", False
+        self.seeded = False  # random, and the constructor has seeded the process's random numbers before
         self.serial = next(_serials)
         self.default_dtype = torch.get_default_dtype()
         self.outs: list[tuple[int, Operand]] = []  # (place among the flat results, what it was): new storages only
@@ -193,7 +195,7 @@ def _operands(value: Any) -> Iterator[Operand | GeneratorUse]:
 class Cell:
     """What a storage knows of itself. It hangs on the storage object, which lives as long as the storage does."""
 
-    __slots__ = ("device", "epoch", "head", "ident", "recording", "sealed", "shadow", "shadow_checksum")
+    __slots__ = ("aliases", "device", "epoch", "head", "ident", "recording", "sealed", "shadow", "shadow_checksum")
 
     def __init__(self, recording: Recording | None, device: torch.device) -> None:
         self.recording, self.device, self.ident = recording, device, next(_idents)
@@ -202,6 +204,7 @@ class Cell:
         self.shadow_checksum = 0
         self.epoch = 0  # of the seals: a later recording that touches the storage begins another
         self.sealed: set[int] = set()  # write counts of its tensors when the recording ended (watch.py)
+        self.aliases: list[torch.Tensor] = []  # tensors that `.data` gave away, which count by themselves
 
 
 class Snapshot:
@@ -230,6 +233,7 @@ class Recording:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
+        self.process_seed = torch.default_generator.initial_seed()  # a constructor that seeds has another one since
         self.op_count = 0
         self.early_reads = 0  # how often the constructor asked for a value
         self.random_count = 0

@@ -300,6 +300,7 @@ class _Recorder(PlainDispatchMode):
         args, kwargs = info.with_argument("pin_memory", None, args, kwargs)
         op = Op(func, info.name, tuple(args), kwargs)
         op.random = info.is_random and not isinstance(info.argument("generator", args, kwargs), rec.GeneratorUse)
+        op.seeded = op.random and torch.default_generator.initial_seed() != self.recording.process_seed
         return op
 
     @staticmethod

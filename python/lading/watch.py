@@ -4,7 +4,8 @@ The record of a constructor is worth nothing if somebody changed the model after
 can happen, and each is noticed in its own way:
 
 - A tensor is *written* on meta, where no recorder sees it. Its version counter tells (`seal`, `was_written`).
-  `.data` gives a tensor with a counter of its own, so the tensors that `.data` gives away are kept and asked as well.
+  `.data` gives a tensor with a counter of its own, so the tensors that `.data` gives away are kept and asked as well,
+  whatever view they were given away by. A sharded tensor on meta has counters too, from when it was sharded on.
 - A tensor is *replaced* in its module. The module's dicts of parameters and buffers note it (`Watched`).
 - A tensor is *sharded*: replaced by a DTensor, taken into a flat parameter, or given other insides. The record is then
   the one of the tensor that was sharded, taken at that moment, whatever stood there when the recording ended.
@@ -71,7 +72,17 @@ def record_of_sharded(module: nn.Module, name: str, value: torch.Tensor) -> Reco
     if isinstance(value, FlatMember):
         held = module._parameters
         return held.taken.get(name) if isinstance(held, Watched) else None
-    return vars(value).get(_RECORD)
+    record: Record | None = vars(value).get(_RECORD)
+    if record is not None and is_dtensor(value):
+        known = [(value, vars(value).get(_SEALED, _counts(value))), *vars(value).get(_ALIASES, ())]
+        if any(_counts(one) != counts for one, counts in known):
+            return record.but(_WRITTEN)
+    return record
+
+
+def _counts(tensor: Any) -> tuple[int, int]:
+    """How often a DTensor was written, by itself and by its local tensor."""
+    return _write_count(tensor), _write_count(tensor._local_tensor)
 
 
 # ---- writes
@@ -81,9 +92,10 @@ def seal(tensor: torch.Tensor) -> None:
     """Notes how often a recorded tensor was written so far."""
     cell = cell_of(tensor)
     if cell is not None:
-        count = _write_count(tensor)
-        vars(tensor)[_SEALED] = cell.epoch, count
-        cell.sealed.add(count)
+        for one in (tensor, *cell.aliases):
+            count = _write_count(one)
+            vars(one)[_SEALED] = cell.epoch, count
+            cell.sealed.add(count)
 
 
 def was_written(tensor: torch.Tensor) -> bool:
@@ -94,7 +106,9 @@ def was_written(tensor: torch.Tensor) -> bool:
     epoch, sealed = vars(tensor).get(_SEALED, (None, None))
     # A tensor without a seal is another name of a sealed one: `detach()` and `Parameter(…)` share its counter.
     known = {sealed} if epoch == cell.epoch else {0, *cell.sealed}
-    return _write_count(tensor) not in known or any(map(was_written, vars(tensor).get(_ALIASES, ())))
+    return _write_count(tensor) not in known or any(
+        vars(alias).get(_SEALED) != (cell.epoch, _write_count(alias)) for alias in cell.aliases
+    )
 
 
 def reopen(tensor: torch.Tensor, recording: Recording) -> None:
@@ -117,9 +131,14 @@ _data = torch._C.TensorBase.data
 
 def _get_data(tensor: torch.Tensor) -> torch.Tensor:
     alias: torch.Tensor = _data.__get__(tensor)
-    if _SEALED in vars(tensor):
-        seal(alias)
-        vars(tensor).setdefault(_ALIASES, []).append(alias)
+    if is_dtensor(alias) and _RECORD in vars(tensor):
+        vars(tensor).setdefault(_ALIASES, []).append((alias, _counts(alias)))
+        return alias
+    cell = cell_of(alias) if alias.is_meta else None
+    if cell is not None:
+        if cell.sealed:
+            vars(alias)[_SEALED] = cell.epoch, _write_count(alias)
+        cell.aliases.append(alias)  # one that is given away before the end is sealed with the others
     return alias
 
 
@@ -130,7 +149,7 @@ def _set_data(tensor: torch.Tensor, new: torch.Tensor) -> None:
 
 
 def watch_data() -> None:
-    """From the first `lading.skeleton()` on, `.data` of a sealed tensor is noted. For all others it stays as it was."""
+    """From the first `lading.skeleton()` on, `.data` of a recorded tensor is noted. For all others it stays as it was."""
     if torch.Tensor.data is _data:
         torch.Tensor.data = property(_get_data, _set_data, _data.__delete__, _data.__doc__)  # type: ignore[assignment]
 
@@ -155,6 +174,7 @@ class Watched(dict[str, Any]):
             return
         if is_dtensor(new):
             vars(new).setdefault(_RECORD, record)  # one that has a record already is a tensor of another name
+            vars(new).setdefault(_SEALED, _counts(new))
         elif not new.is_meta:
             vars(new)[_RECORD] = record.but(_GIVEN_MEMORY)  # `to_empty`, or a value of the user's
 
