@@ -106,6 +106,8 @@ def _compare(spec: Json, expected: oracle.Expectation, loaded: subject.Loaded) -
     if spec["layout"]["kind"] in ("tp", "fsdp2_tp") and spec["build"] != "real":
         memory = "apart"  # parallelize_module makes two objects of a tie, which on real memory still share it
     said = snapshot.differences(expected.facts, found, expected.unknown, memory=memory)
+    if memory == "apart" and snapshot.differences(expected.facts, found, expected.unknown, memory="exactly"):
+        expected.use = min(expected.use, 1)  # a step of training changes shared memory twice
     random = {
         name: found[name].digest() for name in sorted(expected.unknown) if name in found and _is_whole(found[name], spec)
     }
