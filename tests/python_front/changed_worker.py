@@ -50,6 +50,14 @@ ONE_OF_TWO = [
 ]
 
 
+# What is written to a DTensor on meta counts as little as what was recorded before.
+AFTER = [
+    ("init after sharding", "embed only", "written on meta after"),
+    (".data after sharding", "embed only", "written on meta after"),
+    ("nothing after sharding", "both differ", (100.0, False)),
+]
+
+
 class Model(nn.Module):
     def __init__(self, tie):
         super().__init__()
@@ -142,12 +150,18 @@ LAYOUTS = {
     "zero3": (zero3, True, CASES),
     "fsdp1": (fsdp1, True, CASES),
     "tp of the embedding": (embedding_parallel, False, ONE_OF_TWO),
+    "fsdp2, then": (fsdp2, True, AFTER),
+    "tp, then": (tensor_parallel, False, AFTER),
 }
 
 
 def outcome(shard, what, file):
     model, whole = shard(changed(what))
-    missing = ["head.*"] if what.startswith(("init", "replace", "tied")) else []
+    if what == "init after sharding":
+        nn.init.constant_(model.head.weight, 3.0)
+    elif what == ".data after sharding":
+        model.head.weight.data.fill_(3.0)
+    missing = ["head.*"] if what.startswith(("init", "replace", "tied", ".data")) else []
     try:
         lading.materialize(model, file, progress=False, device="cpu", allow_missing=missing, timeout=30)
     except lading.LadingError as error:

@@ -281,6 +281,72 @@ def dora_caches_are_cleared(folder):
     return problems + ([] if torch.equal(found, want.eval()(inputs())) else ["the output differs"])
 
 
+class Skipping(torch.nn.Module):
+    """As with stochastic depth: the second layer may be left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
+        for parameter in self.parameters():
+            torch.nn.init.constant_(parameter, -5.0)
+
+    def forward(self, x, *, skips=False):
+        x = self.a(x)
+        return x if skips else self.b(x)
+
+
+def gathers_of_fsdp2_that_nobody_used(folder):
+    """What was gathered ahead of a forward pass, and not used, is not used after the load."""
+    from torch.distributed.fsdp import fully_shard
+
+    path = folder / "skipping.safetensors"
+    if dist.get_rank() == 0:
+        safetensors.torch.save_file({"a.weight": torch.ones(4, 4), "b.weight": torch.ones(4, 4)}, path)
+    dist.barrier()
+    problems = []
+    for how in ("prefetched", "unsharded"):
+        model = Skipping()
+        for module in (model.a, model.b, model):
+            fully_shard(module)
+        with torch.no_grad():
+            if how == "prefetched":
+                model.a.set_modules_to_forward_prefetch([model.b])
+                model(torch.ones(1, 4), skips=True)
+            else:
+                model.b.unshard(async_op=True)
+            load(model, path)
+            found = model(torch.ones(1, 4))
+        if not torch.equal(found, torch.full((1, 4), 16.0)):
+            problems.append(f"{how}: {found.tolist()}")
+    return problems
+
+
+class OnlyOneBears(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(2))
+
+    def get_extra_state(self):
+        return torch.zeros(1)
+
+    def set_extra_state(self, state):
+        if dist.get_rank() == 1:
+            raise ValueError("bad version")
+
+
+def extra_state_that_fails_on_one_rank(folder):
+    """All ranks are told."""
+    path = folder / "extra.safetensors"
+    if dist.get_rank() == 0:
+        safetensors.torch.save_file({"w": torch.ones(2), "_extra_state": torch.ones(1)}, path)
+    dist.barrier()
+    try:
+        load(OnlyOneBears(), path)
+    except lading.LadingError as error:
+        return [] if "rank 1" in str(error) and "bad version" in str(error) else [f"told otherwise: {error}"]
+    return ["not told"]
+
+
 CASES = (
     deepspeed_masters,
     deepspeed_refusals,
@@ -288,6 +354,8 @@ CASES = (
     accelerate_offload_is_refused,
     merged_adapters_are_refused,
     dora_caches_are_cleared,
+    gathers_of_fsdp2_that_nobody_used,
+    extra_state_that_fails_on_one_rank,
 )
 
 

@@ -40,6 +40,9 @@ WRITES = {
     "in place": filled,
     "through .data": lambda tensor: tensor.data.fill_(7),
     "through a view of .data": lambda tensor: tensor.data[1:].fill_(7),
+    "through .data of a view": lambda tensor: tensor[1:].data.fill_(7),
+    "through .data of detach": lambda tensor: tensor.detach().data.fill_(7),
+    "through .data of an alias": lambda tensor: nn.Parameter(tensor).data.fill_(7),
     "through detach": lambda tensor: tensor.detach().mul_(2),
     "through an alias": lambda tensor: filled(nn.Parameter(tensor)),
     "by nn.init": lambda tensor: nn.init.constant_(tensor, 3.0),
@@ -57,6 +60,57 @@ def test_R13_what_was_written_on_meta_is_not_overruled_by_the_record(name, how, 
     assert raised.value.tensors == (name,)
     if how != "by assigning .data":
         assert "written on meta" in str(raised.value)
+
+
+def test_R13_what_data_gave_away_before_the_end_is_asked_too(path):
+    with lading.skeleton():
+        model = Net()
+        alias = model.init.data
+    alias.fill_(7)
+    with pytest.raises(lading.LadingError, match="written on meta"):
+        lading.materialize(model, path, device="cpu", allow_missing=["init"])
+
+
+class Seeding(Net):
+    """As those do that want the same random projection in every process."""
+
+    def __init__(self, own):
+        super().__init__()
+        with torch.random.fork_rng():
+            generator = torch.Generator().manual_seed(3) if own else None
+            if not own:
+                torch.manual_seed(3)
+            self.register_buffer("projection", torch.randn(3, generator=generator), persistent=False)
+
+
+def test_R6_a_constructor_that_seeds_is_not_given_other_numbers(path):
+    with lading.skeleton():
+        seeding, drawing = Seeding(own=False), Seeding(own=True)
+    with pytest.raises(lading.LadingError, match="seeds the process's random numbers") as raised:
+        lading.materialize(seeding, path, device="cpu", allow_missing=["init"])
+    assert raised.value.tensors == ("projection",)
+    lading.materialize(drawing, path, device="cpu", allow_missing=["init"])
+    assert torch.equal(drawing.projection, Seeding(own=True).projection)
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Net()
+
+
+def test_R6_a_part_that_was_loaded_earlier_vouches_for_nothing_else(path, tmp_path):
+    part = built()
+    lading.materialize(part, path, device="cpu", allow_missing=["init"])
+    with lading.skeleton():
+        model = Outer()
+    model.to_empty(device="cpu")
+    model.inner.k.fill_(77)
+    model.inner.plain = torch.full((3,), 2.0)
+    model.part = part
+    save_file({"inner.w": torch.ones(2), "inner.init": torch.ones(3)}, tmp_path / "outer.safetensors")
+    with pytest.raises(lading.LadingError, match="inner.k"):
+        lading.materialize(model, tmp_path / "outer.safetensors", keep=["part.*"])
 
 
 READS = {

@@ -43,6 +43,16 @@ def test_R52_a_tie_of_which_one_name_was_sharded(results, change):
     assert results[f"tp of the embedding: {change}"] == []
 
 
+AFTER = ("init after sharding, embed only", ".data after sharding, embed only", "nothing after sharding, both differ")
+
+
+@pytest.mark.parametrize("change", AFTER)
+@pytest.mark.parametrize("layout", ["fsdp2, then", "tp, then"])
+def test_R13_what_is_written_after_sharding_is_noticed(results, layout, change):
+    assert results[f"{layout}: {change}"] == []
+
+
 def test_every_case_was_run(results):
     every = {f"{layout}: {change}" for layout in LAYOUTS for change in CHANGES}
-    assert set(results) == every | {f"tp of the embedding: {change}" for change in ONE_OF_TWO}
+    every |= {f"tp of the embedding: {change}" for change in ONE_OF_TWO}
+    assert set(results) == every | {f"{layout}, then: {change}" for layout in ("fsdp2", "tp") for change in AFTER}

@@ -15,6 +15,8 @@ CASES = (
     "accelerate_offload_is_refused",
     "merged_adapters_are_refused",
     "dora_caches_are_cleared",
+    "gathers_of_fsdp2_that_nobody_used",
+    "extra_state_that_fails_on_one_rank",
 )
 
 

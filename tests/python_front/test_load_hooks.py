@@ -1,6 +1,7 @@
 """Code of modules that `load_state_dict` runs and lading does not (python/lading/load_hooks.py): refused by name, unless
 it is known to change no value."""
 
+import functools
 import types
 import warnings
 
@@ -73,7 +74,17 @@ def on_the_instance():
     return module
 
 
+class Wrapped(Plain):
+    """Its override bears the name, and the module, of torch's own method."""
+
+    @functools.wraps(nn.Module._load_from_state_dict)
+    def _load_from_state_dict(self, state, prefix, *others):
+        state[f"{prefix}w"] = state[f"{prefix}w"] * 2
+        super()._load_from_state_dict(state, prefix, *others)
+
+
 WAYS = {
+    "override that is wrapped as torch's own": Wrapped,
     "override of _load_from_state_dict": Scales,
     "override of _save_to_state_dict in a mixin": Batch,
     "override of state_dict": Renames,
@@ -138,6 +149,15 @@ def test_R61_unknown_code_is_refused_by_the_modules_name(saved, way, how):
     assert problem.code == "hooks" and "'inner.0'" in problem.message and problem.remedy
     for name, tensor in tensors(model).items():
         assert tensor.is_meta if how == "skeleton" else torch.equal(tensor, before[name])
+
+
+def test_R1_audit_does_not_judge_what_such_code_may_have_changed(saved):
+    model = Net(Scales)
+    path = saved(Net(Plain))
+    model.load_state_dict(load_file(path))
+    report = lading.audit(model, path)
+    assert not report.ok and {problem.code for problem in report.problems} == {"hooks"}
+    assert {problem.tensor for problem in report.problems} == {"inner.0.w", "inner.0.b"}
 
 
 def test_R61_all_of_them_are_listed(saved):

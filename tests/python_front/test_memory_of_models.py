@@ -5,6 +5,7 @@ Expected values are those of `load_state_dict` on a model that plain torch built
 
 import collections
 import dataclasses
+import functools
 import json
 import os
 import types
@@ -117,6 +118,76 @@ def test_R9_parameters_that_share_memory_on_meta_are_not_made_apart(tmp_path):
         lading.materialize(model, saved(tmp_path, a=value, b=value.t()), device="cpu")
 
 
+class TiedAcross(nn.Module):
+    """A parameter and a buffer that are one transposed memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("a", torch.zeros(3, 2).t())
+        self.b = nn.Parameter(self.a.detach())
+
+
+def test_R9_objects_of_a_tie_that_is_not_laid_out_in_rows_are_one_memory(tmp_path):
+    with lading.skeleton():
+        model = TiedAcross()
+    value = torch.arange(6.0).view(2, 3)
+    lading.materialize(model, saved(tmp_path, a=value, b=value.clone()), device="cpu")
+    assert model.a.data_ptr() == model.b.data_ptr() and torch.equal(model.b, value)
+
+
+class Overlapping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        table = torch.arange(5.0)
+        self.w = nn.Parameter(torch.zeros(2))
+        self.first, self.last = table[:4], table[2:]
+
+
+def test_R6_tensors_that_share_a_part_of_a_memory_are_not_made_apart(tmp_path):
+    with lading.skeleton():
+        model = Overlapping()
+    path = saved(tmp_path, w=torch.ones(2))
+    with pytest.raises(lading.LadingError, match="other elements of the memory"):
+        lading.materialize(model, path, device="cpu")
+
+
+def test_R11_memory_that_is_smaller_than_it_says_is_refused(tmp_path):
+    model = nn.Linear(64, 64, bias=False)
+    model.weight.untyped_storage().resize_(64)
+    with pytest.raises(lading.LadingError, match="16384 bytes of memory, and has 64"):
+        lading.materialize(model, saved(tmp_path, weight=torch.ones(64, 64)))
+
+
+def test_a_nested_tensor_is_refused_by_name(tmp_path):
+    model = Holder(a=torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+    with pytest.raises(lading.LadingError, match="nested"):
+        lading.materialize(model, saved(tmp_path, w=torch.ones(2)))
+
+
+class Raising(nn.Module):
+    def __init__(self, *, early):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+        self.early = early
+
+    def get_extra_state(self):
+        if self.early:
+            raise ValueError("not now")
+        return torch.zeros(1)
+
+    def set_extra_state(self, state):
+        raise ValueError("bad version")
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_extra_state_that_fails_is_told_as_such(early, tmp_path):
+    path = saved(tmp_path, w=torch.ones(2), _extra_state=torch.ones(1))
+    model = Raising(early=early)
+    with pytest.raises(lading.LadingError, match="not now" if early else "bad version") as raised:
+        lading.materialize(model, path)
+    assert bool(lading.is_incomplete(model)) == (not early) == raised.value.begun
+
+
 def test_overlaps_are_those_of_the_elements():
     generator = torch.Generator().manual_seed(0)
 
@@ -169,6 +240,9 @@ class Slotted:
     def __init__(self, tensor):
         self.tensor = tensor
 
+    def get(self):
+        return self.tensor
+
 
 STRANDED = {
     "an object": lambda: types.SimpleNamespace(tensor=torch.ones(2)),
@@ -176,6 +250,10 @@ STRANDED = {
     "a set": lambda: {torch.ones(2)},
     "a deque": lambda: collections.deque([torch.ones(2)]),
     "a module in a list": lambda: [nn.Linear(2, 2)],
+    "a distribution": lambda: torch.distributions.Normal(torch.zeros(2), torch.ones(2), validate_args=False),
+    "a bound method": lambda: Slotted(torch.ones(2)).get,
+    "a partial": lambda: functools.partial(print, torch.ones(2)),
+    "a read-only dict": lambda: types.MappingProxyType({"a": torch.ones(2)}),
     "an object in a dict": lambda: {"cache": types.SimpleNamespace(tensor=torch.ones(2))},
 }
 
