@@ -25,7 +25,7 @@ from .overlap import byte_extent
 from .reach import attributes
 from .recording import Operand, SkeletonError, is_dense
 from .replay import Seeds, slice_of, value_of
-from .watch import record_of, record_of_sharded
+from .watch import GIVEN_MEMORY, record_of, record_of_sharded
 
 PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE = (
     "parameter",
@@ -375,7 +375,8 @@ def _storage(entry: Entry) -> int | None:
 
 def _identity(entry: Entry) -> Any:
     recorded = entry.recorded
-    if recorded is not None and is_sharded(entry.value):  # ties as they were before sharding
+    was_meta = recorded is not None and entry.problem != GIVEN_MEMORY
+    if was_meta and is_sharded(entry.value):  # ties as they were before sharding
         return "recorded", recorded.cell, recorded.size, recorded.stride, recorded.offset, recorded.dtype
     tensor = getattr(entry.value, "_local_tensor", entry.value)
     storage = _storage(entry)

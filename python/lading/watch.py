@@ -30,7 +30,7 @@ _NO_VALUE = "_lading_no_value"  # on tensors that got memory of us, and nothing 
 _WAS_RECORDED = "_lading_was_recorded"  # on modules; copies and pickles have it too, and no record
 _AFTER = "after lading.skeleton() had ended, so what was recorded is out of date"
 _WRITTEN, _REPLACED = f"it was written on meta {_AFTER}", f"its memory on meta was replaced {_AFTER}"
-_GIVEN_MEMORY = "it got memory after lading.skeleton() had ended, and whether the value in it is meant is not known"
+GIVEN_MEMORY = "it got memory after lading.skeleton() had ended, and whether the value in it is meant is not known"
 
 
 class Record:
@@ -176,7 +176,7 @@ class Watched(dict[str, Any]):
             vars(new).setdefault(_RECORD, record)  # one that has a record already is a tensor of another name
             vars(new).setdefault(_SEALED, _counts(new))
         elif not new.is_meta:
-            vars(new)[_RECORD] = record.but(_GIVEN_MEMORY)  # `to_empty`, or a value of the user's
+            vars(new)[_RECORD] = record.but(GIVEN_MEMORY)  # `to_empty`, or a value of the user's
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._note(name, value)

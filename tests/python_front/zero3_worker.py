@@ -486,6 +486,28 @@ def views_of_parameters_are_refused(folder):
     return ["the view was made anew, and nobody was told"]
 
 
+def ties_that_to_empty_took_apart(folder):
+    """R9: memory of their own makes them two parameters, whatever was recorded on meta."""
+
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4, bias=False)
+            self.head.weight = self.embed.weight
+
+    path = folder / "untied.safetensors"
+    if dist.get_rank() == 0:
+        safetensors.torch.save_file({"embed.weight": torch.ones(4, 4), "head.weight": torch.full((4, 4), 2.0)}, path)
+    dist.barrier()
+    with lading.skeleton():
+        model = Tied()
+    model.to_empty(device="cpu")
+    deepspeed.zero.Init(module=model, config_dict_or_path=config())
+    load(model, path)
+    found = [float(parameter.ds_tensor[0]) for parameter in (model.embed.weight, model.head.weight)]
+    return [] if found == [1.0, 2.0] else [f"embed and head begin with {found}"]
+
+
 def groups_of_some_ranks(folder):
     """Partitions over two of four ranks, which then hold what the other two hold."""
     want, path = saved(folder, "small")
@@ -504,6 +526,7 @@ CASES = {
         adapters_of_peft,
         adapters_with_values_are_kept,
         views_of_parameters_are_refused,
+        ties_that_to_empty_took_apart,
         rope_is_made_anew,
         parts_of_transformers_models,
         what_cannot_be_derived_is_kept_and_said,
