@@ -28,7 +28,8 @@ constexpr std::string_view kTorchCommand =
 constexpr std::string_view kConvertTorchFile =
     "Convert it: TORCH_COMMAND FILE. If the tensors stand under a key such as 'state_dict', take them from there.";
 constexpr std::string_view kConvertTorchDirectory =
-    "Convert them: TORCH_COMMAND DIR/*.bin. If the tensors stand under a key such as 'state_dict', take them from there.";
+    "Convert them: TORCH_COMMAND DIR/*.bin. If the tensors stand under a key such as 'state_dict', take them from "
+    "there.";
 constexpr std::string_view kConvertDcp =
     "If you trust who wrote it (its .metadata is a pickle), convert it: python -m "
     "torch.distributed.checkpoint.format_utils dcp_to_torch DIR OUT.pt, and then OUT.pt: TORCH_COMMAND OUT.pt.";
@@ -59,7 +60,8 @@ constexpr std::string_view kConvertMsgpack =
 constexpr std::string_view kFetchLfs =
     "Fetch the file itself: run git lfs pull in the repository, or hf download ORG/NAME.";
 constexpr std::string_view kFetchPage =
-    "Log in (hf auth login), accept the terms on the model's page if it has some, and fetch the file again: hf download "
+    "Log in (hf auth login), accept the terms on the model's page if it has some, and fetch the file again: hf "
+    "download "
     "ORG/NAME.";
 constexpr std::string_view kUnpackTar =
     "Unpack it (tar -xf FILE -C DIR) and name the safetensors files in it. If torch.save wrote it, before PyTorch 0.2, "
@@ -135,7 +137,9 @@ constexpr std::array kFileKinds = {
     FileKind{is_tar, "a tar archive", kUnpackTar},
 };
 
-bool has(const Names& names, std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
+bool has(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 // The names with one of the endings.
 Names ending_in(const Names& names, std::initializer_list<std::string_view> endings) {
@@ -224,8 +228,8 @@ std::string shown(const Names& telling, std::size_t all) {
 
 std::optional<Error> recognise_file(std::string_view first_bytes, std::string_view file) {
   if (may_be_safetensors(first_bytes)) return std::nullopt;
-  const auto kind = std::find_if(kFileKinds.begin(), kFileKinds.end(),
-                                 [&](const FileKind& one) { return one.matches(first_bytes); });
+  const auto kind =
+      std::find_if(kFileKinds.begin(), kFileKinds.end(), [&](const FileKind& one) { return one.matches(first_bytes); });
   if (kind == kFileKinds.end()) return std::nullopt;
   const bool is_dcp = kind->matches == is_zip && file.ends_with(".distcp");
   const std::string_view what = is_dcp ? "a part of a checkpoint of torch.distributed.checkpoint (DCP)" : kind->what;

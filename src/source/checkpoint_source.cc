@@ -115,11 +115,12 @@ class SourceReader {
     if (candidates.empty()) {
       if (auto foreign = checkpoint::recognise_directory(names, anchor().display(directory)))
         return fail(*std::move(foreign));
-      return fail(Error(Code::kNotACheckpoint, "the directory holds no safetensors checkpoint")
-                      .in_file(anchor().display(directory))
-                      .wanted(fmt::format("{}, or one file ending in {}", kIndexName, kShardEnding))
-                      .got(fmt::format("{} other entries", names.size()))
-                      .try_this("Name the directory of the checkpoint, or fetch it: hf download ORG/NAME --local-dir DIR."));
+      return fail(
+          Error(Code::kNotACheckpoint, "the directory holds no safetensors checkpoint")
+              .in_file(anchor().display(directory))
+              .wanted(fmt::format("{}, or one file ending in {}", kIndexName, kShardEnding))
+              .got(fmt::format("{} other entries", names.size()))
+              .try_this("Name the directory of the checkpoint, or fetch it: hf download ORG/NAME --local-dir DIR."));
     }
     return fail(Error(Code::kAmbiguousCheckpoint, "the directory holds several files and no index that names them")
                     .in_file(anchor().display(directory))
