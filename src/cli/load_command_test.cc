@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 namespace lading::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -61,6 +63,41 @@ TEST_F(LoadCommand, OneRankIsVerifiedInPart) {
   const Ran verified = run_with({"verify", sample(), ledger()});
   EXPECT_EQ(verified.code, 0) << verified.err;
   EXPECT_THAT(verified.out, HasSubstr("in part"));
+}
+
+TEST_F(LoadCommand, ADirectoryOfLedgersIsVerifiedAsOneLoad) {
+  std::filesystem::create_directory(dir_.path("ledgers"));
+  for (const char* rank : {"0", "1"}) {
+    const std::string at = dir_.path("ledgers/" + std::string(rank) + ".json");
+    ASSERT_EQ(
+        run_with({"load", sample(), "--mesh", "dp=2", "--strategy", "fsdp2", "--rank", rank, "--ledger", at}).code, 0);
+  }
+  const Ran verified = run_with({"verify", sample(), dir_.path("ledgers")});
+  EXPECT_EQ(verified.code, 0) << verified.err;
+  EXPECT_THAT(verified.out, HasSubstr("verified: 22 tensors"));
+  EXPECT_THAT(verified.out, Not(HasSubstr("in part")));
+  // Every file that is no ledger is told, and so is an empty directory.
+  dir_.write("ledgers/2.json", "{}");
+  dir_.write("ledgers/3.json", "[]");
+  const Ran refused = run_with({"verify", sample(), dir_.path("ledgers"), "--json"});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("ledgers/2.json"), HasSubstr("ledgers/3.json")));
+  std::filesystem::create_directory(dir_.path("none"));
+  const Ran none = run_with({"verify", sample(), dir_.path("none")});
+  EXPECT_EQ(none.code, 4);
+  EXPECT_THAT(none.err, HasSubstr("the directory holds no ledger"));
+}
+
+TEST_F(LoadCommand, LedgersOfTwoLoadsAreNotOne) {
+  std::filesystem::create_directory(dir_.path("ledgers"));
+  for (const char* mesh : {"dp=2", "dp=3"}) {
+    const std::string at = dir_.path("ledgers/" + std::string(mesh) + ".json");
+    ASSERT_EQ(run_with({"load", sample(), "--mesh", mesh, "--strategy", "fsdp2", "--rank", "1", "--ledger", at}).code,
+              0);
+  }
+  const Ran refused = run_with({"verify", sample(), dir_.path("ledgers")});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.err, HasSubstr("different loads"));
 }
 
 TEST_F(LoadCommand, AFlippedBitInTheFilesIsADifference) {
