@@ -60,6 +60,10 @@ lading_room(cli USES base api THIRD_PARTY fmt::fmt CLI11::CLI11)
 set_source_files_properties(src/device/random.cc src/device/random_recipe.cc src/device/random_tail.cc
   src/device/cuda/sample_body_test.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
+# Where an installation has liblading_mpi.so.
+include(GNUInstallDirs)
+set_source_files_properties(src/ranks/mpi_places.cc PROPERTIES COMPILE_DEFINITIONS "LADING_LIBDIR=\"${CMAKE_INSTALL_LIBDIR}\"")
+
 if(LADING_KERNEL_IMAGES_SOURCE)
   target_sources(lading_device PRIVATE ${LADING_KERNEL_IMAGES_SOURCE})
   add_dependencies(lading_device lading_kernels)

@@ -1,4 +1,4 @@
-# What the Python package has of the engine: the library, the command, and the licences of what they are made with.
+# What the Python package has of the engine: the library, the command, the plug-in for MPI, and the licences of what they are made with.
 # `cmake --install BUILD --component wheel` puts them where the package wants them. pyproject.toml asks for that, an
 # ordinary installation does not.
 #
@@ -6,9 +6,20 @@
 set(wheel_install COMPONENT wheel EXCLUDE_FROM_ALL)
 install(PROGRAMS $<TARGET_FILE:lading_library> DESTINATION lading/lib RENAME liblading.so ${wheel_install})
 install(PROGRAMS $<TARGET_FILE:lading_command> DESTINATION lading/bin ${wheel_install})
+set(wheel_binaries lading/lib/liblading.so lading/bin/lading)
+set(wheel_targets lading_library lading_command)
+# It uses the MPI of the machine: that is the one whose mpirun starts the processes.
+if(TARGET lading_mpi)
+  install(TARGETS lading_mpi LIBRARY DESTINATION lading/lib ${wheel_install})
+  list(APPEND wheel_binaries lading/lib/liblading_mpi.so)
+  list(APPEND wheel_targets lading_mpi)
+endif()
 if(CMAKE_STRIP)
-  install(CODE "execute_process(COMMAND \"${CMAKE_STRIP}\" \"\${CMAKE_INSTALL_PREFIX}/lading/lib/liblading.so\"
-    \"\${CMAKE_INSTALL_PREFIX}/lading/bin/lading\" COMMAND_ERROR_IS_FATAL ANY)" ${wheel_install})
+  set(stripped "")
+  foreach(binary IN LISTS wheel_binaries)
+    string(APPEND stripped " \"\${CMAKE_INSTALL_PREFIX}/${binary}\"")
+  endforeach()
+  install(CODE "execute_process(COMMAND \"${CMAKE_STRIP}\"${stripped} COMMAND_ERROR_IS_FATAL ANY)" ${wheel_install})
 endif()
 
 # Where distributions of Debian's kind keep them. tools/wheel fails where one is missing.
@@ -19,4 +30,4 @@ foreach(library IN ITEMS fmt simdjson cli11 ssl re2 xxhash hwy uring)
   endif()
 endforeach()
 
-add_custom_target(lading_wheel DEPENDS lading_library lading_command)
+add_custom_target(lading_wheel DEPENDS ${wheel_targets})

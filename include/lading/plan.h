@@ -58,7 +58,7 @@ struct PlanRequest {
   std::optional<std::vector<std::uint64_t>> ranks = {{0}};
 
   /// With a mesh and a strategy: "cpu", "cuda" (rank r has cuda:(r % devices_per_node), which the report states) or,
-  /// for one rank, such as "cuda:1"; "" is "cpu". A layout names its own devices.
+  /// if `ranks` is one rank, such as "cuda:1", as its process calls it; "" is "cpu". A layout names its own devices.
   std::string device;
   std::optional<std::uint64_t> devices_per_node;  ///< of "cuda"; nothing: all ranks if they are at most 8, else 8
 };

@@ -20,8 +20,8 @@ struct VerifyRequest {
   std::optional<std::string> root;
   std::optional<std::string> revision;
   TrailingBytesPolicy trailing_bytes = TrailingBytesPolicy::kRefuse;
-  PlanDocument ledger;        ///< that a load wrote
-  std::uint32_t threads = 0;  ///< 0: as many as help
+  std::vector<PlanDocument> ledgers;  ///< of one load: one, or one per process
+  std::uint32_t threads = 0;          ///< 0: as many as help
   const std::atomic<bool>* cancelled = nullptr;
 };
 

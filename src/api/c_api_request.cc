@@ -240,7 +240,7 @@ Result<VerifyRequest, Errors> parse_verify_request(std::string_view json) {
   Reader reader(json, document);
   VerifyRequest request;
   reader.place(request.checkpoint, request);
-  reader.required_document("ledger", request.ledger);
+  reader.required_document("ledger", request.ledgers.emplace_back());
   reader.threads(request.threads);
   return reader.finish(std::move(request));
 }

@@ -46,7 +46,10 @@ Result<std::vector<Finding>> examine_machine(const DoctorRequest& request) {
     LADING_ASSIGN_OR_RETURN(facts.place, look_at_shards(*checkpoint));
   } else {
     LADING_ASSIGN_OR_RETURN(facts.place, io::look_at_place(request.path));
-    facts.checkpoint_is_refused = checkpoint.error().front().code != Code::kNotACheckpoint;
+    // A directory without a checkpoint is a place to put one. A file of another format is refused at its first bytes.
+    const Error& reason = checkpoint.error().front();
+    const bool is_place = reason.code == Code::kNotACheckpoint && !reason.bytes;
+    facts.checkpoint_is_refused = !is_place;
   }
   facts.machine = io::look_at_machine();
   facts.gpus = device::survey_gpus();

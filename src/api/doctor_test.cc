@@ -269,14 +269,16 @@ TEST(ExamineMachine, ACheckpointIsLookedAtItself) {
 }
 
 TEST(ExamineMachine, ARefusedCheckpointIsStillAPlace) {
-  const test::TempDir dir;
-  dir.write("m.safetensors", "short");
-  const auto findings = examine_machine({dir.path()});
-  ASSERT_TRUE(findings.has_value());
-  const auto cache =
-      std::find_if(findings->begin(), findings->end(), [](const Finding& f) { return f.id == "page_cache"; });
-  ASSERT_NE(cache, findings->end());
-  EXPECT_EQ(cache->level, kUnknown);
+  for (const char* content : {"short", "version https://git-lfs.github.com/spec/v1"}) {
+    const test::TempDir dir;
+    dir.write("m.safetensors", content);
+    const auto findings = examine_machine({dir.path()});
+    ASSERT_TRUE(findings.has_value());
+    const auto cache =
+        std::find_if(findings->begin(), findings->end(), [](const Finding& f) { return f.id == "page_cache"; });
+    ASSERT_NE(cache, findings->end());
+    EXPECT_EQ(cache->level, kUnknown);
+  }
 }
 
 TEST(ExamineMachine, NothingThere) {

@@ -140,14 +140,34 @@ class Planning {
       auto parsed = layout::parse_device(device);
       if (!parsed) {
         problems_.add(std::move(parsed).error());
-      } else if (ranks != 1) {
+      } else if (ranks != 1 && (!request_.ranks || request_.ranks->size() != 1)) {
         problems_.add(usage("one device for several ranks")
                           .by_rule("R34")
-                          .wanted("cuda, which is then counted by rank")
-                          .got(quote(device)));
+                          .wanted("cuda, which is then counted by rank, or one rank (--rank R)")
+                          .got(quote(device))
+                          .try_this("Name the rank with --rank, or give --device cuda."));
       } else {
-        strategy_.devices.list = {*std::move(parsed)};
+        choose_device_of_one(*std::move(parsed), ranks);
       }
+    }
+  }
+
+  // Of a rank among others the device is what its own process calls it. The others do the same, so that the plan, and
+  // its digest, are theirs too.
+  void choose_device_of_one(layout::Device device, std::uint64_t ranks) {
+    if (ranks != 1) {
+      warnings_.add(Error(Code::kLayout, fmt::format("every rank has {}, in a process of its own", device.text()))
+                        .by_rule("R34"));
+    }
+    constexpr std::uint64_t kMostListed = 1'000'000;
+    layout::DeviceMap& devices = strategy_.devices;
+    if (ranks != 1 && device.index == 0) {
+      devices.type = device.type;
+      devices.per_node = 1;
+    } else if (ranks > kMostListed) {
+      problems_.add(usage("a device with a number for a rank of so many").by_rule("R34").wanted("cuda or cuda:0"));
+    } else {
+      devices.list.assign(ranks, device);
     }
   }
 

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lading/sample.h"
 #include "support/temp_dir.h"
@@ -188,7 +191,12 @@ TEST_F(PlanTest, R34_OneDeviceIsForOneRank) {
   EXPECT_EQ(make_plan(request_)->ranks[0].device_bytes.front().first, "cuda:5");
   request_.mesh = "dp=2";
   request_.strategy = "ddp";
-  EXPECT_EQ(refusal().exit_code(), 2);
+  for (const auto& ranks : {std::optional<std::vector<std::uint64_t>>(), {{0, 1}}}) {
+    request_.ranks = ranks;
+    EXPECT_EQ(refusal().exit_code(), 2);
+    EXPECT_THAT(refusal().problems.front().text(), HasSubstr("--rank"));
+  }
+  request_.ranks = {{0}};
   request_.device = "cpu";
   EXPECT_EQ(make_plan(request_)->ranks[0].device_bytes.front().first, "cpu");
   request_.devices_per_node = 2;
@@ -196,6 +204,30 @@ TEST_F(PlanTest, R34_OneDeviceIsForOneRank) {
   request_.device = "tpu";
   request_.devices_per_node.reset();
   EXPECT_EQ(refusal().exit_code(), 2);
+}
+
+// Processes that each see one GPU call it cuda:0.
+TEST_F(PlanTest, R34_OneRankOfAMeshHasTheDeviceThatItsProcessNames) {
+  request_.mesh = "dp=4";
+  request_.strategy = "fsdp2";
+  for (const char* device : {"cuda:0", "cuda:5"}) {
+    request_.device = device;
+    std::set<std::string> digests;
+    for (const std::uint64_t rank : {0U, 3U}) {
+      request_.ranks = {{rank}};
+      const auto report = make_plan(request_);
+      ASSERT_TRUE(report.has_value()) << report.error().problems.front().text();
+      EXPECT_EQ(report->ranks[0].device_bytes.front().first, device);
+      digests.insert(report->digest);
+      std::string told;
+      for (const Error& warning : report->warnings) told += warning.text() + "\n";
+      EXPECT_THAT(told, HasSubstr(std::string("every rank has ") + device));
+    }
+    EXPECT_EQ(digests.size(), 1U) << "ranks that say the same agree";
+  }
+  request_.mesh = "dp=1000,tp=1001";
+  request_.strategy = "fsdp2+tp";
+  EXPECT_EQ(refusal().exit_code(), 2) << "no list of so many";
 }
 
 TEST_F(PlanTest, R11_BytesThatNoRankReadsAreCountedIfAllWereWorkedOut) {

@@ -1,6 +1,8 @@
 // A ledger from a file or a text.
 #pragma once
 
+#include <vector>
+
 #include "api/document.h"
 #include "lading/plan.h"
 #include "lading/result.h"
@@ -13,5 +15,7 @@ inline constexpr DocumentLimits kLedgerLimits{"ledger", 4'000'000'000, JsonLimit
 
 /// Errors name the file.
 Result<ledger::Ledger, Errors> read_ledger(const PlanDocument& document);
+/// The ledgers of one load as one. The errors of all files are listed.
+Result<ledger::Ledger, Errors> read_ledgers(const std::vector<PlanDocument>& documents);
 
 }  // namespace lading

@@ -20,7 +20,7 @@ Result<Verification, PlanRefusal> verify(const VerifyRequest& request) {
   }
   const auto source = source::CheckpointSource::open(request.checkpoint, options);
   if (!source) return refuse(PlanStage::kCheckpoint, source.error());
-  const auto ledger = read_ledger(request.ledger);
+  const auto ledger = read_ledgers(request.ledgers);
   if (!ledger) return refuse(PlanStage::kDocuments, ledger.error());
 
   const exec::VerifyInputs inputs{

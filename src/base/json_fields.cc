@@ -160,11 +160,17 @@ void JsonFields::optional_each(std::string_view key,
 
 void JsonFields::finish() {
   if (!object_) return;
+  std::vector<std::string_view> once;  // a reader may ask for a field twice
   for (const JsonMember member : *object_) {
     if (std::find(known_.begin(), known_.end(), member.key) != known_.end()) continue;
+    if (once.empty()) {
+      for (const std::string_view key : known_) {
+        if (std::find(once.begin(), once.end(), key) == once.end()) once.push_back(key);
+      }
+    }
     errors_.add(Error(Code::kSchema, fmt::format("{}: unknown field", path_of(member.key)))
                     .at({member.key_offset, member.key_offset + 1})
-                    .wanted(fmt::format("only {}", fmt::join(known_, ", "))));
+                    .wanted(fmt::format("only {}", fmt::join(once, ", "))));
   }
 }
 

@@ -56,7 +56,7 @@ int run_demo(const DemoArguments& arguments, Output& output) {
   output.out += "\n";
   VerifyArguments verify_arguments;
   verify_arguments.request.checkpoint = arguments.directory;
-  verify_arguments.request.ledger = PlanDocument::file(*load_arguments.ledger);
+  verify_arguments.ledger = *load_arguments.ledger;
   return run_verify(verify_arguments, output);
 }
 

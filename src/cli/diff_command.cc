@@ -2,14 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <filesystem>
+#include <utility>
 
 #include "base/error_json.h"
 #include "base/json_writer.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "cli/columns.h"
+#include "cli/ledger_paths.h"
 #include "cli/problems.h"
 #include "cli/style.h"
 #include "lading/compare.h"
@@ -19,21 +19,6 @@ namespace {
 
 constexpr int kDiffers = 6;
 constexpr std::string_view kSchema = "lading.diff/1";
-
-// A directory is one load's: a ledger per process. What else is wrong with a path is said when it is read.
-std::vector<PlanDocument> documents_at(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(path, ignored)) return {PlanDocument::file(path)};
-  std::vector<std::string> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(path, ignored)) {
-    if (entry.path().extension() == ".json") paths.push_back(entry.path().string());
-  }
-  std::sort(paths.begin(), paths.end());
-  std::vector<PlanDocument> documents;
-  documents.reserve(paths.size());
-  for (std::string& one : paths) documents.push_back(PlanDocument::file(std::move(one)));
-  return documents;
-}
 
 std::string text_of(const LedgerComparison& found, Colour colour) {
   const Style style(colour);
@@ -79,12 +64,19 @@ CLI::App* add_diff(CLI::App& app, DiffArguments& arguments) {
 
 int run_diff(const DiffArguments& arguments, Output& output) {
   const Style style(output.err_colour);
-  const auto found = compare({documents_at(arguments.first), documents_at(arguments.second)});
-  if (!found) {
-    if (arguments.json) output.out += refusal_json(kSchema, found.error().problems);
-    tell(found.error().problems, style.red("refused:"), output);
-    return found.error().exit_code();
-  }
+  const auto refuse = [&](const PlanRefusal& refusal) {
+    if (arguments.json) output.out += refusal_json(kSchema, refusal.problems);
+    tell(refusal.problems, style.red("refused:"), output);
+    return refusal.exit_code();
+  };
+  auto first = ledgers_at(arguments.first);
+  auto second = ledgers_at(arguments.second);
+  Errors problems;
+  if (!first) problems.add(std::move(first).error());
+  if (!second) problems.add(std::move(second).error());
+  if (!problems.empty()) return refuse({PlanStage::kDocuments, std::move(problems)});
+  const auto found = compare({*std::move(first), *std::move(second)});
+  if (!found) return refuse(found.error());
   tell(found->differences, style.red("differs:"), output);
   output.out += arguments.json ? json_of(*found) : text_of(*found, output.out_colour);
   return found->differences.empty() ? 0 : kDiffers;

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,6 +19,7 @@
 namespace lading::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -61,6 +65,79 @@ TEST_F(LoadCommand, OneRankIsVerifiedInPart) {
   const Ran verified = run_with({"verify", sample(), ledger()});
   EXPECT_EQ(verified.code, 0) << verified.err;
   EXPECT_THAT(verified.out, HasSubstr("in part"));
+}
+
+TEST_F(LoadCommand, ADirectoryOfLedgersIsVerifiedAsOneLoad) {
+  std::filesystem::create_directory(dir_.path("ledgers"));
+  for (const char* rank : {"0", "1"}) {
+    const std::string at = dir_.path("ledgers/" + std::string(rank) + ".json");
+    ASSERT_EQ(
+        run_with({"load", sample(), "--mesh", "dp=2", "--strategy", "fsdp2", "--rank", rank, "--ledger", at}).code, 0);
+  }
+  const Ran verified = run_with({"verify", sample(), dir_.path("ledgers")});
+  EXPECT_EQ(verified.code, 0) << verified.err;
+  EXPECT_THAT(verified.out, HasSubstr("verified: 22 tensors"));
+  EXPECT_THAT(verified.out, Not(HasSubstr("in part")));
+  // Every file that is no ledger is told, and so is an empty directory.
+  dir_.write("ledgers/2.json", "{}");
+  dir_.write("ledgers/3.json", "[]");
+  const Ran refused = run_with({"verify", sample(), dir_.path("ledgers"), "--json"});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("ledgers/2.json"), HasSubstr("ledgers/3.json")));
+  std::filesystem::create_directory(dir_.path("none"));
+  const Ran none = run_with({"verify", sample(), dir_.path("none")});
+  EXPECT_EQ(none.code, 4);
+  EXPECT_THAT(none.err, HasSubstr("the directory holds no ledger"));
+}
+
+TEST_F(LoadCommand, LedgersOfTwoLoadsAreNotOne) {
+  std::filesystem::create_directory(dir_.path("ledgers"));
+  for (const char* mesh : {"dp=2", "dp=3"}) {
+    const std::string at = dir_.path("ledgers/" + std::string(mesh) + ".json");
+    ASSERT_EQ(run_with({"load", sample(), "--mesh", mesh, "--strategy", "fsdp2", "--rank", "1", "--ledger", at}).code,
+              0);
+  }
+  const Ran refused = run_with({"verify", sample(), dir_.path("ledgers")});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_THAT(refused.err, HasSubstr("different loads"));
+}
+
+TEST_F(LoadCommand, PlansAreNoLedgers) {
+  dir_.write("plan.json", run_with({"plan", sample(), "--json"}).out);
+  const std::string plan = dir_.path("plan.json");
+  const Ran diff = run_with({"diff", plan, plan});
+  EXPECT_EQ(diff.code, 4);
+  EXPECT_EQ(std::count(diff.err.begin(), diff.err.end(), '\n'), 2) << "one line for each: " << diff.err;
+  EXPECT_THAT(diff.err, HasSubstr("is a plan, not a ledger"));
+  EXPECT_THAT(diff.err, HasSubstr("use lading plan CKPT … --diff PLAN"));
+  EXPECT_THAT(run_with({"verify", sample(), plan}).err, HasSubstr("is a plan, not a ledger"));
+}
+
+TEST_F(LoadCommand, AFieldIsNamedOnceThoughItsReaderAsksTwice) {
+  dir_.write("ledger.json", R"({"schema": "lading.ledger/1", "wrong": 1})");
+  const std::string told = run_with({"verify", sample(), ledger()}).err;
+  const std::size_t list = told.find("expected only");
+  ASSERT_NE(list, std::string::npos) << told;
+  const std::string names = told.substr(list, told.find('\n', list) - list);
+  EXPECT_EQ(names.find("plan_digest"), names.rfind("plan_digest")) << names;
+}
+
+TEST_F(LoadCommand, R34_OneRankOfAMeshOnTheDeviceOfItsProcess) {
+  const std::vector<std::string> load = {"load", sample(), "--mesh", "dp=4", "--strategy", "fsdp2", "--rank", "2"};
+  auto with = [&](const std::string& device) {
+    std::vector<std::string> arguments = load;
+    arguments.insert(arguments.end(), {"--device", device});
+    return run_with(arguments);
+  };
+  EXPECT_EQ(with("cpu").code, 0);
+  ::setenv("LADING_LIBCUDA", "/nowhere/libcuda.so.1", 1);
+  const Ran ran = with("cuda:0");
+  ::unsetenv("LADING_LIBCUDA");
+  EXPECT_EQ(ran.code, 5) << "it is planned, and there is no GPU here: " << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("no CUDA driver"));
+  const Ran all = run_with({"load", sample(), "--mesh", "dp=4", "--strategy", "fsdp2", "--device", "cuda:0"});
+  EXPECT_EQ(all.code, 2);
+  EXPECT_THAT(all.err, HasSubstr("--rank"));
 }
 
 TEST_F(LoadCommand, AFlippedBitInTheFilesIsADifference) {

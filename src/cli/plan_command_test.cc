@@ -144,7 +144,10 @@ TEST_F(PlanCommand, R34_DevicesAreStated) {
   EXPECT_THAT(ran.err, HasSubstr("rank r has cuda:(r % 2)"));
   EXPECT_THAT(ran.out, HasSubstr("peak cuda:1"));
   EXPECT_EQ(plan({"--device", "cuda:1"}).code, 0);
-  EXPECT_EQ(plan({"--device", "cuda:1", "--mesh", "dp=2", "--strategy", "ddp"}).code, 2);
+  EXPECT_EQ(plan({"--device", "cuda:1", "--mesh", "dp=2", "--strategy", "ddp", "--all-ranks"}).code, 2);
+  const Ran one = plan({"--device", "cuda:1", "--mesh", "dp=2", "--strategy", "ddp", "--rank", "1"});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.err, HasSubstr("every rank has cuda:1, in a process of its own"));
   EXPECT_EQ(plan({"--devices-per-node", "2"}).code, 2);
   EXPECT_EQ(plan({"--device", "cuda", "--devices-per-node", "0"}).code, 2);
 }

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error_json.h"
 #include "base/json_writer.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "cli/columns.h"
+#include "cli/ledger_paths.h"
 #include "cli/problems.h"
 #include "cli/style.h"
 
@@ -73,7 +75,10 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments) {
       "Compare the digests of what was loaded with the files, whatever the layout was; exit code 6 if they differ");
   VerifyRequest& request = arguments.request;
   command->add_option("CKPT", request.checkpoint, "The checkpoint, as inspect takes it")->required();
-  command->add_option("LEDGER", request.ledger.value, "The bill of lading that load --ledger wrote")->required();
+  command
+      ->add_option("LEDGER", arguments.ledger,
+                   "The ledger that load --ledger wrote, or a directory of the ledgers of one load's processes")
+      ->required();
   command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/verify.md)");
   command->add_option("--root", request.root, "Follow links anywhere beneath this directory");
@@ -88,12 +93,16 @@ int run_verify(const VerifyArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   VerifyRequest request = arguments.request;
   if (output.catch_signals) request.cancelled = output.catch_signals();
+  const auto refuse = [&](const PlanRefusal& refusal) {
+    if (arguments.json) output.out += refusal_json("lading.verify/1", refusal.problems);
+    tell(refusal.problems, style.red("refused:"), output);
+    return refusal.exit_code();
+  };
+  auto ledgers = ledgers_at(arguments.ledger);
+  if (!ledgers) return refuse({PlanStage::kDocuments, std::move(ledgers).error()});
+  request.ledgers = *std::move(ledgers);
   const auto found = verify(request);
-  if (!found) {
-    if (arguments.json) output.out += refusal_json("lading.verify/1", found.error().problems);
-    tell(found.error().problems, style.red("refused:"), output);
-    return found.error().exit_code();
-  }
+  if (!found) return refuse(found.error());
   tell(found->differences, style.red("differs:"), output);
   output.out += arguments.json ? json_of(*found) : text_of(*found, output.out_colour);
   return found->differences.empty() ? 0 : kDiffers;

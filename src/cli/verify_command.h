@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 
 #include "cli/command.h"
 #include "lading/verify.h"
@@ -9,7 +10,8 @@
 namespace lading::cli {
 
 struct VerifyArguments {
-  VerifyRequest request;
+  VerifyRequest request;  ///< but for its ledgers
+  std::string ledger;     ///< or a directory of one load's ledgers
   bool json = false;
 };
 

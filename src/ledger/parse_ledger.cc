@@ -112,7 +112,22 @@ bool is_hex_128(std::string_view text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
+// Another of lading's documents: its fields would all be told as wrong.
+std::optional<Error> another_document(const JsonDocument& document) {
+  const auto schema = document.root().find("schema");
+  if (!schema || !schema->is_string()) return std::nullopt;
+  const std::string_view text = schema->text();
+  if (!text.starts_with("lading.") || text.starts_with("lading.ledger/")) return std::nullopt;
+  const bool is_plan = text.starts_with("lading.plan/");
+  return Error(Code::kSchema, is_plan ? "the document is a plan, not a ledger" : "the document is not a ledger")
+      .at({schema->offset(), schema->offset() + 1})
+      .wanted(fmt::format("the schema {}, which load --ledger writes", kSchema))
+      .got(quote(text))
+      .try_this(is_plan ? "To compare plans, use lading plan CKPT … --diff PLAN." : "Name the file of load --ledger.");
+}
+
 Result<Ledger, Errors> parse_ledger(const JsonDocument& document) {
+  if (auto other = another_document(document)) return fail(Errors(*std::move(other)));
   Errors errors;
   Ledger ledger;
   JsonFields fields = begin_document(document, kSchema, errors);

@@ -56,7 +56,11 @@ class Decider {
     report_partly_read();
     report_unmatched_pins();
     errors_.add(check_name_lists(inputs_, out_.plan));
-    if (!errors_.empty()) return fail(std::move(errors_));
+    if (!errors_.empty()) {
+      Errors all = name_unread_payloads(inputs_, errors_);
+      all.add(std::move(errors_));
+      return fail(std::move(all));
+    }
     Plan& plan = out_.plan;
     plan.mesh = inputs_.layout.mesh;
     plan.devices = inputs_.layout.devices;

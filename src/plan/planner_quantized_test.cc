@@ -54,6 +54,27 @@ TEST(PlannerQuantized, R48_AScaleThatTheCallerHandsInIsThere) {
   EXPECT_EQ(verdict(world), "R48 a.weight") << "that of another payload";
 }
 
+// "a.qweight" is no name of an ordinary model: what a user sees of it are keys that are missing and unexpected.
+TEST(PlannerQuantized, R48_ACheckpointWhosePayloadsHaveOtherNamesIsCalledQuantized) {
+  World world{{{"a.qweight", {1, 8}, DType::kI32},
+               {"a.scales", {1, 8}, DType::kF16},
+               {"a.qzeros", {1, 1}, DType::kI32},
+               {"a.g_idx", {8}, DType::kI32}},
+              {param("a.weight", {8, 8}, DType::kBF16)}};
+  const auto skeleton = model::make_skeleton(world.tensors, {}, {});
+  ASSERT_TRUE(skeleton);
+  checkpoint::Catalog catalog = world.catalog();
+  catalog.quantization = checkpoint::Quantization{"gptq", ""};
+  const PlanInputs inputs{catalog, *skeleton, world.layout, world.mapping, world.policy};
+  const auto refused = make_plan(inputs, {0});
+  ASSERT_FALSE(refused);
+  const std::string first = refused.error().front().text();
+  EXPECT_NE(first.find("the checkpoint is quantized (gptq), and the model is not"), std::string::npos) << first;
+  EXPECT_NE(first.find("\"a.qweight\""), std::string::npos) << first;
+  EXPECT_NE(first.find("config.json says quant_method \"gptq\""), std::string::npos) << first;
+  EXPECT_GT(refused.error().size(), 1U) << "the keys are told too";
+}
+
 TEST(PlannerQuantized, R48_APartOfAModelNeedNotHoldTheScale) {
   const World world = everything_allowed(scaled());
   const auto skeleton = model::make_skeleton(world.tensors, {}, {});

@@ -172,4 +172,31 @@ Errors check_payload_casts(const PlanInputs& inputs, const Decisions& decisions)
   return errors;
 }
 
+Errors name_unread_payloads(const PlanInputs& inputs, const Errors& refused) {
+  const auto is_told = [](const Error& error) { return error.code == Code::kDType && error.rule == "R48"; };
+  if (std::any_of(refused.begin(), refused.end(), is_told)) return {};
+  const QuantizedKeys keys(inputs.catalog);
+  Group group;
+  std::set<std::string_view> seen;
+  for (const Error& error : refused) {
+    if (error.code != Code::kPlan || !error.tensor || !seen.insert(*error.tensor).second) continue;
+    const CatalogTensor* payload = inputs.catalog.find(*error.tensor);
+    if (payload == nullptr) continue;
+    const auto companions = keys.companions_of(*payload);
+    if (companions.empty() || group.count++ > 0) continue;
+    group.payload = payload;
+    group.scheme = keys.scheme_of(*payload, companions);
+  }
+  if (group.count == 0) return {};
+  const std::string said = said_by(inputs.catalog);
+  return Error(Code::kDType, fmt::format("the checkpoint is quantized ({}), and the model is not", group.scheme))
+      .of_tensor(group.payload->name)
+      .in_file(inputs.catalog.files[group.payload->file].name)
+      .by_rule("R48")
+      .wanted("a tensor of the model for each payload and each scale")
+      .got(fmt::format("{} in {}, which no tensor of the model takes{}{}", names_of(group), name(*group.payload->dtype),
+                       said.empty() ? "" : "; ", said))
+      .try_this(std::string(kRemedy));
+}
+
 }  // namespace lading::plan

@@ -3,36 +3,53 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "ranks/callback_channel.h"
 #include "ranks/mpi/mpi_plugin.h"
+#include "ranks/mpi_places.h"
 
 namespace lading::ranks {
 namespace {
 
-constexpr const char* kPluginName = "liblading_mpi.so";
-
-std::vector<std::string> places() {
-  if (const char* named = std::getenv("LADING_MPI_PLUGIN"); named != nullptr && *named != '\0') return {named};
-  std::vector<std::string> places;
-  Dl_info self{};
-  if (::dladdr(reinterpret_cast<const void*>(&is_under_mpi), &self) != 0 && self.dli_fname != nullptr) {
-    places.push_back((std::filesystem::path(self.dli_fname).parent_path() / kPluginName).string());
-  }
-  places.emplace_back(kPluginName);
-  return places;
-}
-
 Error no_mpi(std::string why) {
   return Error(Code::kUsage,
-               fmt::format("this process was started by MPI, but lading's part for MPI cannot be used: {}", why))
-      .try_this("build lading where MPI is installed (libopenmpi-dev), or name the file in LADING_MPI_PLUGIN");
+               fmt::format("an MPI launcher started this process, but lading cannot use its MPI plug-in: {}", why))
+      .try_this("Load without the other processes (--alone), or install the liblading_mpi.so of this lading.");
+}
+
+// What the dynamic linker says of each place. One that is there and does not open is the one to mend.
+struct Tried {
+  std::string place;
+  std::string why;
+  bool is_there = false;
+};
+
+Error not_opened(const std::vector<Tried>& tried) {
+  const auto there = std::find_if(tried.begin(), tried.end(), [](const Tried& one) { return one.is_there; });
+  if (there != tried.end()) {
+    return no_mpi(there->why)
+        .in_file(there->place)
+        .try_this(
+            "Install the MPI that it was built with (Debian: libopenmpi3), or name another plug-in in "
+            "LADING_MPI_PLUGIN.");
+  }
+  std::string places;
+  for (const Tried& one : tried) places += (places.empty() ? "" : ", ") + quote(one.place);
+  return no_mpi(fmt::format("there is no {}", kMpiPluginName))
+      .wanted(fmt::format("the file in one of these places: {}", places))
+      .got("none of them")
+      .try_this(
+          "Name the file in LADING_MPI_PLUGIN. If this lading has none, build lading where MPI is installed (Debian: "
+          "libopenmpi-dev).");
 }
 
 void take(void* sink, const void* value, std::uint64_t size_bytes) {
@@ -125,15 +142,17 @@ bool is_under_mpi() {
 
 Result<std::unique_ptr<MpiWorld>> MpiWorld::start(Time answer_timeout) {
   void* library = nullptr;
-  std::string why;
-  for (const std::string& place : places()) {
+  std::vector<Tried> tried;
+  for (const std::string& place : mpi_plugin_places(mpi_plugin_search())) {
     library =
         ::dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);  // Open MPI opens parts of its own, which look for its names
     if (library != nullptr) break;
     const char* error = ::dlerror();
-    why = error != nullptr ? error : "not found";
+    std::error_code ignored;
+    const bool is_there = place != kMpiPluginName && std::filesystem::exists(place, ignored);
+    tried.push_back({place, escape(error != nullptr ? error : "not found"), is_there});
   }
-  if (library == nullptr) return fail(no_mpi(why));
+  if (library == nullptr) return fail(not_opened(tried));
   const auto start_plugin = reinterpret_cast<lading_mpi_start_function>(::dlsym(library, "lading_mpi_start"));
   if (start_plugin == nullptr) return fail(no_mpi("it has no lading_mpi_start"));
   lading_mpi_plugin plugin{};

@@ -16,8 +16,7 @@ namespace lading::ranks {
 /// Its channel, and MPI itself until it is destroyed.
 class MpiWorld {
  public:
-  /// Once per process. The plugin is looked for in $LADING_MPI_PLUGIN, beside this program or library, then as the
-  /// linker does.
+  /// Once per process. ranks/mpi_places.h says where the plugin is looked for.
   static Result<std::unique_ptr<MpiWorld>> start(Time answer_timeout);
 
   MpiWorld() = default;

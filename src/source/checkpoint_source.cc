@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "checkpoint/foreign.h"
 #include "io/writers.h"
 #include "source/model_config.h"
 
@@ -112,11 +113,14 @@ class SourceReader {
     if (shards.size() == 1 && indexes.empty()) return choose(LocationKind::kFile, shards.front());
     const auto& candidates = indexes.empty() ? shards : indexes;
     if (candidates.empty()) {
-      return fail(Error(Code::kNotACheckpoint, "the directory holds no safetensors checkpoint")
-                      .in_file(anchor().display(directory))
-                      .wanted(fmt::format("{}, or one file ending in {}", kIndexName, kShardEnding))
-                      .got(fmt::format("{} other entries", names.size()))
-                      .try_this("Pickled checkpoints (.bin, .pt) are not read: convert them to safetensors"));
+      if (auto foreign = checkpoint::recognise_directory(names, anchor().display(directory)))
+        return fail(*std::move(foreign));
+      return fail(
+          Error(Code::kNotACheckpoint, "the directory holds no safetensors checkpoint")
+              .in_file(anchor().display(directory))
+              .wanted(fmt::format("{}, or one file ending in {}", kIndexName, kShardEnding))
+              .got(fmt::format("{} other entries", names.size()))
+              .try_this("Name the directory of the checkpoint, or fetch it: hf download ORG/NAME --local-dir DIR."));
     }
     return fail(Error(Code::kAmbiguousCheckpoint, "the directory holds several files and no index that names them")
                     .in_file(anchor().display(directory))
@@ -141,10 +145,10 @@ class SourceReader {
                       .wanted(fmt::format("at most {} bytes", checkpoint::kMaxIndexBytes))
                       .got(fmt::format("{} bytes", file.size_bytes())));
     }
-    LADING_ASSIGN_OR_RETURN(checkpoint::Index index,
-                            read_and_parse(file, {0, file.size_bytes()}, [&](const JsonBuffer& json) {
-                              return checkpoint::parse_index(json, file.path());
-                            }));
+    auto parsed = read_and_parse(file, {0, file.size_bytes()},
+                                 [&](const JsonBuffer& json) { return checkpoint::parse_index(json, file.path()); });
+    if (!parsed) return fail(recognised(file, std::move(parsed).error()));
+    checkpoint::Index index = *std::move(parsed);
     LADING_ASSIGN_OR_RETURN(std::string resolved, anchor().resolve(relative_));
     source_.index_ = SourceFile{relative_, std::move(resolved), file.identity(), {}};
 
@@ -214,17 +218,27 @@ class SourceReader {
     std::array<char, checkpoint::kLengthBytes> prefix{};
     const std::size_t available = std::min<std::uint64_t>(prefix.size(), file.size_bytes());
     LADING_TRY(file.read_exact(0, std::span(prefix).first(available)));
-    LADING_ASSIGN_OR_RETURN(const std::uint64_t length,
-                            checkpoint::header_length_bytes({prefix.data(), available}, context));
-    seen.size_bytes = checkpoint::kLengthBytes + length;
-    LADING_ASSIGN_OR_RETURN(checkpoint::Header header,
-                            read_and_parse(file, {checkpoint::kLengthBytes, length}, [&](const JsonBuffer& json) {
-                              seen.hash = hash_of({prefix.data(), prefix.size()}, json.text());
-                              return checkpoint::parse_header(json, context);
-                            }));
+    const auto length = checkpoint::header_length_bytes({prefix.data(), available}, context);
+    if (!length) return fail(recognised(file, Errors(length.error())));
+    seen.size_bytes = checkpoint::kLengthBytes + *length;
+    auto parsed = read_and_parse(file, {checkpoint::kLengthBytes, *length}, [&](const JsonBuffer& json) {
+      seen.hash = hash_of({prefix.data(), prefix.size()}, json.text());
+      return checkpoint::parse_header(json, context);
+    });
+    if (!parsed) return fail(recognised(file, std::move(parsed).error()));
+    checkpoint::Header header = *std::move(parsed);
     entries_left_ -= header.tensors.size() + header.metadata.size();
     source_.shards_.push_back({relative, std::move(resolved), file.identity(), seen});
     return ShardHeader{std::move(name), file.size_bytes(), std::move(header)};
+  }
+
+  // Why a file was refused: if it is of another format, that is the reason, and the only one that helps.
+  static Errors recognised(const io::File& file, Errors errors) {
+    std::array<char, checkpoint::kMagicBytes> bytes{};
+    const std::size_t available = std::min<std::uint64_t>(bytes.size(), file.size_bytes());
+    if (!file.read_exact(0, std::span(bytes).first(available))) return errors;
+    auto foreign = checkpoint::recognise_file({bytes.data(), available}, file.path());
+    return foreign ? Errors(*std::move(foreign)) : std::move(errors);
   }
 
   // `used` is sorted.

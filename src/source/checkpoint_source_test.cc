@@ -113,6 +113,34 @@ TEST_F(CheckpointSourceTest, ChoiceInADirectory) {
   EXPECT_EQ(open()->index()->relative, "model.safetensors.index.json");
 }
 
+TEST_F(CheckpointSourceTest, ForeignFilesAreNamedInEveryShardAndInTheIndex) {
+  write_sharded();
+  dir_.write("model-1.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n");
+  dir_.write("model-2.safetensors", "<!DOCTYPE html><html>Log in</html>");
+  const Errors errors = errors_of();
+  ASSERT_EQ(errors.size(), 2U);
+  for (const Error& error : errors) EXPECT_EQ(error.code, Code::kNotACheckpoint);
+  EXPECT_THAT(errors.list()[0].text(), HasSubstr("git lfs pull"));
+  EXPECT_THAT(errors.list()[1].text(), HasSubstr("web page"));
+  dir_.write("model.safetensors.index.json", "<html>Log in</html>");
+  EXPECT_THAT(errors_of().front().text(), HasSubstr("web page"));
+}
+
+TEST_F(CheckpointSourceTest, ForeignFilesAreRecognisedWhateverTheirSize) {
+  for (const std::size_t size : {4U, 5U, 8U, 9U, 511U, 512U, 513U, 5000U}) {
+    std::string bytes = "GGUF";
+    bytes.resize(size, '\x7f');
+    dir_.write("x.safetensors", bytes);
+    EXPECT_THAT(errors_of().front().text(), HasSubstr("GGUF")) << size;
+  }
+}
+
+TEST_F(CheckpointSourceTest, ForeignDirectoriesAreNamed) {
+  dir_.write(".metadata", "x");
+  dir_.write("__0_0.distcp", "x");
+  EXPECT_THAT(errors_of().front().text(), HasSubstr("dcp_to_torch"));
+}
+
 TEST_F(CheckpointSourceTest, Fault21_StrayShardIsNoted) {
   write_sharded();
   dir_.write("old.safetensors", "not even a safetensors file");

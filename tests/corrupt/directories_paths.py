@@ -242,16 +242,56 @@ def oddly_named(folder):
     return Call(write(folder / "od\x1b[31md\n" / "x.safetensors", file_of({"a": entry(1, 2)}, bytes(2))))
 
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+FOREIGN = {
+    "dcp": ((".metadata", "__0_0.distcp"), "dcp_to_torch"),
+    "deepspeed": (("latest", "zero_to_fp32.py", "global_step1/x.pt"), "deepspeed.utils.zero_to_fp32"),
+    "orbax": (("_CHECKPOINT_METADATA", "default/_METADATA"), "orbax.checkpoint"),
+    "orbax_item": (("_METADATA", "manifest.ocdbt", "ocdbt.process_0/d/x"), "orbax.checkpoint"),
+    "zarr": ((".zarray", "0.0"), "orbax.checkpoint"),
+    "tensorflow": (("checkpoint", "model.ckpt.index", "model.ckpt.data-00000-of-00001"), "tf.train.load_checkpoint"),
+    "saved_model": (("saved_model.pb", "variables/variables.index"), "tf.train.load_checkpoint"),
+    "bin": (("config.json", "pytorch_model.bin"), "weights_only=True"),
+    "bin_index": (("pytorch_model.bin.index.json",), "weights_only=True"),
+    "gguf": (("config.json", "model.gguf"), "gguf_file="),
+    "keras": (("tf_model.h5",), "h5py"),
+    "flax": (("flax_model.msgpack",), "msgpack_restore"),
+}
+
+
+def add_foreign_directories():
+    """Checkpoints of other formats, told by the names of their files: the files are not opened."""
+    for name, (contents, command) in FOREIGN.items():
+        CASES.refuse(
+            f"foreign_directory_{name}",
+            None,
+            files(dict.fromkeys(contents, b"x")),
+            "not_a_checkpoint",
+            file="ckpt",
+            placed=False,
+            says=(INDEX, command),
+        )
+    CASES.refuse(
+        "foreign_part_of_dcp",
+        None,
+        lambda folder: Call(write(folder / "__0_0.distcp", b"PK\x03\x04" + bytes(64))),
+        "not_a_checkpoint",
+        file="__0_0.distcp",
+        says=("DCP", "dcp_to_torch"),
+    )
+    CASES.refuse_all(
+        "every_shard_is_a_git_lfs_pointer",
+        None,
+        lambda folder: Call(checkpoint(folder, shards=dict.fromkeys(("one.safetensors", "two.safetensors"), LFS_POINTER), weight_map={"a": "one.safetensors", "b": "two.safetensors"})),
+        *(Problem("not_a_checkpoint", file=f"ckpt/{n}.safetensors", says=("git lfs pull",)) for n in ("one", "two")),
+    )
+
+
 def add_choices():
     """Which file of a directory is meant."""
-    nothing = {"file": "ckpt", "placed": False, "says": (INDEX, "convert")}
-    CASES.refuse("directory_that_is_empty", None, files({}), "not_a_checkpoint", **nothing)
-    for name, content in {
-        "bin": "pytorch_model.bin",
-        "gguf": "model.gguf",
-        "other_index": "pytorch_model.bin.index.json",
-    }.items():
-        CASES.refuse(f"directory_of_{name}", None, files({content: b"x"}), "not_a_checkpoint", **nothing)
+    nothing = {"file": "ckpt", "placed": False, "says": (INDEX, "hf download")}
+    for name, contents in {"empty": {}, "of_other_files": {"README.md": b"x", "checkpoint": b"x", "optimizer.pt": b"x"}}.items():
+        CASES.refuse(f"directory_that_is_{name}", None, files(contents), "not_a_checkpoint", **nothing)
     several = {"file": "ckpt", "placed": False, "says": ("x.safetensors", "y.safetensors")}
     both = {"x.safetensors": shard_of("a"), "y.safetensors": shard_of("b")}
     CASES.refuse("several_files_and_no_index", None, files(both), "ambiguous_checkpoint", **several)
@@ -300,6 +340,7 @@ add_links_out()
 add_loops_and_dangling_links()
 add_links_that_are_fine()
 add_choices()
+add_foreign_directories()
 if os.geteuid() != 0:  # root may read everything
     CASES.refuse(
         "shard_without_permission", 18, unreadable, "open_failed", file=ONE_FILE, placed=False, says=("ermission",)

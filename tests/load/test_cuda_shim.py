@@ -121,6 +121,16 @@ def test_R34_the_bytes_of_rank_1_are_on_gpu_1(load, tensors, threads):
         assert not any(all(bytes_ in dump for bytes_ in wanted) for dump in loaded.dumps[1 - rank]), f"rank {rank}"
 
 
+def test_R34_one_rank_of_two_is_on_the_gpu_that_its_process_names(load, tensors):
+    """Where CUDA_VISIBLE_DEVICES shows each process one GPU, all of them call it cuda:0."""
+    loaded = load("", "--mesh", "dp=2", "--strategy", "fsdp2", "--rank", "1", "--device", "cuda:0")
+    assert loaded.exit_code == 0, loaded.err
+    assert loaded.mistakes == []
+    assert "every rank has cuda:0, in a process of its own" in loaded.err
+    assert loaded.dumps[1] == []
+    assert any(all(part(t, 1) in dump for t in tensors.values()) for dump in loaded.dumps[0])
+
+
 def test_R34_one_rank_of_two_touches_its_own_gpu_only(load, tensors):
     loaded = load("", *TWO_RANKS, "--rank", "1")
     assert loaded.exit_code == 0, loaded.err

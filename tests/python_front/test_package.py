@@ -88,7 +88,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
         names = {name for name in archive.namelist() if not name.endswith("/")}
         metadata = archive.read(f"lading-{VERSION}.dist-info/METADATA").decode()
     front = {f"lading/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")} | {"lading/py.typed"}
-    engine = {"lading/lib/liblading.so", "lading/bin/lading"}
+    engine = {"lading/lib/liblading.so", "lading/lib/liblading_mpi.so", "lading/bin/lading"}
     assert front | engine <= names
     rest = names - front - engine
     expected = re.compile(
@@ -136,6 +136,19 @@ def test_the_command_runs_in_a_bare_environment(bare, sample):
     ledger = bare.place / "ledger.json"
     bare.run("lading", "load", sample, "--mesh", "dp=4", "--strategy", "zero3", "--ledger", ledger)
     assert "verified" in bare.run("lading", "verify", sample, ledger)
+
+
+def test_mpirun_loads_with_the_command_of_the_wheel(bare, sample, tmp_path):
+    """With the MPI of this machine: the wheel carries none."""
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        pytest.skip("there is no mpirun (Debian: openmpi-bin)")
+    assert not list((bare.package.parent / "lading.libs").glob("libmpi*"))
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PATH": os.environ["PATH"]}
+    load = (bare.place / "bin" / "lading", "load", sample, "--mesh", "dp=2", "--strategy", "fsdp2")
+    words = run(mpirun, "--oversubscribe", "-n", "2", *load, "--ledger", tmp_path / "ledger.json", env=root)
+    assert "all 2 ranks read" in words
+    assert "verified: 22 tensors" in bare.run("lading", "verify", sample, tmp_path)
 
 
 def test_the_command_keeps_exit_codes_and_streams(bare):
