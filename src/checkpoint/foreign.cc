@@ -236,7 +236,7 @@ std::optional<Error> recognise_file(std::string_view first_bytes, std::string_vi
   return Error(Code::kNotACheckpoint, fmt::format("the file is {}", what))
       .in_file(file)
       .at({0, std::min(first_bytes.size(), kShownBytes)})
-      .wanted("a safetensors file")
+      .wanted("a safetensors file or its index")
       .got(fmt::format("a file that begins with {}", quote(first_bytes.substr(0, kShownBytes))))
       .try_this(with_command(is_dcp ? kConvertDcp : kind->remedy));
 }

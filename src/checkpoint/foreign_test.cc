@@ -38,7 +38,7 @@ TEST_P(ForeignFile, IsNamedWithItsRemedy) {
   EXPECT_EQ(error->file, "dir/x.safetensors");
   EXPECT_THAT(error->message, HasSubstr(c.what));
   EXPECT_THAT(error->remedy, HasSubstr(c.command));
-  EXPECT_EQ(error->expected, "a safetensors file");
+  EXPECT_EQ(error->expected, "a safetensors file or its index");
   EXPECT_THAT(error->found, HasSubstr("begins with"));
   EXPECT_EQ(error->remedy.find("TORCH_COMMAND"), std::string::npos);
   EXPECT_EQ(error->remedy.back(), '.');

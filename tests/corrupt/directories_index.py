@@ -139,7 +139,7 @@ def add_index_forms():
         ("only_spaces", "  \n", "json_syntax"),
         ("cut", f'{{"weight_map":{GOOD_MAP_TEXT}', "json_syntax"),
         ("twice", f'{{"weight_map":{GOOD_MAP_TEXT}}}' * 2, "json_syntax"),
-        ("html", "<!DOCTYPE html>", "json_syntax"),
+        ("html", "<!DOCTYPE html>", "not_a_checkpoint"),
         ("with_bom", f'\ufeff{{"weight_map":{GOOD_MAP_TEXT}}}', "json_syntax"),
         ("with_a_comma_too_many", f'{{"weight_map":{GOOD_MAP_TEXT},}}', "json_syntax"),
         ("latin_1", b'{"weight_map":{"\xe9":"one.safetensors"}}', "json_utf8"),
