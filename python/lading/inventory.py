@@ -323,8 +323,8 @@ def _tie(entries: Iterable[Entry]) -> None:
 
 
 def _note_views(sharers: list[Entry], classes: dict[int, list[Entry]]) -> None:
-    """A tensor that another one contains comes with it. One that no file has, and that is partly memory of another
-    one, cannot be made again; other sharers are made apart."""
+    """A tensor that another one contains comes with it. One that no file has, and that is partly memory of one that a
+    file has, cannot be made again; other sharers are made apart."""
     sharers = sorted(sharers, key=lambda entry: (-entry.value.numel(), _KINDS.index(entry.kind), entry.name))
     for place, entry in enumerate(sharers):
         in_file = [one for one in sharers if one is not entry and one.kind in (PARAMETER, BUFFER)]
@@ -334,8 +334,8 @@ def _note_views(sharers: list[Entry], classes: dict[int, list[Entry]]) -> None:
         for member in classes[id(entry)]:
             if base is not None:
                 member.view_of = base.name
-            elif comes_with and member.is_meta and (lost := [one for one in bases if _overlap(one, entry)]):
-                names = ", ".join(one.name for one in lost)
+            elif bases is in_file and comes_with and member.is_meta:
+                names = ", ".join(one.name for one in in_file if _overlap(one, entry))
                 member.problem = (
                     f"it is other elements of the memory of {names}, or of another dtype, and no plain view"
                 )

@@ -73,7 +73,7 @@ def record_of_sharded(module: nn.Module, name: str, value: torch.Tensor) -> Reco
         held = module._parameters
         return held.taken.get(name) if isinstance(held, Watched) else None
     record: Record | None = vars(value).get(_RECORD)
-    if record is not None and is_dtensor(value):
+    if record is not None and is_dtensor(value) and value._local_tensor.is_meta:  # memory is there to be written
         known = [(value, vars(value).get(_SEALED, _counts(value))), *vars(value).get(_ALIASES, ())]
         if any(_counts(one) != counts for one, counts in known):
             return record.but(_WRITTEN)

@@ -121,6 +121,7 @@ def main(path, tries):
             child = os.fork()
             if child == 0:
                 signal.alarm(60)
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
                 case(path, 0.002 + 0.1 * attempt / tries)
                 return
             statuses.append(os.waitpid(child, 0)[1])

@@ -135,22 +135,6 @@ def test_R9_objects_of_a_tie_that_is_not_laid_out_in_rows_are_one_memory(tmp_pat
     assert model.a.data_ptr() == model.b.data_ptr() and torch.equal(model.b, value)
 
 
-class Overlapping(nn.Module):
-    def __init__(self):
-        super().__init__()
-        table = torch.arange(5.0)
-        self.w = nn.Parameter(torch.zeros(2))
-        self.first, self.last = table[:4], table[2:]
-
-
-def test_R6_tensors_that_share_a_part_of_a_memory_are_not_made_apart(tmp_path):
-    with lading.skeleton():
-        model = Overlapping()
-    path = saved(tmp_path, w=torch.ones(2))
-    with pytest.raises(lading.LadingError, match="other elements of the memory"):
-        lading.materialize(model, path, device="cpu")
-
-
 def test_R11_memory_that_is_smaller_than_it_says_is_refused(tmp_path):
     model = nn.Linear(64, 64, bias=False)
     model.weight.untyped_storage().resize_(64)
