@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 import warnings
@@ -25,6 +26,7 @@ logger = logging.getLogger("lading")
 
 _FIRST_WORD_S, _EVERY_S = 15.0, 60.0
 _SHOWN = 20
+_NOT_THE_USERS = ("lading", "contextlib")
 _reports: weakref.WeakKeyDictionary[nn.Module, Report] = weakref.WeakKeyDictionary()
 
 
@@ -63,12 +65,10 @@ def _listed(names: Sequence[str]) -> str:
 
 def _level() -> int:
     """Where the user's own code is, so that the warning shows the line that asked."""
-    import sys
-
     frame, level = sys._getframe(1), 1
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "lading":
-        frame, level = frame.f_back, level + 1  # type: ignore[assignment]
-    return level - 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 @contextlib.contextmanager
