@@ -37,6 +37,7 @@ _HOMES = {
     "DTypes": "resolving",
     "Sharding": "sharding",
     "cast_frozen": "frozen",
+    "report_of": "telling",
     "resolve_dtypes": "resolving",
     "shard_by_dtype": "sharding",
     "skeleton_json": "inventory_json",
@@ -44,6 +45,8 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
+
+__version__: str
 
 # The same for type checkers and editors, which do not run __getattr__. A test compares the two.
 if TYPE_CHECKING:
@@ -71,10 +74,13 @@ if TYPE_CHECKING:
     from .skeleton_recorder import derive as derive
     from .skeleton_recorder import recipe_of as recipe_of
     from .skeleton_recorder import skeleton as skeleton
+    from .telling import report_of as report_of
     from .zero3_partition import zero3_init as zero3_init
 else:
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return importlib.import_module("._engine", __name__).version()
         if name in _HOMES:
             return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

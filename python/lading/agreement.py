@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from .coordinator import Coordinator
 from .errors import LadingError, Problem
 from .exiting import is_exiting
+from .telling import waiting_aloud
 
 DEADLINE_S = 10.0  # from a rank's silence to the failure of all others
 TIMEOUT_S = 600.0  # for ranks that come late
@@ -109,7 +110,8 @@ class Agreement:
     def __enter__(self) -> Agreement:
         if self._coordinator is not None:
             try:
-                self._step(self._coordinator.begin)
+                with waiting_aloud(self.ranks[self.rank], self.size):
+                    self._step(self._coordinator.begin)
                 self._pulse = _Pulse(self._coordinator)
             except BaseException as error:
                 self._end(error)

@@ -57,6 +57,8 @@ def audit(
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
     allow_mismatch: Sequence[str] = (),
+    mapping: Any = None,
+    key_mapping: Mapping[str, str] | None = None,
     adapter: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
     raise_on: str | None = None,
     group: Any = None,
@@ -79,8 +81,8 @@ def audit(
         device: where everything should be. None: where the parameters are.
         adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name, as in
             `lading.materialize`. Without it adapters are not judged.
-        dtype, cast, compute_dtype, pins, subtree_dtypes, strict, allow_missing, allow_unexpected, allow_mismatch: what
-            the model was to be loaded with, as in `lading.materialize`.
+        dtype, cast, compute_dtype, pins, subtree_dtypes, strict, allow_missing, allow_unexpected, allow_mismatch,
+            mapping, key_mapping: what the model was to be loaded with, as in `lading.materialize`.
         raise_on: "error" or "warning" raises LadingError, on every rank, if any rank found one; its `report` is the
             report.
         group, timeout: as in `lading.materialize`.
@@ -100,6 +102,8 @@ def audit(
         allow_missing=allow_missing,
         allow_unexpected=allow_unexpected,
         allow_mismatch=allow_mismatch,
+        mapping=mapping,
+        key_mapping=key_mapping,
         adapter=adapter,
     )
     with Agreement.of(group, timeout) as ranks:
@@ -143,14 +147,14 @@ class _Audit:
         misplaced = [problem for problem in placements.problems if problem.rule != _PINNED]
         self.findings.problems += misplaced
         if location is not None:
-            conversion = conversion_of(self.parts, location, subject.everything)
+            conversion = conversion_of(self.parts, location, subject.everything, self.options.naming)
         else:
             conversion = huggingface.declarations(self.parts, subject.everything) or Conversion()
         self.findings.problems += conversion.problems
         conversion.ties += [tie for tie in subject.known.ties if tie not in conversion.ties]
         look_at(subject, placements, conversion)
         self._adapter_values()
-        keys = keys_of(location) if location is not None else set()
+        keys = keys_of(location, self.options.naming) if location is not None else set()
         self.findings.notes += subject.adapters.unjudged(keys)
         self._unjudged(conversion, keys)
         if location is None or any(problem.tensor is None for problem in misplaced):

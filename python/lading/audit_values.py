@@ -17,6 +17,7 @@ from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .inventory import BUFFER, EXTRA_STATE, PARAMETER, Entry
 from .inventory_json import dtype_name, skeleton_document
+from .naming import Naming
 from .options import Options
 from .placements import Layout, Spot
 from .recording import SkeletonError
@@ -196,9 +197,11 @@ class Expected:
             return
 
 
-def keys_of(location: str) -> set[str]:
-    """The checkpoint's keys; none if it cannot be read, which the plan says."""
+def keys_of(location: str, naming: Naming | None = None) -> set[str]:
+    """The checkpoint's keys, as the user calls them; none if it cannot be read, which the plan says."""
     try:
+        if naming is not None:
+            return set(naming.read(location).catalog)
         return {tensor["name"] for tensor in _engine.inspect(location)["tensors"]}
     except LadingError:
         return set()

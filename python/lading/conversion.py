@@ -79,17 +79,31 @@ def target_of(rule: dict[str, Any]) -> str | None:
     return rule["to"] if rule["kind"] == "rename" else None
 
 
-def conversion_of(parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry] | None = None) -> Conversion:
-    """What is known about these parts of a model, whose inventory this is, and this checkpoint."""
+def conversion_of(
+    parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry] | None = None, naming: Any = None
+) -> Conversion:
+    """What is known about these parts of a model, whose inventory this is, and this checkpoint. `naming`: what the user
+    says about names (naming.py)."""
+    named = naming.read(checkpoint) if naming is not None else None
+    known = _known(parts, checkpoint, entries, named.catalog if named is not None else None)
+    return named.applied(known) if named is not None else known
+
+
+def _known(
+    parts: Sequence[nn.Module],
+    checkpoint: str,
+    entries: Sequence[Entry] | None,
+    catalog: dict[str, tuple[int, ...]] | None,
+) -> Conversion:
     huggingface = importlib.import_module(".huggingface", __package__)
     peft = importlib.import_module(".peft", __package__)
     described: Conversion | None = huggingface.describe(
-        parts[0] if len(parts) == 1 else list(parts), checkpoint, entries
+        parts[0] if len(parts) == 1 else list(parts), checkpoint, entries, catalog
     )
     entries = take_inventory(list(parts)) if entries is None else entries
     wrapped = peft.unwrapped(parts, entries)
     if wrapped is None:
         return described or Conversion()
-    with_names: Conversion = peft.with_copies(described or peft.conversion(wrapped, checkpoint), wrapped, entries)
+    with_names: Conversion = peft.with_copies(described or peft.conversion(wrapped, checkpoint, catalog), wrapped, entries)
     with_names.adapters = sorted(set(wrapped.adapters) - set(wrapped.copies))
     return with_names

@@ -41,15 +41,15 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def requested_dtype(value: Any) -> str:
-    """What a user wrote, as the policy document has it: `auto`, a torch dtype, "bfloat16", "bf16" or "BF16"."""
+    """What a user wrote, as the policy document has it: `auto`, a torch dtype, "bfloat16", "bf16", "f32" or "BF16"."""
     if value is None or value == "auto":
         return "auto"
     if isinstance(value, torch.dtype):
         return dtype_name(value)
     if not isinstance(value, str):
         raise TypeError(f'dtype is {value!r}; it should be "auto", a torch.dtype, or the name of one')
-    if value in _BY_NAME:
-        return value
+    if value.upper() in _BY_NAME:
+        return value.upper()
     name = value.removeprefix("torch.")
     found = getattr(torch, _SHORT.get(name, name), None)
     if not isinstance(found, torch.dtype):

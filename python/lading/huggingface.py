@@ -44,10 +44,12 @@ def describe(
     model: nn.Module | Sequence[nn.Module],
     checkpoint: str | os.PathLike[str],
     entries: Sequence[Entry] | None = None,
+    catalog: dict[str, tuple[int, ...]] | None = None,
 ) -> Conversion | None:
     """What transformers knows of this model and checkpoint. None if it is no model of transformers.
 
-    `entries` is the model's inventory, if it was taken before.
+    `entries` is the model's inventory, if it was taken before; `catalog` are shapes by key, where the user gave keys
+    other names.
     """
     library = Library.find()
     if library is None:
@@ -58,7 +60,8 @@ def describe(
         return None
     location = os.fspath(checkpoint)
     refuse_pickles(location)
-    catalog, folder = _catalog(location)
+    keys, folder = _catalog(location)
+    catalog = keys if catalog is None else catalog
     rules, notes = _mapping_rules(view, catalog, library)
     architecture = _other_architecture(view, folder)
     if architecture and (view.state.keys() - rules.targets or catalog.keys() - rules.used):

@@ -47,6 +47,7 @@ from .replicas import combined, refuse_different_replicas, replica_sets
 from .report import LoadedTensor, Report
 from .skeleton_recorder import is_recording
 from .stages import joined
+from .telling import tell
 from .watch import release
 
 _BAR_DELAY_S = 0.5
@@ -87,6 +88,8 @@ def materialize(
     keep: Sequence[str] = (),
     external: Mapping[str, Any] | None = None,
     recipes: Mapping[str, Recipe] | None = None,
+    mapping: Any = None,
+    key_mapping: Mapping[str, str] | None = None,
     adapter: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
     whole: nn.Module | None = None,
     ties: str = "keep",
@@ -122,6 +125,10 @@ def materialize(
         external: a tensor, or another model with a tensor of that name, by pattern. It wins over the checkpoint.
         recipes: a function of module and attribute name, by pattern, that gives the value of what no file has; or
             `lading.Computed`, from other tensors of this load.
+        mapping: what keys of the checkpoint are called in the model: {"transformer.h.*": "blocks.*"}, where each `*`
+            stands for the same characters in both, dots included, and None as a name passes a key over; or a document
+            of docs/schema/mapping.md, or its path.
+        key_mapping: the same by regular expressions, each replaced wherever it is found, as in transformers.
         adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name. Adapters
             without one are initialised as PEFT does it.
         whole: of a part, such as a pipeline stage: the model that it was cut from, on meta. Kinds, ties and
@@ -161,6 +168,8 @@ def materialize(
                 keep=keep,
                 external=external,
                 recipes=recipes,
+                mapping=mapping,
+                key_mapping=key_mapping,
                 adapter=adapter,
                 whole=whole,
                 ties=ties,
@@ -203,7 +212,15 @@ def materialize(
     release(module for part in parts for module in part.modules())
     mark_loaded(parts)
     mark_initialised(parts)
-    return _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
+    report = _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
+    tell(parts, report, _kept_wide(plan, options), passed_over=_passed_over(plan))
+    return report
+
+
+def _passed_over(plan: _engine.Plan) -> list[str]:
+    return sorted(
+        [*plan.answer.get("unexpected_keys", ()), *(one["key"] for one in plan.answer.get("ignored_keys", ()))]
+    )
 
 
 def is_incomplete(model: nn.Module) -> str:
@@ -291,10 +308,11 @@ def _kept_wide(plan: _engine.Plan, options: Options) -> list[str]:
     wide = {
         name for name in wide if torch_dtype(name).is_floating_point and torch_dtype(name).itemsize > asked.itemsize
     }
-    kept = sum(one.dtype in wide for one in plan.destinations)
+    kept = sum(one.dtype in wide and one.provenance == "file" for one in plan.destinations)
     if not kept:
         return []
-    return [f'{options.dtype} was asked for; {kept} tensors stay {", ".join(sorted(wide))} (R23). cast="exact" rounds']
+    stay = f"{kept} tensor{'s' if kept > 1 else ''} of the checkpoint stay{'' if kept > 1 else 's'}"
+    return [f'{options.dtype} was asked for; {stay} {", ".join(sorted(wide))} (R23). cast="exact" rounds them']
 
 
 def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:

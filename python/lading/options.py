@@ -10,6 +10,7 @@ import torch
 from .computed import Computed
 from .conversion import Conversion
 from .dtypes import requested_dtype
+from .naming import Naming
 from .patterns import Name, Pattern, list_json
 
 # What not every call asks about.
@@ -17,6 +18,7 @@ _UNASKED = {
     "keep": (), "external": None, "recipes": None, "ties": "keep", "seed": 0, "verify": False, "budget": None,
     "compute_record": "checkpoint", "pins": (), "subtree_dtypes": None,
 }  # fmt: skip
+_UNASKED |= {"mapping": None, "key_mapping": None}
 _UNASKED |= {"adapter": None, "whole": None, "exchange": "never"}
 # Of the policy document: what must be the same on every rank. The budget may differ.
 POLICY_FIELDS = (
@@ -49,6 +51,7 @@ class Options:
     keep: list[str]
     external: dict[Pattern, Any]  # the user's, and values of adapter files by name
     recipes: dict[str, Any]
+    naming: Naming | None
     adapter: Any
     whole: Any
     ties: str
@@ -83,6 +86,7 @@ class Options:
         for pattern, recipe in given["recipes"].items():
             if not callable(recipe) and not isinstance(recipe, Computed):
                 raise TypeError(f"the recipe of {pattern!r} should be a function of module and name, or Computed")
+        given["naming"] = Naming.of(given.pop("mapping"), given.pop("key_mapping"))
         return cls(**given)
 
     def spoken_for(self) -> list[Pattern]:

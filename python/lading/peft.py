@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -156,9 +156,10 @@ _COPIES = "copies"
 # ---- names
 
 
-def conversion(wrapped: Wrapped, location: str) -> Conversion:
-    """For a model that no library knows: a key goes to the tensor that had this name before PEFT."""
-    keys = {tensor["name"] for tensor in _engine.inspect(location)["tensors"]}
+def conversion(wrapped: Wrapped, location: str, catalog: Collection[str] | None = None) -> Conversion:
+    """For a model that no library knows: a key goes to the tensor that had this name before PEFT. `catalog`: the keys,
+    where the user gave them other names."""
+    keys = set(catalog) if catalog is not None else {one["name"] for one in _engine.inspect(location)["tensors"]}
     rules = [
         {"id": f"peft.rename:{plain}", "kind": "rename", "from": plain, "to": name}
         for name, plain in wrapped.plain.items()

@@ -74,7 +74,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
             raise LadingError(placements.problems, stage="documents", exit_code=4)
         device, note = rank_device(options.device, placements, entries)
         refreshes = holders.find(parts, held, device, options.spoken_for())
-        conversion = conversion_of(origin.parts, location, origin.entries)
+        conversion = conversion_of(origin.parts, location, origin.entries, options.naming)
         given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
         values = HostValues(origin.parts, origin.held, **given)
         restored = zero3.restored(parts, held, values)

@@ -150,6 +150,8 @@ def resolve_dtypes(
     external: Mapping[str, Any] | None = None,
     recipes: Mapping[str, Recipe] | None = None,
     ties: str = "keep",
+    mapping: Any = None,
+    key_mapping: Mapping[str, str] | None = None,
 ) -> DTypes:
     """Checkpoint, storage and compute dtype of every tensor, with the rule that decided, as `materialize` will have it.
 
@@ -187,6 +189,8 @@ def resolve_dtypes(
         external=external,
         recipes=recipes,
         ties=ties,
+        mapping=mapping,
+        key_mapping=key_mapping,
     )
     parts = parts_of(model)
     return resolve(parts, None if checkpoint is None else os.fspath(checkpoint), options)
@@ -196,7 +200,7 @@ def resolve(parts: list[nn.Module], location: str | None, options: Options, *, d
     """Of a model in parts. `declared`: buffers that are known to be made in their dtype on purpose (R29)."""
     try:
         entries = [e for e in take_inventory(parts) if not is_elsewhere(e.value) and not is_foreign(e)]
-        conversion = conversion_of(parts, location, entries) if location is not None else _declarations(parts)
+        conversion = conversion_of(parts, location, entries, options.naming) if location is not None else _declarations(parts)
         recipes = options.recipes if location is not None else {}
         skeleton = _skeleton(entries, conversion, HostValues(parts, entries, recipes=recipes))
     except SkeletonError as error:

@@ -14,6 +14,7 @@
 #include "plan/decide_sources.h"
 #include "plan/fsdp_units.h"
 #include "plan/input_checks.h"
+#include "plan/nothing_in_common.h"
 #include "plan/quantized_checks.h"
 #include "plan/source_coverage.h"
 #include "plan/tie_groups.h"
@@ -56,8 +57,9 @@ class Decider {
     report_partly_read();
     report_unmatched_pins();
     errors_.add(check_name_lists(inputs_, out_.plan));
-    if (!errors_.empty()) {
+    if (!errors_.empty() || have_nothing_in_common(inputs_, names_)) {
       Errors all = name_unread_payloads(inputs_, errors_);
+      all.add(tell_nothing_in_common(inputs_, names_));
       all.add(std::move(errors_));
       return fail(std::move(all));
     }

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "plan/input_checks.h"
 #include "plan/name_list.h"
+#include "plan/nothing_in_common.h"
 
 namespace lading::plan {
 namespace {
@@ -60,6 +61,7 @@ class SourceDecider {
       : inputs_(inputs),
         skeleton_(inputs.skeleton),
         names_(names),
+        is_told_by_patterns_(is_told_by_patterns(inputs, names)),
         out_(out),
         allow_missing_(inputs.policy.allow_missing),
         allow_mismatch_(inputs.policy.allow_mismatch),
@@ -414,10 +416,11 @@ class SourceDecider {
 
   // `t` is the first that may not be missing.
   void report_missing(const Members& members, const Tensor& t) {
+    if (is_told_by_patterns_) return give_up(members);
     std::string found = "no such key";
     const auto& notes = names_.resolved.tensor_notes;
     if (const auto note = notes.find(t.name); note != notes.end()) found = note->second;
-    std::string remedy = "Map its key, or say that it may be missing (allow_missing)";
+    std::string remedy = "Map its key (mapping), or say that it may be missing (allow_missing)";
     if (members.size() > 1) {
       found += fmt::format(", nor any of the {} tensors tied to it", members.size() - 1);
       remedy = fmt::format("Map a key for one of them, or say that all may be missing: allow_missing does not have {}",
@@ -444,6 +447,7 @@ class SourceDecider {
   const PlanInputs& inputs_;
   const model::Skeleton& skeleton_;
   mapping::Resolution& names_;
+  const bool is_told_by_patterns_;
   Decisions& out_;
   NameList allow_missing_;
   NameList allow_mismatch_;

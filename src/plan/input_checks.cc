@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "plan/name_list.h"
+#include "plan/nothing_in_common.h"
 #include "plan/presence.h"
 
 namespace lading::plan {
@@ -24,7 +25,7 @@ Error unexpected_key(const PlanInputs& inputs, const mapping::Resolved& resolved
                     .of_tensor(key)
                     .in_file(inputs.catalog.files[inputs.catalog.find(key)->file].name)
                     .by_rule("R39")
-                    .try_this("Map it, ignore it by a rule, or allow it (allow_unexpected)");
+                    .try_this("Map it or pass it over (mapping), or allow it (allow_unexpected)");
   if (const auto note = resolved.key_notes.find(key); note != resolved.key_notes.end()) error.found = note->second;
   return error;
 }
@@ -188,6 +189,7 @@ Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, co
   Errors errors;
   const mapping::Resolved& resolved = names.resolved;
   const NameList allowed(inputs.policy.allow_unexpected);
+  const bool by_patterns = is_told_by_patterns(inputs, names);
   for (const auto& [key, rule] : resolved.unread) {
     if (!rule.empty()) {
       plan.ignored_keys.emplace_back(key, rule);
@@ -196,21 +198,9 @@ Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, co
     } else if (inputs.policy.unexpected == policy::Strictness::kReport) {
       plan.unexpected_keys.push_back(key);
       plan.warnings.add(unexpected_key(inputs, resolved, key));
-    } else if (names.settled && !told.contains(key)) {
+    } else if (names.settled && !told.contains(key) && !by_patterns) {
       errors.add(unexpected_key(inputs, resolved, key));
     }
-  }
-  if (!names.problems.empty()) return errors;
-  const auto is_expected = [](const model::Tensor& t) { return can_be_in_a_file(t.kind); };
-  const auto& tensors = inputs.skeleton.tensors;
-  const bool both_have_tensors =
-      !inputs.catalog.tensors.empty() && std::any_of(tensors.begin(), tensors.end(), is_expected);
-  if (resolved.expressions.empty() && both_have_tensors) {
-    errors.add(Error(Code::kPlan, "the checkpoint and the model have no tensor in common")
-                   .by_rule("R39")
-                   .wanted(fmt::format("names like {}", quote(inputs.skeleton.tensors.front().name)))
-                   .got(fmt::format("names like {}", quote(inputs.catalog.tensors.front().name)))
-                   .try_this("It is probably another model's checkpoint, or its names need a mapping"));
   }
   return errors;
 }

@@ -1,0 +1,95 @@
+"""What a load says aloud, beside the report that it answers.
+
+    logging.getLogger("lading").setLevel(logging.INFO)      # what was loaded, kept, initialised by name, passed over
+    report = lading.report_of(model)                        # of the model's last load
+
+A request that was not followed is a `UserWarning`. A rank that waits for others says so by the logger, as a warning, which
+Python prints where no logging is set up. All else is said by the first rank alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+
+from torch import nn
+
+from .report import Report
+
+logger = logging.getLogger("lading")
+
+_FIRST_WORD_S, _EVERY_S = 15.0, 60.0
+_SHOWN = 20
+_NOT_THE_USERS = ("lading", "contextlib")
+_reports: weakref.WeakKeyDictionary[nn.Module, Report] = weakref.WeakKeyDictionary()
+
+
+def report_of(model: nn.Module) -> Report | None:
+    """The report of the last load of a model on this rank, by `materialize` or `from_pretrained`; None if there was none.
+
+        model = lading.from_pretrained("org/name", device="cuda:0")
+        print(lading.report_of(model))
+    """
+    return _reports.get(model)
+
+
+def tell(parts: Iterable[nn.Module], report: Report, unfollowed: Sequence[str], *, passed_over: Sequence[str]) -> None:
+    """Keeps the report, warns, and logs. `unfollowed`: requests that were not met; `passed_over`: keys."""
+    for part in parts:
+        _reports[part] = report
+    if report.rank != 0:
+        return
+    for text in unfollowed:
+        warnings.warn(text, UserWarning, stacklevel=_level())
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    for line in str(report).splitlines():
+        logger.info("%s", line.strip())
+    by_provenance = report.by_provenance()
+    for word, what in (("random", "initialised at random"), ("fill", "initialised"), ("kept", "kept as it was")):
+        if names := by_provenance.get(word):
+            logger.info("%s: %s", what, _listed(names))
+    if passed_over:
+        logger.info("keys that nothing reads: %s", _listed(passed_over))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _level() -> int:
+    """Where the user's own code is, so that the warning shows the line that asked."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+@contextlib.contextmanager
+def waiting_aloud(rank: int, ranks: int) -> Iterator[None]:
+    """A rank alone may wait for minutes for others that never call: it says so, again and again."""
+    began, done = time.monotonic(), threading.Event()
+
+    def speak() -> None:
+        if done.wait(_FIRST_WORD_S):
+            return
+        while True:
+            waited = time.monotonic() - began
+            text = "rank %d of %d has waited %.0f s for the other ranks: all of them must call lading"
+            logger.warning(text, rank, ranks, waited)
+            if done.wait(_EVERY_S):
+                return
+
+    thread = threading.Thread(target=speak, name="lading waits", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
