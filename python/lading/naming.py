@@ -82,6 +82,9 @@ class Naming:
             found = {pattern: _filled(name, match) for pattern, compiled, name in patterns
                      if (match := compiled.fullmatch(key))}  # fmt: skip
             used |= set(found)
+            if None in found.values():  # a key that is passed over is named by no other pattern
+                names[key] = None
+                continue
             if len(set(found.values())) > 1:
                 said = ", ".join(f"{pattern!r} says {name!r}" for pattern, name in found.items())
                 problems.append(Problem("mapping", f"mapping calls the key {key!r} by several names: {said}"))

@@ -1,11 +1,14 @@
 """What a load says aloud: reports that are kept, warnings, logging, waiting (python/lading/telling.py)."""
 
 import logging
+import os
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +17,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import lading
+
+
+PACKAGE = Path(lading.__file__).resolve().parents[1]
 
 
 class Net(nn.Module):
@@ -116,14 +122,12 @@ def test_a_first_rank_alone_is_heard_in_a_real_group(path):
             time.sleep(8)
         """
     )
-    import socket
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     ranks = [
         subprocess.Popen([sys.executable, "-c", program, str(rank), port, str(path)], stdout=subprocess.PIPE,
-                         stderr=subprocess.PIPE, text=True)
+                         stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(PACKAGE)})
         for rank in range(2)
     ]  # fmt: skip
     out, err = ranks[0].communicate(timeout=90)
