@@ -57,6 +57,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
     try:
         entries = take_inventory(parts)
         held = [entry for entry in entries if not is_elsewhere(entry.value) and not is_foreign(entry)]
+        zero3.refuse_partitions_on_meta(held)
         left_on_meta = refuse_stranded(parts, entries, options.keep)
         names = [entry.name for entry in entries]
         options.keep = [

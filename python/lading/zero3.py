@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from .bits import same_bits
+from .errors import LadingError, Problem
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry
 from .inventory_json import dtype_name
 from .patterns import Pattern, matches
@@ -91,6 +92,22 @@ def refusal(value: Any) -> tuple[str, str]:
     if not _is_known_to_its_optimizer(value):
         return "DeepSpeed's optimizer does not say where its own copy of it is", _BEFORE
     return "", ""
+
+
+def refuse_partitions_on_meta(entries: Iterable[Entry]) -> None:
+    """Both contexts at once leave partitions without memory; that is one mistake, and not one of each parameter."""
+    on_meta = [
+        entry for entry in entries
+        if is_partitioned(entry.value) and entry.value.ds_tensor is not None and entry.value.ds_tensor.is_meta
+    ]  # fmt: skip
+    if not on_meta:
+        return
+    message = (
+        f"ZeRO-3 partitioned {len(on_meta)} parameters on meta, where they have no memory: the model was built under "
+        "deepspeed.zero.Init and lading.skeleton() (or torch.device('meta')) at once"
+    )
+    remedy = "Build it under lading.skeleton() alone, and call lading.zero3_init(model, config) afterwards."
+    raise LadingError(Problem("layout", message, rule="R56", remedy=remedy), stage="documents", exit_code=4)
 
 
 def _ranks_of(group: Any) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ CASES = (
     "adapters_with_values_are_kept on 2 ranks",
     "views_of_parameters_are_refused on 2 ranks",
     "ties_that_to_empty_took_apart on 2 ranks",
+    "both_contexts_at_once on 2 ranks",
     "rope_is_made_anew on 2 ranks",
     "parts_of_transformers_models on 2 ranks",
     "what_cannot_be_derived_is_kept_and_said on 2 ranks",

@@ -508,6 +508,19 @@ def ties_that_to_empty_took_apart(folder):
     return [] if found == [1.0, 2.0] else [f"embed and head begin with {found}"]
 
 
+def both_contexts_at_once(folder):
+    """One sentence, and not a complaint about each parameter."""
+    _, path = saved(folder, "small")
+    with lading.skeleton(), deepspeed.zero.Init(config_dict_or_path=config()):
+        model = models.MODELS["small"]()
+    try:
+        load(model, path, device="cpu")
+    except lading.LadingError as refusal:
+        is_one = len(refusal.problems) == 1 and "lading.zero3_init" in refusal.problems[0].remedy
+        return [] if is_one else [f"refused otherwise: {refusal}"]
+    return ["it was loaded"]
+
+
 def groups_of_some_ranks(folder):
     """Partitions over two of four ranks, which then hold what the other two hold."""
     want, path = saved(folder, "small")
@@ -527,6 +540,7 @@ CASES = {
         adapters_with_values_are_kept,
         views_of_parameters_are_refused,
         ties_that_to_empty_took_apart,
+        both_contexts_at_once,
         rope_is_made_anew,
         parts_of_transformers_models,
         what_cannot_be_derived_is_kept_and_said,
