@@ -580,7 +580,7 @@ def test_what_a_library_knows_about_its_checkpoints(tmp_path, small, monkeypatch
     )
     seen = []
     library = types.ModuleType("lading.huggingface")
-    library.describe = lambda model, checkpoint, entries: seen.append((model, checkpoint)) or known
+    library.describe = lambda model, checkpoint, entries, catalog: seen.append((model, checkpoint)) or known
     monkeypatch.setitem(sys.modules, "lading.huggingface", library)
     path = edited(tmp_path / "c", small, rename)
     model = skeleton()

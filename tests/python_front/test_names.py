@@ -46,7 +46,7 @@ def library(monkeypatch):
 
     def says(conversion):
         module = types.ModuleType("lading.huggingface")
-        module.describe = lambda model, checkpoint, entries: conversion
+        module.describe = lambda model, checkpoint, entries, catalog: conversion
         monkeypatch.setitem(sys.modules, "lading.huggingface", module)
 
     return says
