@@ -247,7 +247,8 @@ TEST(JsonReader, ADocumentThatMovesKeepsItsText) {
   EXPECT_EQ(root.find("plain")->text(), "a");
   EXPECT_EQ(root.find("escaped")->text(), "b\n");
   std::vector<std::string> texts;
-  for (const JsonMember element : *root.find("n")) texts.emplace_back(element.value.text());
+  const JsonValue numbers = *root.find("n");
+  for (const JsonMember element : numbers) texts.emplace_back(element.value.text());
   EXPECT_THAT(texts, ElementsAre("-1.5e3", "true", "null"));
 }
 
