@@ -12,7 +12,7 @@ import torch
 from . import _engine
 from .agreement import Agreement
 from .audit_report import Findings
-from .conversion import Conversion, target_of
+from .conversion import Catalog, Conversion, target_of
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .inventory import BUFFER, EXTRA_STATE, PARAMETER, Entry
@@ -200,9 +200,8 @@ class Expected:
 def keys_of(location: str, naming: Naming | None = None) -> set[str]:
     """The checkpoint's keys, as the user calls them; none if it cannot be read, which the plan says."""
     try:
-        if naming is not None:
-            return set(naming.read(location).catalog)
-        return {tensor["name"] for tensor in _engine.inspect(location)["tensors"]}
+        catalog = naming.read(location).catalog if naming is not None else Catalog.of(location)
+        return set(catalog.shapes)
     except LadingError:
         return set()
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from . import _engine
 from .errors import Problem
 from .inventory import Entry, take_inventory
 from .patterns import Pattern
@@ -79,6 +81,20 @@ def target_of(rule: dict[str, Any]) -> str | None:
     return rule["to"] if rule["kind"] == "rename" else None
 
 
+@dataclasses.dataclass(frozen=True)
+class Catalog:
+    """A checkpoint's keys and their shapes, and the folder that holds it. Only headers are read."""
+
+    shapes: dict[str, tuple[int, ...]]
+    folder: Path
+
+    @classmethod
+    def of(cls, checkpoint: str) -> Catalog:
+        answer = _engine.inspect(checkpoint)
+        shapes = {tensor["name"]: tuple(tensor["shape"]) for tensor in answer["tensors"]}
+        return cls(shapes, Path(answer["path"]).parent)
+
+
 def conversion_of(
     parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry] | None = None, naming: Any = None
 ) -> Conversion:
@@ -90,10 +106,7 @@ def conversion_of(
 
 
 def _known(
-    parts: Sequence[nn.Module],
-    checkpoint: str,
-    entries: Sequence[Entry] | None,
-    catalog: dict[str, tuple[int, ...]] | None,
+    parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry] | None, catalog: Catalog | None
 ) -> Conversion:
     huggingface = importlib.import_module(".huggingface", __package__)
     peft = importlib.import_module(".peft", __package__)
@@ -104,6 +117,7 @@ def _known(
     wrapped = peft.unwrapped(parts, entries)
     if wrapped is None:
         return described or Conversion()
-    with_names: Conversion = peft.with_copies(described or peft.conversion(wrapped, checkpoint, catalog), wrapped, entries)
+    by_names: Conversion = described or peft.conversion(wrapped, catalog or Catalog.of(checkpoint))
+    with_names: Conversion = peft.with_copies(by_names, wrapped, entries)
     with_names.adapters = sorted(set(wrapped.adapters) - set(wrapped.copies))
     return with_names

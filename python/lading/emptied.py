@@ -34,7 +34,9 @@ def emptied(entries: Iterable[Entry], spoken_for: Sequence[Pattern]) -> list[Pro
         return []
     problems = []
     for entry in entries:
-        if not _was_loaded(entry.module) and _is_changed(entry) and not any(matches(pattern, entry.name) for pattern in spoken_for):
+        if _was_loaded(entry.module) or not _is_changed(entry):
+            continue
+        if not any(matches(pattern, entry.name) for pattern in spoken_for):
             message = "no file has it, and it does not hold what its constructor computed"
             remedy = (
                 "Leave it on meta: give parameters memory by lading.empty_parameters instead of to_empty. "

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from . import _engine
-from .conversion import Conversion, braced, ignored_key, unbraced
+from .conversion import Catalog, Conversion, braced, ignored_key, unbraced
 from .errors import LadingError, Problem
 from .huggingface_build import REQUESTABLE
 from .huggingface_build import build as build
@@ -44,12 +44,12 @@ def describe(
     model: nn.Module | Sequence[nn.Module],
     checkpoint: str | os.PathLike[str],
     entries: Sequence[Entry] | None = None,
-    catalog: dict[str, tuple[int, ...]] | None = None,
+    catalog: Catalog | None = None,
 ) -> Conversion | None:
     """What transformers knows of this model and checkpoint. None if it is no model of transformers.
 
-    `entries` is the model's inventory, if it was taken before; `catalog` are shapes by key, where the user gave keys
-    other names.
+    `entries` is the model's inventory, if it was taken before; `catalog` is the checkpoint's, if it was read before:
+    the user may have given its keys other names.
     """
     library = Library.find()
     if library is None:
@@ -60,18 +60,18 @@ def describe(
         return None
     location = os.fspath(checkpoint)
     refuse_pickles(location)
-    keys, folder = _catalog(location)
-    catalog = keys if catalog is None else catalog
-    rules, notes = _mapping_rules(view, catalog, library)
-    architecture = _other_architecture(view, folder)
-    if architecture and (view.state.keys() - rules.targets or catalog.keys() - rules.used):
-        whole = _whole_model(view, architecture, folder, library)
+    catalog = catalog or Catalog.of(location)
+    shapes = catalog.shapes
+    rules, notes = _mapping_rules(view, shapes, library)
+    architecture = _other_architecture(view, catalog.folder)
+    if architecture and (view.state.keys() - rules.targets or shapes.keys() - rules.used):
+        whole = _whole_model(view, architecture, catalog.folder, library)
         if whole is not None:
-            found, of_whole = _mapping_rules(whole, catalog, library)
+            found, of_whole = _mapping_rules(whole, shapes, library)
             if len(found.made) >= len(rules.made):
                 view, rules = whole, found
                 notes = [*of_whole, f"it is a part of the checkpoint's {architecture}"]
-    unread = sorted(key for key in catalog if key not in rules.used)
+    unread = sorted(key for key in shapes if key not in rules.used)
     ignored = [rule for key in unread if (rule := _ignore_rule(view, key, rules.renamed[key]))]
     if others := sum(rule["id"].startswith("transformers.other_part") for rule in ignored):
         notes.append(f"{others} keys belong to parts of the checkpoint's model that this one does not have")
@@ -98,12 +98,6 @@ def declarations(
     if library is None or view is None:
         return None
     return Conversion(pins=pins_of(view, library), ties=_ties(view))
-
-
-def _catalog(location: str) -> tuple[dict[str, tuple[int, ...]], Path]:
-    """The checkpoint's keys and shapes, by the engine, which reads headers only; and the folder where it found it."""
-    answer = _engine.inspect(location)
-    return {tensor["name"]: tuple(tensor["shape"]) for tensor in answer["tensors"]}, Path(answer["path"]).parent
 
 
 def refuse_pickles(location: str) -> None:
@@ -159,7 +153,7 @@ class _Rules:
         self.documents.append(document | {"expression": expression})
 
 
-def _mapping_rules(view: View, catalog: dict[str, tuple[int, ...]], library: Library) -> tuple[_Rules, list[str]]:
+def _mapping_rules(view: View, shapes: dict[str, tuple[int, ...]], library: Library) -> tuple[_Rules, list[str]]:
     """One rule for each tensor that is not simply the key of its own name.
 
     As transformers loads: keys in natural order; all renamings, then at most one converter; then the base model's
@@ -172,7 +166,7 @@ def _mapping_rules(view: View, catalog: dict[str, tuple[int, ...]], library: Lib
     by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
     rules = _Rules()
     jobs: dict[str, tuple[Any, list[tuple[str, str]]]] = {}
-    for key in sorted(catalog, key=library.natural_order):
+    for key in sorted(shapes, key=library.natural_order):
         touching = (renamings, converters) if any(_may_match(one, key) for one in transforms) else ([], [])
         renamed, pattern = library.rename(key, *touching, view.base_model_prefix, view.state)
         if renamed not in view.state and key in view.state:
@@ -187,7 +181,7 @@ def _mapping_rules(view: View, catalog: dict[str, tuple[int, ...]], library: Lib
             jobs.setdefault(renamed, (by_pattern[pattern], []))[1].append((pattern, key))
     for target, (converter, sources) in jobs.items():
         try:
-            _convert(view, catalog, rules, copy.deepcopy(converter), target, sources)
+            _convert(view, shapes, rules, copy.deepcopy(converter), target, sources)
         except Exception as error:  # whatever transformers' code raises: it would log it and leave the tensor out
             text = f"{type(error).__name__}: {error}" if not isinstance(error, NotMoving) else str(error)
             operations = ", ".join(type(one).__name__ for one in converter.operations)
@@ -209,7 +203,7 @@ def _may_match(transform: Any, key: str) -> bool:
 
 def _convert(
     view: View,
-    catalog: dict[str, tuple[int, ...]],
+    shapes: dict[str, tuple[int, ...]],
     rules: _Rules,
     converter: Any,
     target: str,
@@ -217,7 +211,7 @@ def _convert(
 ) -> None:
     with Trace() as trace:
         for pattern, key in sources:
-            converter.add_tensor(target, key, pattern, trace.source(key, catalog[key]))
+            converter.add_tensor(target, key, pattern, trace.source(key, shapes[key]))
         made = converter.convert(target, model=view, config=view.config)
     for name, tensor in made.items():
         tensor = tensor[0] if isinstance(tensor, list) else tensor

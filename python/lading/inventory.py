@@ -157,21 +157,27 @@ def take_inventory(
             if known is not entry and known.value is not entry.value:
                 text = "two different tensors of the model have this name"
                 _tell(SkeletonError("duplicate_name", text, tensor=entry.name), problems)
-    lazy = [name for name, entry in sorted(entries.items()) if entry.is_tensor and nn.parameter.is_lazy(entry.value)]
-    for name in lazy:
-        text = "its shape is not known before the first forward pass"
-        _tell(SkeletonError("lazy", text, tensor=name), problems)
-    nested = [name for name, entry in sorted(entries.items()) if entry.is_tensor and entry.value.is_nested]
-    for name in nested:
-        text = "it is a nested tensor, which is no plain memory that could be filled"
-        _tell(SkeletonError("nested", text, tensor=name), problems)
-    found = [entries[name] for name in sorted(set(entries) - {*lazy, *nested})]
+    unlisted = [error for name, entry in sorted(entries.items()) if (error := _why_not_listed(name, entry))]
+    for error in unlisted:
+        _tell(error, problems)
+    found = [entries[name] for name in sorted(set(entries) - {error.tensor for error in unlisted})]
     for entry in found:
         _find_record(entry)
     _share_records(found)
     _tie(found)
     _share_random_ops(found)
     return found
+
+
+def _why_not_listed(name: str, entry: Entry) -> SkeletonError | None:
+    if not entry.is_tensor:
+        return None
+    if nn.parameter.is_lazy(entry.value):
+        return SkeletonError("lazy", "its shape is not known before the first forward pass", tensor=name)
+    if entry.value.is_nested:
+        text = "it is a nested tensor, which is no plain memory that could be filled"
+        return SkeletonError("nested", text, tensor=name)
+    return None
 
 
 def _tell(error: SkeletonError, problems: list[SkeletonError] | None) -> None:
@@ -187,7 +193,7 @@ def canonical_modules(root: nn.Module) -> list[tuple[str, nn.Module]]:
 
     def walk(prefix: str, module: nn.Module) -> None:
         found.append((prefix, module))
-        if not module._modules or id(module) in above:
+        if not module._modules:
             return
         above.add(id(module))
         for name, child in module._modules.items():
@@ -342,11 +348,8 @@ def _note_views(sharers: list[Entry], classes: dict[int, list[Entry]]) -> None:
 
 
 def _extent(entry: Entry) -> tuple[int, int]:
-    """Of its elements in the storage, in bytes."""
-    tensor = getattr(entry.value, "_local_tensor", entry.value)
-    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    width = tensor.element_size()
-    return tensor.storage_offset() * width, (tensor.storage_offset() + last + 1) * width if tensor.numel() else 0
+    """Of this rank's elements in the storage, in bytes."""
+    return byte_extent(getattr(entry.value, "_local_tensor", entry.value))
 
 
 def _overlap(one: Entry, two: Entry) -> bool:

@@ -212,8 +212,10 @@ def materialize(
     release(module for part in parts for module in part.modules())
     mark_loaded(parts)
     mark_initialised(parts)
-    report = _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
-    tell(parts, report, _kept_wide(plan, options), passed_over=_passed_over(plan))
+    unfollowed = _kept_wide(plan, options)
+    prepared.notes += unfollowed
+    report = _report(plan, loaded, prepared, ranks, verification, time.perf_counter() - began)
+    tell(parts, report, unfollowed, passed_over=_passed_over(plan))
     return report
 
 
@@ -555,7 +557,6 @@ def _report(
     plan: _engine.Plan,
     loaded: _engine.Report,
     prepared: Prepared,
-    options: Options,
     ranks: Agreement,
     verification: dict[str, Any] | None,
     seconds: float,
@@ -578,7 +579,7 @@ def _report(
         planning_seconds=answer["planning_seconds"],
         loading_seconds=answer["loading_seconds"],
         total_seconds=seconds,
-        notes=(*prepared.notes, *_kept_wide(plan, options), *loaded.notes),
+        notes=(*prepared.notes, *loaded.notes),
         warnings=(*plan.warnings, *(warning for warning in loaded.warnings if warning not in plan.warnings)),
         verification=verification,
         _engine_report=loaded,

@@ -1,6 +1,6 @@
 """The user's own word on names: which tensor of the model a key of the checkpoint is.
 
-    lading.materialize(model, path, mapping={"transformer.h.*": "blocks.*", "wte.weight": "embed.weight", "*.mask": None})
+    lading.materialize(model, path, mapping={"transformer.h.*": "blocks.*", "wte.weight": "embed.weight"})
     lading.materialize(model, path, key_mapping={r"^transformer\\.h\\.": "blocks."})      # as transformers has it
     lading.materialize(model, path, mapping=document)                                     # docs/schema/mapping.md
 
@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import _engine
-from .conversion import Conversion, braced, ignored_key, unbraced
+from .conversion import Catalog, Conversion, braced, ignored_key, unbraced
 from .errors import LadingError, Problem
 
 _SHOWN = 3
@@ -52,19 +51,20 @@ class Naming:
 
     def read(self, checkpoint: str) -> Named:
         """The new names of the checkpoint's keys, of which only headers are read."""
-        shapes = {tensor["name"]: tuple(tensor["shape"]) for tensor in _engine.inspect(checkpoint)["tensors"]}
-        names, problems = self._names(list(shapes)) if self.document is None else ({key: key for key in shapes}, [])
+        catalog = Catalog.of(checkpoint)
+        keys = list(catalog.shapes)
+        names, problems = self._names(keys) if self.document is None else ({key: key for key in keys}, [])
         owners: dict[str, list[str]] = {}
         for key, name in names.items():
             if name is not None:
                 owners.setdefault(name, []).append(key)
-        for name, keys in owners.items():
-            if len(keys) > 1:
-                listed = ", ".join(map(repr, keys[:_SHOWN]))
-                problems.append(Problem("mapping", f"{len(keys)} keys would be called this: {listed}", tensor=name))
+        for name, own in owners.items():
+            if len(own) > 1:
+                listed = ", ".join(map(repr, own[:_SHOWN]))
+                problems.append(Problem("mapping", f"{len(own)} keys would be called this: {listed}", tensor=name))
         if problems:
             raise LadingError(problems, stage="documents", exit_code=4)
-        return Named(names, shapes, self.document)
+        return Named(names, catalog, self.document)
 
     def _names(self, keys: list[str]) -> tuple[dict[str, str | None], list[Problem]]:
         if self.expressions:
@@ -100,13 +100,14 @@ class Named:
     """A checkpoint whose keys have other names. `names`: None is a key that nobody reads."""
 
     names: dict[str, str | None]
-    shapes: dict[str, tuple[int, ...]]
+    own: Catalog
     document: dict[str, Any] | None
 
     @property
-    def catalog(self) -> dict[str, tuple[int, ...]]:
-        """Shapes by the new names."""
-        return {name: self.shapes[key] for key, name in self.names.items() if name is not None}
+    def catalog(self) -> Catalog:
+        """The same by the new names."""
+        shapes = {name: self.own.shapes[key] for key, name in self.names.items() if name is not None}
+        return Catalog(shapes, self.own.folder)
 
     def applied(self, conversion: Conversion) -> Conversion:
         """The conversion, which speaks of new names, in the checkpoint's own keys."""
@@ -155,7 +156,8 @@ def _expression(expression: Any, own: Callable[[str], str]) -> Any:
 def _checked_wildcards(mapping: Mapping[Any, Any]) -> dict[str, str | None]:
     for pattern, name in mapping.items():
         if not isinstance(pattern, str) or not (name is None or isinstance(name, str)):
-            raise TypeError(f"mapping has {pattern!r}: {name!r}; keys and names are strings, or None for a key to pass over")
+            said = "keys and names are strings, or None for a key to pass over"
+            raise TypeError(f"mapping has {pattern!r}: {name!r}; {said}")
         if name is not None and pattern.count("*") != name.count("*"):
             raise ValueError(f"mapping has {pattern!r}: {name!r}; both should have the same number of *")
     return dict(mapping)

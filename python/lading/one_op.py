@@ -219,7 +219,7 @@ def _with_dtypes(call: _Call, default: torch.dtype, results: Sequence[torch.dtyp
 
 def _is_independent(call: _Call) -> bool:
     """Whether the call does the same under every default dtype: it names a dtype, or a tensor of it is floating."""
-    if not isinstance(call.func, torch._ops.OpOverload):  # functions of ours and of torch.nn.init: dtypes are theirs
+    if not isinstance(call.func, torch._ops.OpOverload):  # ours and torch.nn.init's choose their dtypes
         return True
     if call.func.namespace != "aten":
         return False

@@ -17,14 +17,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import _engine, zero3
-from .conversion import Conversion, braced, target_of
+from . import zero3
+from .conversion import Catalog, Conversion, braced, target_of
 from .errors import LadingError, Problem
 from .inventory import PARAMETER, Entry, is_wrapped
 from .inventory_json import tie_classes
@@ -156,10 +156,9 @@ _COPIES = "copies"
 # ---- names
 
 
-def conversion(wrapped: Wrapped, location: str, catalog: Collection[str] | None = None) -> Conversion:
-    """For a model that no library knows: a key goes to the tensor that had this name before PEFT. `catalog`: the keys,
-    where the user gave them other names."""
-    keys = set(catalog) if catalog is not None else {one["name"] for one in _engine.inspect(location)["tensors"]}
+def conversion(wrapped: Wrapped, catalog: Catalog) -> Conversion:
+    """For a model that no library knows: a key goes to the tensor that had this name before PEFT."""
+    keys = catalog.shapes.keys()
     rules = [
         {"id": f"peft.rename:{plain}", "kind": "rename", "from": plain, "to": name}
         for name, plain in wrapped.plain.items()

@@ -71,9 +71,8 @@ def _is_dataclass(kind: type) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_machinery(kind: type) -> bool:
     """Also classes that are derived from one of these packages, such as an optimizer of the user's."""
-    return not issubclass(kind, nn.Module) and any(
-        base.__module__.partition(".")[0] in _MACHINERY and not base.__module__.startswith(_STATE) for base in kind.__mro__
-    )
+    homes = [base.__module__ for base in kind.__mro__ if not base.__module__.startswith(_STATE)]
+    return not issubclass(kind, nn.Module) and any(home.partition(".")[0] in _MACHINERY for home in homes)
 
 
 def _tensors_in(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -200,7 +200,10 @@ def resolve(parts: list[nn.Module], location: str | None, options: Options, *, d
     """Of a model in parts. `declared`: buffers that are known to be made in their dtype on purpose (R29)."""
     try:
         entries = [e for e in take_inventory(parts) if not is_elsewhere(e.value) and not is_foreign(e)]
-        conversion = conversion_of(parts, location, entries, options.naming) if location is not None else _declarations(parts)
+        if location is not None:
+            conversion = conversion_of(parts, location, entries, options.naming)
+        else:
+            conversion = _declarations(parts)
         recipes = options.recipes if location is not None else {}
         skeleton = _skeleton(entries, conversion, HostValues(parts, entries, recipes=recipes))
     except SkeletonError as error:

@@ -1,10 +1,10 @@
-"""What a load says aloud, beside the report that it answers.
+"""What a load says aloud, beside the report that it returns.
 
     logging.getLogger("lading").setLevel(logging.INFO)      # what was loaded, kept, initialised by name, passed over
     report = lading.report_of(model)                        # of the model's last load
 
-A request that was not followed is a `UserWarning`. A rank that waits for others says so by the logger, as a warning, which
-Python prints where no logging is set up. All else is said by the first rank alone.
+A request that was not followed is a `UserWarning`. A rank that waits for others logs a warning, which Python prints where
+no logging is set up. Everything else is logged by the first rank alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _reports: weakref.WeakKeyDictionary[nn.Module, Report] = weakref.WeakKeyDictiona
 
 
 def report_of(model: nn.Module) -> Report | None:
-    """The report of the last load of a model on this rank, by `materialize` or `from_pretrained`; None if there was none.
+    """The report of a model's last load on this rank, by `materialize` or `from_pretrained`; None if there was none.
 
         model = lading.from_pretrained("org/name", device="cuda:0")
         print(lading.report_of(model))

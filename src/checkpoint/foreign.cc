@@ -73,17 +73,11 @@ std::string with_command(std::string_view remedy) {
   return mark == std::string::npos ? text : text.replace(mark, kTorchMark.size(), kTorchCommand);
 }
 
-std::uint64_t stated_length(std::string_view bytes) {
-  std::uint64_t length = 0;
-  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(bytes[i]);
-  return length;
-}
-
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 // A length that may be, and JSON behind it. Two of its bytes may be those with which a pickle begins.
 bool may_be_safetensors(std::string_view bytes) {
-  if (bytes.size() <= kLengthBytes || stated_length(bytes) > kMaxHeaderBytes) return false;
+  if (bytes.size() <= kLengthBytes || stated_header_length(bytes) > kMaxHeaderBytes) return false;
   return bytes[kLengthBytes] == '{' || is_space(bytes[kLengthBytes]);
 }
 
@@ -141,22 +135,25 @@ bool has(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// The names with one of the endings.
-Names ending_in(const Names& names, std::initializer_list<std::string_view> endings) {
+using Words = std::initializer_list<std::string_view>;
+
+// The names of which `matches(name, word)` holds for one of the words.
+template <class Matches>
+Names names_with(const Names& names, Words words, const Matches& matches) {
   Names found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found), [&](const std::string& name) {
-    return std::any_of(endings.begin(), endings.end(), [&](std::string_view ending) { return name.ends_with(ending); });
+    return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return matches(name, word); });
   });
   return found;
 }
 
-Names beginning_with(const Names& names, std::initializer_list<std::string_view> beginnings) {
-  Names found;
-  std::copy_if(names.begin(), names.end(), std::back_inserter(found), [&](const std::string& name) {
-    return std::any_of(beginnings.begin(), beginnings.end(),
-                       [&](std::string_view beginning) { return name.starts_with(beginning); });
-  });
-  return found;
+Names ending_in(const Names& names, Words endings) {
+  return names_with(names, endings, [](std::string_view name, std::string_view word) { return name.ends_with(word); });
+}
+
+Names beginning_with(const Names& names, Words beginnings) {
+  return names_with(names, beginnings,
+                    [](std::string_view name, std::string_view word) { return name.starts_with(word); });
 }
 
 Names dcp_names(const Names& names) { return ending_in(names, {".distcp"}); }

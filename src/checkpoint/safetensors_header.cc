@@ -378,6 +378,13 @@ class HeaderReader {
 
 }  // namespace
 
+std::uint64_t stated_header_length(std::string_view prefix) {
+  LADING_CHECK(prefix.size() >= kLengthBytes);
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(prefix[i]);
+  return length;
+}
+
 Result<std::uint64_t> header_length_bytes(std::string_view prefix, const HeaderContext& context) {
   if (prefix.size() < kLengthBytes || context.file_size_bytes < kLengthBytes) {
     return fail(Error(Code::kHeaderTruncated, "the file is too short to hold a safetensors header")
@@ -388,8 +395,7 @@ Result<std::uint64_t> header_length_bytes(std::string_view prefix, const HeaderC
                     .got(fmt::format("{} bytes", context.file_size_bytes))
                     .try_this("Fetch the file again: it is incomplete"));
   }
-  std::uint64_t length = 0;
-  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<unsigned char>(prefix[i]);
+  const std::uint64_t length = stated_header_length(prefix);
   if (length > kMaxHeaderBytes) {
     return fail(Error(Code::kHeaderTooLarge, "the header claims to be too long")
                     .in_file(context.file)

@@ -54,6 +54,9 @@ struct HeaderContext {
   std::uint64_t max_entries = kMaxEntries;  ///< that the checkpoint's other files have left for this one
 };
 
+/// What the first 8 bytes of a file say, unchecked.
+[[nodiscard]] std::uint64_t stated_header_length(std::string_view prefix);
+
 /// The length of the JSON text, checked against the file and the limit before anything is allocated.
 /// `prefix` holds as much of the first 8 bytes as there is.
 Result<std::uint64_t> header_length_bytes(std::string_view prefix, const HeaderContext& context);

@@ -1,6 +1,8 @@
 """Processes that end, fork or are interrupted while a thread of theirs loads: exit_worker.py FILE TRIES.
 
-torch is imported once; each try of a case is a fork that ends as a program does. Writes the exit statuses, as JSON."""
+torch is imported once; each try of a case is a fork that ends as a program does. Writes the exit statuses, as JSON.
+Models are built before their thread begins: a daemon thread that is inside torch.empty() when Python ends aborts the
+process without lading too."""
 
 import json
 import os
@@ -22,10 +24,14 @@ class Model(nn.Module):
         self.register_buffer("made", torch.zeros(3), persistent=False)
 
 
-def load(path, outcomes):
+def empty_models(count):
+    with torch.device("meta"):
+        return [Model() for _ in range(count)]
+
+
+def load(path, outcomes, model=None):
     try:
-        with torch.device("meta"):
-            model = Model()
+        model = model or empty_models(1)[0]
         recipes = {"made": lambda module, name: torch.ones(3)}
         materialize(model, path, device="cpu", progress=False, recipes=recipes)
         outcomes.append("loaded")
@@ -36,7 +42,7 @@ def load(path, outcomes):
 
 def begin(path, *, daemon):
     outcomes = []
-    thread = threading.Thread(target=load, args=(path, outcomes), daemon=daemon)
+    thread = threading.Thread(target=load, args=(path, outcomes, *empty_models(1)), daemon=daemon)
     thread.start()
     return thread, outcomes
 
@@ -49,10 +55,11 @@ def daemon(path, wait_s):
 
 def daemon_again(path, wait_s):
     """The thread does not give up."""
+    models = empty_models(100)
 
     def again():
-        while True:
-            load(path, [])
+        for model in models:
+            load(path, [], model)
 
     threading.Thread(target=again, daemon=True).start()
     time.sleep(wait_s)
@@ -77,7 +84,7 @@ def other_thread(path, wait_s):
 
 def interrupt(path, wait_s):
     """Ctrl-C in the main thread, which loads."""
-    threading.Timer(wait_s, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    threading.Timer(max(wait_s, 0.02), lambda: os.kill(os.getpid(), signal.SIGINT)).start()  # not inside start()
     outcomes = []
     while outcomes[-1:] != ["KeyboardInterrupt"]:
         load(path, outcomes)
@@ -87,8 +94,8 @@ def interrupt(path, wait_s):
 def interrupt_beside(path, wait_s):
     """Ctrl-C in the main thread, while a daemon thread loads."""
     begin(path, daemon=True)
-    threading.Timer(wait_s, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(wait_s, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         time.sleep(20)
     except KeyboardInterrupt:
         return

@@ -52,6 +52,13 @@ DOCUMENT = {
 }
 
 
+WAYS = {
+    "wildcards": {"mapping": MAPPING},
+    "regular expressions": {"key_mapping": KEY_MAPPING},
+    "document": {"mapping": DOCUMENT},
+}
+
+
 def original():
     torch.manual_seed(4)
     return Decoder().eval()

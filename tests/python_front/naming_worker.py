@@ -16,12 +16,6 @@ from geometry.launch import run_ranks
 
 import lading
 
-WAYS = {
-    "wildcards": {"mapping": models.MAPPING},
-    "regular expressions": {"key_mapping": models.KEY_MAPPING},
-    "document": {"mapping": models.DOCUMENT},
-}
-
 
 def fsdp2(model, mesh):
     from torch.distributed.fsdp import fully_shard
@@ -66,7 +60,7 @@ def main():
         os.environ["LOCAL_RANK"] = str(rank)
         layouts = {"fsdp2": fsdp2, "tp": tp}
         return {f"{name}, {way}": outcome(shard, options, folder)
-                for name, shard in layouts.items() for way, options in WAYS.items()}  # fmt: skip
+                for name, shard in layouts.items() for way, options in models.WAYS.items()}  # fmt: skip
 
     answers = {}
     for rank, found in enumerate(run_ranks(2, run, 150)):

@@ -15,13 +15,6 @@ def folder(tmp_path_factory):
     return models.save(tmp_path_factory.mktemp("renamed"))
 
 
-WAYS = {
-    "wildcards": {"mapping": models.MAPPING},
-    "regular expressions": {"key_mapping": models.KEY_MAPPING},
-    "document": {"mapping": models.DOCUMENT},
-}
-
-
 def skeleton():
     with lading.skeleton():
         return models.Decoder().eval()
@@ -35,13 +28,13 @@ def assert_same(model):
     assert torch.equal(model(torch.arange(5)), wanted(torch.arange(5)))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", models.WAYS)
 def test_a_checkpoint_under_other_names_is_loaded(way, folder):
     model = skeleton()
-    report = lading.materialize(model, folder, device="cpu", verify="full", **WAYS[way])
+    report = lading.materialize(model, folder, device="cpu", verify="full", **models.WAYS[way])
     assert_same(model)
-    assert lading.audit(model, folder, **WAYS[way]).ok
-    assert lading.resolve_dtypes(skeleton(), folder, **WAYS[way])["embed.weight"].checkpoint == torch.float32
+    assert lading.audit(model, folder, **models.WAYS[way]).ok
+    assert lading.resolve_dtypes(skeleton(), folder, **models.WAYS[way])["embed.weight"].checkpoint == torch.float32
     assert report.by_provenance
 
 
@@ -150,7 +143,7 @@ def test_names_are_changed_before_transformers_converts(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["fsdp2", "tp"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", models.WAYS)
 def test_on_ranks(layout, way, ranks_results):
     assert ranks_results[f"{layout}, {way}"] == []
 
