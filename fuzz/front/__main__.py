@@ -120,6 +120,7 @@ def main() -> int:
             if time.monotonic() - shown > 30:
                 shown = time.monotonic()
                 print(record.line(), flush=True)
+                record.save()  # a campaign that is stopped has its report too
         campaign.close()
         if arguments.replay is None:
             print(record.text())
