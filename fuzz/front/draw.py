@@ -248,6 +248,8 @@ def _load(dice: random.Random, spec: Json) -> None:
         "threads": dice.randint(2, 4) if spec["ranks"] == 1 and dice.random() < 0.15 else 1,
         "disturb": dice.choice(["fork", "stop"]) if dice.random() < 0.02 else None,
     }
+    if cuts_ties:
+        load["external"] = []  # it would be the value of one of two
     if spec["layout"]["kind"] == "different":
         load |= {"external": [], "keep": []}  # these are chosen by number, and ranks have other numbers of tensors
     if spec["ranks"] > 1 and dice.random() < 0.35:

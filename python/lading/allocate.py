@@ -129,7 +129,7 @@ def _held_alone(slot: Slot) -> list[torch.Tensor]:
     in a constructor on meta. Other tensors are made of values, and may be made apart."""
     if slot.how == IN_PLACE:
         return [slot.memory]
-    if slot.entries[0].kind not in (PARAMETER, BUFFER):
+    if not any(entry.kind in (PARAMETER, BUFFER) for entry in slot.entries):
         return []
     if slot.how == KEEP:
         return [slot.memory]
@@ -139,12 +139,15 @@ def _held_alone(slot: Slot) -> list[torch.Tensor]:
 def _overlapping(sharers: list[tuple[Slot, torch.Tensor]]) -> Iterator[Problem]:
     """Sorted by where they begin, a tensor is compared with those that begin before it ends."""
     sharers = sorted(sharers, key=lambda pair: byte_extent(pair[1])[0])
+    told: set[tuple[int, int]] = set()
     for place, (slot, memory) in enumerate(sharers):
         end = byte_extent(memory)[1]
         for other, other_memory in sharers[place + 1 :]:
             if byte_extent(other_memory)[0] >= end:
                 break
-            if not _may_share(slot, other) and overlap(memory, other_memory):
+            pair = (id(slot), id(other))
+            if pair not in told and not _may_share(slot, other) and overlap(memory, other_memory):
+                told.add(pair)
                 text = f"it and {slot.owner} share memory, which cannot hold the values of both"
                 remedy = "Give each memory of its own, by .clone(), or register one of them only."
                 yield layout_problem(other.destination.name, text, "R11", remedy)

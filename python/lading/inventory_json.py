@@ -90,7 +90,7 @@ def tie_classes(entries: Iterable[Entry]) -> list[list[str]]:
     for entry in entries:
         if entry.tie_class is not None:
             classes.setdefault(entry.tie_class, []).append(entry.name)
-    return sorted(sorted(names) for names in classes.values())
+    return sorted(sorted(names) for names in classes.values() if len(names) > 1)  # others may be views, not listed
 
 
 def _tensor(entry: Entry, is_adapter: Callable[[str], bool], without_init: Collection[str]) -> dict[str, Any]:

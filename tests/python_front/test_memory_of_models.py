@@ -104,15 +104,18 @@ def test_parts_of_one_memory_that_interleave_are_filled(tmp_path):
 
 
 class Transposed(nn.Module):
-    def __init__(self):
+    def __init__(self, *, with_attribute):
         super().__init__()
         self.a = nn.Parameter(torch.zeros(3, 3))
+        if with_attribute:
+            self.a_view = self.a.detach().t()
         self.b = nn.Parameter(self.a.data.t())
 
 
-def test_R9_parameters_that_share_memory_on_meta_are_not_made_apart(tmp_path):
+@pytest.mark.parametrize("with_attribute", [False, True])
+def test_R9_parameters_that_share_memory_on_meta_are_not_made_apart(tmp_path, with_attribute):
     with lading.skeleton():
-        model = Transposed()
+        model = Transposed(with_attribute=with_attribute)
     value = torch.arange(9.0).view(3, 3)
     with pytest.raises(lading.LadingError, match="share memory"):
         lading.materialize(model, saved(tmp_path, a=value, b=value.t()), device="cpu")
