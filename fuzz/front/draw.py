@@ -231,7 +231,8 @@ def _load(dice: random.Random, spec: Json) -> None:
         files["missing"] = []
     cuts_ties = spec["layout"]["kind"] in ("tp", "fsdp2_tp")  # parallelize_module takes them apart, before the load
     if cuts_ties:
-        files |= {"tied": "all", "missing": []} if build == "real" else {"tied": "all"}
+        forgotten = build == "real" or "load_before" in kinds  # a skeleton knows them until it is loaded
+        files |= {"tied": "all", "missing": []} if forgotten else {"tied": "all"}
     if (build in ("meta", "accelerate") or build == "skeleton" and _loses_record(kinds)) and dice.random() < 0.85:
         files["missing"] = []
     load: Json = {
@@ -252,6 +253,7 @@ def _load(dice: random.Random, spec: Json) -> None:
         load["external"] = []  # it would be the value of one of two
     if spec["layout"]["kind"] == "different":
         load |= {"external": [], "keep": []}  # these are chosen by number, and ranks have other numbers of tensors
+        files["tied"] = "all"  # a rank may know a tie of which another has one name only
     if spec["ranks"] > 1 and dice.random() < 0.35:
         load["exchange"] = dice.choice(["node", "job"])
     if "peft" in kinds and build != "real" or build == "accelerate":
