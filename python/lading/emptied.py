@@ -84,11 +84,12 @@ def _is_changed(entry: Entry) -> bool:
     if entry.kind not in (NON_PERSISTENT, ATTRIBUTE) or not entry.is_tensor or not entry.is_real:
         return False
     snapshot = snapshot_of(entry.module, entry.attribute)
-    if entry.recorded is not None or (type(entry.value) is not torch.Tensor and not is_dtensor(entry.value)):
+    is_cut = is_dtensor(entry.value)  # its record is that of the tensor it was cut from, whose memory had no value
+    if not is_cut and (entry.recorded is not None or type(entry.value) is not torch.Tensor):
         return False
     if snapshot is None:  # a copy of a recorded module has no record: nobody knows what it should hold
         return was_recorded(entry.module) and entry.kind == NON_PERSISTENT
-    if is_dtensor(entry.value):
+    if is_cut:
         return True
     if tuple(snapshot.operand.size) != entry.shape or snapshot.operand.dtype != entry.dtype:
         return True

@@ -53,6 +53,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         if groups:
             _drop_gathered(groups)
             module.reshard()  # type: ignore[operator]  # after a forward pass its parameters may still be gathered
+            _shard_anyway(groups)
     fsdp1.reshard(modules)
     try:
         entries = take_inventory(parts)
@@ -99,6 +100,13 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         left_on_meta,
         refreshes,
     )
+
+
+def _shard_anyway(groups: Sequence[Any]) -> None:
+    """After a forward pass that failed, FSDP2 believes to be in it, and `reshard()` does nothing."""
+    for group in groups:
+        if not group.is_sharded:
+            group._to_sharded()
 
 
 def _drop_gathered(groups: Sequence[Any]) -> None:
