@@ -1,4 +1,5 @@
-// What would be loaded, from where, and why: `lading::make_plan(request)`. Nothing is loaded and no tensor data read.
+// What would be loaded, from where, and why: `lading::make_plan(request)`. Nothing is loaded, and no tensor data
+// is read but for ties (TiedKeys, and may_untie of the policy).
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,12 @@ struct PlanDocument {
   static PlanDocument text(std::string json) { return {From::kText, std::move(json)}; }
 };
 
+/// Two keys of the checkpoint for tensors that are one in the model.
+enum class TiedKeys : std::uint8_t {
+  kAssumeEqual,  ///< no tensor data is read; a load compares
+  kCompare,      ///< read, and refused if they differ (R50)
+};
+
 struct PlanRequest {
   std::string checkpoint;               ///< as inspect() takes it
   std::optional<std::string> root;      ///< links may lead anywhere beneath it
@@ -47,6 +54,8 @@ struct PlanRequest {
   std::optional<PlanDocument> layout;  ///< nothing: by mesh and strategy
   std::optional<PlanDocument> mapping;
   std::optional<PlanDocument> policy;
+
+  TiedKeys tied_keys = TiedKeys::kAssumeEqual;
 
   std::string mesh;      ///< "dp=4,tp=2"; "" is one rank
   std::string strategy;  ///< "single", "ddp", "fsdp2", "hsdp", "tp", "fsdp2+tp", "zero3"; "" is "single"

@@ -96,13 +96,16 @@ def make_slots(
 
 def _taken_apart(slots: Sequence[Slot]) -> Iterator[Problem]:
     """One object in two slots is a tie that the load takes apart: the second gets an object of its own. What a
-    framework has sharded it knows by the one object, and a place in a list or a tuple is not ours to change."""
+    framework has sharded it knows by the one object, a place in a list or a tuple is not ours to change, and one
+    attribute of one module cannot hold two."""
     first: dict[tuple[int, str], Slot] = {}
+    places: dict[tuple[int, str, str], Slot] = {}
     for slot in slots:
         for entry in slot.entries:
             known = first.setdefault((id(entry.value), slot.destination.slot), slot)
+            is_one = places.setdefault((id(entry.module), entry.attribute, slot.destination.slot), slot) is not slot
             is_plain = type(entry.value) in (torch.Tensor, nn.Parameter) and not is_sharded(entry.value)
-            if known is slot or (is_plain and entry.attribute in entry.module.__dir__()):
+            if known is slot or (is_plain and not is_one and entry.attribute in entry.module.__dir__()):
                 continue
             text = f"it is one tensor with {known.destination.name}, and the load would have to make them two"
             remedy = "Make them two tensors before the model is sharded."

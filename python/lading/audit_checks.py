@@ -72,7 +72,9 @@ def _frozen(subject: Subject) -> None:
 
 def _untied(subject: Subject, conversion: Conversion) -> None:
     for tie in conversion.ties:
-        _one_tensor(subject, [subject.by_name[name] for name in tie if name in subject.by_name])
+        members = [subject.by_name[name] for name in tie if name in subject.by_name]
+        apart = conversion.with_key.intersection(conversion.may_untie)
+        _one_tensor(subject, [entry for entry in members if entry.name not in apart])
     for name, own in stale_flat_weights(subject.parts):
         text = f"forward uses it for {own}, and it is another tensor"
         subject.findings.problem("untied", name, text, rule="R49", remedy="Call flatten_parameters() of its module.")

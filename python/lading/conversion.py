@@ -29,6 +29,8 @@ class Conversion:
         ignore: further rules of it, for keys that nobody reads (R46).
         pins: (pattern, strength) pairs: names that stay F32 (docs/schema/skeleton.md).
         ties: names that the library declares to be one tensor.
+        may_untie: names of ties that the checkpoint's own config takes apart: they are tensors of their own if their
+            keys hold other values than the rest (docs/schema/policy.md).
         subtree_dtypes: requested dtypes by module name (docs/schema/policy.md), where the user asked for none.
         constructed_dtypes: of parameters and persistent buffers, as the constructor made them. Under `cast="exact"`
             what was made in another dtype than the requested one, in a model that was built under that one, stays so.
@@ -43,6 +45,7 @@ class Conversion:
     ignore: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     pins: list[tuple[Pattern, str]] = dataclasses.field(default_factory=list)
     ties: list[list[str]] = dataclasses.field(default_factory=list)
+    may_untie: list[str] = dataclasses.field(default_factory=list)
     subtree_dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
     constructed_dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
     allow_missing: list[str] = dataclasses.field(default_factory=list)

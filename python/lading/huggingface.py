@@ -81,6 +81,7 @@ def describe(
         ignore=[*ignored, *rules.ignored],
         pins=pins_of(own, library),
         ties=_ties(own),
+        may_untie=_may_untie(own, catalog.folder),
         constructed_dtypes=_constructed_dtypes(own),
         allow_missing=_may_be_missing(own),
         with_key=rules.made,
@@ -252,13 +253,18 @@ def _useless_patterns(view: View) -> list[tuple[str, re.Pattern[str]]]:
     return found
 
 
-def _other_architecture(view: View, folder: Path) -> str:
-    """The class that the checkpoint's config names, if it is another than the model's, or ""."""
+def _config_fields(folder: Path) -> dict[str, Any]:
+    """The checkpoint's config as it stands in the file: classes of transformers change some fields as they read it."""
     try:
         fields = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
-        return ""
-    names = fields.get("architectures") or []
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _other_architecture(view: View, folder: Path) -> str:
+    """The class that the checkpoint's config names, if it is another than the model's, or ""."""
+    names = _config_fields(folder).get("architectures") or []
     return names[0] if names and original_class(view.model).__name__ not in names else ""
 
 
@@ -323,6 +329,27 @@ def _ties(view: View) -> list[list[str]]:
             members = classes.setdefault(source, list(view.names[source]))
             members += [name for name in view.names[target] if name not in members]
     return sorted(sorted(members) for members in classes.values() if len(members) > 1)
+
+
+def _may_untie(view: View, folder: Path) -> list[str]:
+    """Names that the model's class ties although the checkpoint was saved by one that did not. T5's config sets
+    `tie_word_embeddings` whatever the file says; a composite asks the config of its text model."""
+    fields = _config_fields(folder)
+    configs = [fields, *(value for value in fields.values() if isinstance(value, dict))]
+    if not any(config.get("tie_word_embeddings") is False for config in configs):
+        return []
+    expand = getattr(view.model, "get_expanded_tied_weights_keys", None)
+    declared = expand(all_submodels=True) if callable(expand) else {}
+    return sorted(name for target in declared if target in view.entries for name in view.names[target])
+
+
+def forget_untied(parts: Sequence[nn.Module]) -> None:
+    """transformers saves one name of what it believes to be tied."""
+    for module in (module for part in parts for module in part.modules()):
+        tied = vars(module).get("all_tied_weights_keys")
+        for target, source in list(tied.items()) if isinstance(tied, dict) else ():
+            if module.get_parameter_or_buffer(target) is not module.get_parameter_or_buffer(source):
+                del tied[target]
 
 
 def _constructed_dtypes(view: View) -> dict[str, str]:

@@ -37,6 +37,7 @@ from .exchange import Exchange
 from .exchange_scope import exchange_nodes
 from .exiting import ending_before_python
 from .host_values import Recipe
+from .huggingface import forget_untied
 from .inventory import EXTRA_STATE, parts_of
 from .inventory_json import dtype_name
 from .last_look import LastLook
@@ -212,6 +213,8 @@ def materialize(
     release(module for part in parts for module in part.modules())
     mark_loaded(parts)
     mark_initialised(parts)
+    if prepared.conversion.may_untie:
+        forget_untied(parts)
     unfollowed = _kept_wide(plan, options)
     prepared.notes += unfollowed
     report = _report(plan, loaded, prepared, ranks, verification, time.perf_counter() - began)

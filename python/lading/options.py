@@ -23,7 +23,7 @@ _UNASKED |= {"adapter": None, "whole": None, "exchange": "never"}
 # Of the policy document: what must be the same on every rank. The budget may differ.
 POLICY_FIELDS = (
     "dtype", "cast", "ties", "seed", "unexpected", "compute_dtype", "compute_record", "pins", "allow_missing",
-    "allow_unexpected", "allow_mismatch", "keep", "external", "subtree_dtypes",
+    "allow_unexpected", "allow_mismatch", "may_untie", "keep", "external", "subtree_dtypes",
 )  # fmt: skip
 _CASTS = ("promote", "exact", "destination")
 _RECORDS = ("checkpoint", "ignore")
@@ -111,6 +111,7 @@ class Options:
             "allow_missing": self.allow_missing + [list_json(Name(name)) for name in conversion.allow_missing],
             "allow_unexpected": self.allow_unexpected,
             "allow_mismatch": self.allow_mismatch,
+            "may_untie": [list_json(Name(name)) for name in conversion.may_untie],
             "keep": self.keep,
             "external": list(map(list_json, self.external)),
             "subtree_dtypes": conversion.subtree_dtypes | self._kept_dtypes(conversion) | self.subtree_dtypes,

@@ -149,6 +149,7 @@ class GroupLoad {
     ranks::Pulse pulse(
         coordinator_, [this] { cancelled_ = true; }, heed_wish);
     const auto begin = std::chrono::steady_clock::now();
+    request_.plan.tied_keys = TiedKeys::kCompare;
     auto plan = make_plan(request_.plan);
     const double planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (auto agreed = agree(plan); !agreed) {

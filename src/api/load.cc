@@ -253,7 +253,9 @@ Result<Report, LoadFailure> load_plan(const Request& request, PlanReport plan) {
 
 Result<Report, LoadFailure> materialize(const Request& request) {
   const Clock::time_point begin = Clock::now();
-  auto plan = make_plan(request.plan);
+  PlanRequest asked = request.plan;
+  asked.tied_keys = TiedKeys::kCompare;
+  auto plan = make_plan(asked);
   if (!plan) return fail(LoadFailure{plan.error().stage, false, std::move(plan.error().problems), ""});
   const double planning_seconds = seconds_since(begin);
   auto report = load_plan(request, *std::move(plan));

@@ -288,7 +288,7 @@ TEST_F(LoadTest, R6_AValueThatNobodyHasIsNamed) {
   EXPECT_EQ(failed.problems.front().rule, "R6");
 }
 
-TEST_F(LoadTest, R50_TiedKeysThatDifferAreFoundWhileLoading) {
+TEST_F(LoadTest, R50_TiedKeysThatDifferAreFoundBeforeAByteIsWritten) {
   const auto file = [](float other) {
     return test::safetensors_bytes(
         R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
@@ -301,9 +301,26 @@ TEST_F(LoadTest, R50_TiedKeysThatDifferAreFoundWhileLoading) {
   EXPECT_EQ(load().tensors.size(), 1U) << "one storage";
   dir_.write("ckpt/model.safetensors", file(3));
   const LoadFailure failed = failure();
+  EXPECT_FALSE(failed.begun);
   EXPECT_EQ(failed.problems.front().code, Code::kValuesDiffer);
   EXPECT_EQ(failed.problems.front().rule, "R50");
   EXPECT_THAT(failed.problems.front().found, HasSubstr("element 1"));
+}
+
+TEST_F(LoadTest, R50_WhatMayLeaveItsTieLeavesItIfItsValuesAreOthers) {
+  const auto file = [](float other) {
+    return test::safetensors_bytes(
+        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
+        floats({1, 2, 1, other}));
+  };
+  skeleton(R"({"name": "a", "kind": "parameter", "shape": [2], "dtype": "F32"},
+      {"name": "b", "kind": "parameter", "shape": [2], "dtype": "F32"})",
+           R"([["a", "b"]])");
+  request_.plan.policy = PlanDocument::text(R"({"schema": "lading.policy/1", "may_untie": ["b"]})");
+  dir_.write("ckpt/model.safetensors", file(2));
+  EXPECT_EQ(load().tensors.size(), 1U) << "the values are the same: one storage";
+  dir_.write("ckpt/model.safetensors", file(3));
+  EXPECT_EQ(load().tensors.size(), 2U);
 }
 
 TEST_F(LoadTest, R11_MemoryThatOverlapsIsRefusedBeforeAByteIsWritten) {

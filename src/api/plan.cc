@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "api/compare_ties.h"
 #include "api/document.h"
 #include "base/text.h"
 #include "layout/strategy.h"
@@ -56,8 +57,13 @@ class Planning {
     if (!problems_.empty()) return refuse(PlanStage::kPlanning, std::move(problems_));
     if (!choose_ranks()) return refuse(PlanStage::kRequest, std::move(problems_));
 
-    auto made = plan::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model}, ranks_);
+    auto made = planned(catalog);
+    if (made && !policy_.may_untie.empty()) made = tied_again(*std::move(made), *checkpoint);
     if (!made) return refuse(PlanStage::kPlanning, std::move(made).error());
+    if (request_.tied_keys == TiedKeys::kCompare) {
+      Errors different = compare_ties(*made, *checkpoint);
+      if (!different.empty()) return refuse(PlanStage::kPlanning, std::move(different));
+    }
     Errors warnings = checkpoint->warnings();
     warnings.add(std::move(warnings_));
     warnings.add(std::move(made->warnings));
@@ -81,6 +87,20 @@ class Planning {
   }
 
  private:
+  Result<plan::Plan, Errors> planned(const checkpoint::Catalog& catalog) const {
+    return plan::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model}, ranks_);
+  }
+
+  // What may leave its tie stays if its key holds what the others have.
+  Result<plan::Plan, Errors> tied_again(plan::Plan made, const source::CheckpointSource& source) {
+    auto different = different_from_class(made, skeleton_, policy_, source);
+    if (!different) return fail(Errors(std::move(different).error()));
+    std::vector<NamePattern> leaving;
+    for (const std::string& name : *different) leaving.push_back(NamePattern::exact(name));
+    policy_.may_untie = std::move(leaving);
+    return planned(source.catalog());
+  }
+
   bool check_request() {
     const bool by_strategy = !request_.mesh.empty() || !request_.strategy.empty() || !request_.tp_plan.empty() ||
                              !request_.device.empty() || request_.devices_per_node;

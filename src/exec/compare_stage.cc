@@ -55,7 +55,7 @@ std::uint64_t global_elem(const Work& work, std::uint64_t buffer_elem) {
 using Differs = Error (*)(const Work& work, std::string_view key, std::uint64_t buffer_elem);
 
 Error tie_differs(const Work& work, std::string_view other, std::uint64_t buffer_elem) {
-  return work.name(Error(Code::kValuesDiffer, "two keys of one tie class hold different values")
+  return work.name(Error(Code::kValuesDiffer, "two keys of one tie hold different values")
                        .by_rule("R50")
                        .wanted(fmt::format("the values of {}", work.root->expression.text()))
                        .got(fmt::format("{} differs, first at element {}", other, global_elem(work, buffer_elem)))

@@ -145,6 +145,27 @@ TEST(PlannerTies, R50_UntiedMembersWithoutAKeyCouldGoWithEither) {
     EXPECT_NE(text.find(name), std::string::npos) << text;
 }
 
+TEST(PlannerTies, R50_WhatMayLeaveItsTieHasItsOwnKey) {
+  World world = tied(kBoth);
+  world.tensors.push_back(param("copy", {4, 2}));
+  world.ties = {{"copy", "embed", "head"}};
+  world.policy.may_untie = {"copy", "head"};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(held(*plan, 0, "head"), of("head", {0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(find(*plan, 0, "copy"), find(*plan, 0, "embed")) << "it has no key, and stays";
+}
+
+TEST(PlannerTies, R50_ATieStaysWhereNoOtherKeyIsLeftOrMemoryIsThere) {
+  World all = tied(kBoth);
+  all.policy.may_untie = {"*"};
+  EXPECT_EQ(source_of(all, "head"), "alias R49");
+  World allocated_before = tied(kBoth);
+  for (auto& tensor : allocated_before.tensors) tensor = allocated(tensor);
+  allocated_before.policy.may_untie = {"head"};
+  EXPECT_EQ(source_of(allocated_before, "head"), "alias R49");
+}
+
 TEST(PlannerTies, R50_OneExpressionForTwoNamesIsOneSource) {
   World world = tied({{"raw", {4, 2}}});
   world.build("embed", mapping::Expression::source("raw")).build("head", mapping::Expression::source("raw"));

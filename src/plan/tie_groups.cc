@@ -21,7 +21,7 @@ using Members = std::vector<std::uint32_t>;
 class TieGrouper {
  public:
   TieGrouper(const PlanInputs& inputs, const mapping::Resolution& names, Decisions& out)
-      : inputs_(inputs), names_(names), out_(out), keep_(inputs.policy.keep), external_(inputs.policy.external) {}
+      : inputs_(inputs), names_(names), out_(out), may_untie_(inputs.policy.may_untie), keep_(inputs.policy.keep), external_(inputs.policy.external) {}
 
   Errors run() {
     const auto& tensors = inputs_.skeleton.tensors;
@@ -37,7 +37,7 @@ class TieGrouper {
         members.push_back(static_cast<std::uint32_t>(inputs_.skeleton.find(name) - tensors.data()));
       }
       const std::vector<Members> groups =
-          inputs_.policy.ties == policy::Ties::kKeep ? std::vector<Members>{members} : taken_apart(members);
+          inputs_.policy.ties == policy::Ties::kKeep ? left(members) : taken_apart(members);
       if (groups.size() > 1) check_can_be_untied(members);
       for (const Members& group : groups) {
         tie(group);
@@ -55,13 +55,48 @@ class TieGrouper {
     return found == names_.resolved.expressions.end() ? nullptr : &found->second;
   }
 
+  // The class, and each that leaves it (may_untie): it has a key of its own, and another is left for the class. Memory
+  // that is there stays one.
+  [[nodiscard]] std::vector<Members> left(const Members& members) const {
+    std::vector<Members> groups(1);
+    std::vector<std::uint32_t> leaving;
+    std::vector<const Expression*> of_class;
+    for (const std::uint32_t i : members) {
+      if (tensor(i).presence != Presence::kMeta) return {members};
+      const Expression* const own = is_by_word(i) ? nullptr : expression_of(i);
+      if (own != nullptr && may_untie_.matches(tensor(i).name)) {
+        leaving.push_back(i);
+      } else {
+        groups.front().push_back(i);
+        if (own != nullptr) of_class.push_back(own);
+      }
+    }
+    if (of_class.empty()) return {members};
+    for (const std::uint32_t i : leaving) {
+      const bool is_same = std::any_of(of_class.begin(), of_class.end(),
+                                       [&](const Expression* one) { return *one == *expression_of(i); });
+      if (is_same) {
+        groups.front().push_back(i);
+      } else {
+        groups.push_back({i});
+      }
+    }
+    std::sort(groups.front().begin(), groups.front().end());
+    return groups;
+  }
+
+  // What the user keeps or hands in: its value is not the checkpoint's.
+  [[nodiscard]] bool is_by_word(std::uint32_t i) const {
+    return keep_.matches(tensor(i).name) || external_.matches(tensor(i).name);
+  }
+
   // By source. Two names for one expression have one source; what the user keeps or hands in is one of its own.
   // A member without any could go with each of several, and nothing says with which.
   [[nodiscard]] std::vector<Members> taken_apart(const Members& members) {
     std::vector<std::pair<const Expression*, Members>> groups;
     Members without;
     for (const std::uint32_t i : members) {
-      const bool by_word = keep_.matches(tensor(i).name) || external_.matches(tensor(i).name);
+      const bool by_word = is_by_word(i);
       const Expression* expression = by_word ? nullptr : expression_of(i);
       const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
         return expression != nullptr && group.first != nullptr && *group.first == *expression;
@@ -164,6 +199,7 @@ class TieGrouper {
   const PlanInputs& inputs_;
   const mapping::Resolution& names_;
   Decisions& out_;
+  NameList may_untie_;
   NameList keep_;
   NameList external_;
   Errors errors_;

@@ -38,6 +38,7 @@ constexpr std::array kPatternLists = {
     std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"allow_missing", &Policy::allow_missing},
     std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"allow_unexpected", &Policy::allow_unexpected},
     std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"allow_mismatch", &Policy::allow_mismatch},
+    std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"may_untie", &Policy::may_untie},
     std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"keep", &Policy::keep},
     std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"external", &Policy::external},
 };
