@@ -36,7 +36,8 @@ Result<std::optional<std::uint64_t>> TiedKeys::first_difference(const plan::Stat
 }
 
 Result<void> TiedKeys::read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> out) {
-  if (cancelled_ != nullptr && *cancelled_) return fail(Error(Code::kCancelled, "the comparison of ties was cut short"));
+  if (cancelled_ != nullptr && *cancelled_)
+    return fail(Error(Code::kCancelled, "the comparison of ties was cut short"));
   auto found = files_.find(file);
   if (found == files_.end()) {
     LADING_ASSIGN_OR_RETURN(io::File opened, open_(file));

@@ -21,7 +21,12 @@ using Members = std::vector<std::uint32_t>;
 class TieGrouper {
  public:
   TieGrouper(const PlanInputs& inputs, const mapping::Resolution& names, Decisions& out)
-      : inputs_(inputs), names_(names), out_(out), may_untie_(inputs.policy.may_untie), keep_(inputs.policy.keep), external_(inputs.policy.external) {}
+      : inputs_(inputs),
+        names_(names),
+        out_(out),
+        may_untie_(inputs.policy.may_untie),
+        keep_(inputs.policy.keep),
+        external_(inputs.policy.external) {}
 
   Errors run() {
     const auto& tensors = inputs_.skeleton.tensors;

@@ -47,9 +47,9 @@ struct Policy {
   std::vector<NamePattern> allow_unexpected;
   std::vector<NamePattern> allow_mismatch;
   std::vector<NamePattern> may_untie;  ///< leave their tie class if their own key holds other values than the class's
-  std::vector<NamePattern> keep;      ///< real values that win over the checkpoint
-  std::vector<NamePattern> external;  ///< values that the caller hands in
-  std::vector<model::Pin> pins;       ///< beside the skeleton's own
+  std::vector<NamePattern> keep;       ///< real values that win over the checkpoint
+  std::vector<NamePattern> external;   ///< values that the caller hands in
+  std::vector<model::Pin> pins;        ///< beside the skeleton's own
   /// Requested dtype by module, or by the name of one tensor (R32); nothing: auto there.
   std::vector<std::pair<std::string, std::optional<DType>>> subtree_dtypes;
 
