@@ -56,13 +56,17 @@ class LastLook:
     def refuse_changes(self, *, has_written: bool) -> None:
         """To be called when everything is loaded, before the commit."""
         filled = {id(entry.value) for entry in self._entries}
-        now: dict[str, tuple[object, ...]] = {}
         left: list[Problem] = []
+        same = others = 0
         for part in self._parts:
-            modules = canonical_modules(part)  # once for both questions: this is most of what the look costs
-            now.update((name, _state(value)) for name, value in tensors_of(modules))
+            modules = canonical_modules(part)  # once for both questions
+            for name, value in tensors_of(modules):  # nothing is collected here: it would wake the garbage collector
+                if self._before.get(name) == _state(value):
+                    same += 1
+                else:
+                    others += 1
             left += _stranded(modules, filled, self._excused, set())
-        problems = [] if now == self._before else list(self._changes(now))
+        problems = [] if same == len(self._before) and not others else list(self._changes())
         known = {problem.tensor for problem in problems}
         problems += [problem for problem in left if problem.tensor not in known]
         if problems:
@@ -75,7 +79,8 @@ class LastLook:
             problems = [Problem("incomplete", "it is still on meta after the load", tensor=name) for name in left]
             raise LadingError(problems, stage="loading", begun=True, exit_code=5)
 
-    def _changes(self, now: dict[str, tuple[object, ...]]) -> Iterator[Problem]:
+    def _changes(self) -> Iterator[Problem]:
+        now = {name: _state(value) for part in self._parts for name, value in tensors_of(canonical_modules(part))}
         for name, before in self._before.items():
             after = now.pop(name, None)
             if after != before:

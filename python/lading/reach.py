@@ -41,11 +41,11 @@ def attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _own_fields(module: nn.Module) -> list[tuple[str, Any]]:
     """Its attributes that may lead to a tensor. Most modules have none, and every load asks each module twice."""
-    fields = [
-        (name, value) for name, value in vars(module).items() if name not in _EVERY_MODULE and not _is_bare(type(value))
-    ]
-    if not fields:
-        return fields
+    own = vars(module)
+    kinds = {type(own[name]) for name in own.keys() - _EVERY_MODULE}
+    if all(map(_is_bare, kinds)):
+        return []
+    fields = [(name, value) for name, value in own.items() if name not in _EVERY_MODULE and not _is_bare(type(value))]
     is_traced = isinstance(module, torch.fx.GraphModule)  # what a tracer saw is no state of the model
     return [
         (name, value) for name, value in fields
