@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 from transformers.modeling_utils import PreTrainedConfig
+from transformers.utils import logging
 
 import lading
 
@@ -86,18 +87,29 @@ def configured(cls, path, config, options):
 
 
 def loading_info(model, report):
-    kept = model.state_dict()
-    computed = {name for name, tensor in report.tensors.items() if tensor.provenance in ("random", "fill", "call", "host")}
-    missing = {name for name in computed if name in kept}
+    """transformers' loading info, from lading's report."""
+    saved = model.state_dict()
     ignored = model._keys_to_ignore_on_load_missing or []
-    missing = {name for name in missing if not any(re.search(pattern, name) for pattern in ignored)}
-    of = {"unexpected_keys": set(), "mismatched_keys": set()}
-    for warning in report.warnings:
-        if warning.code in ("unexpected", "unexpected_key"):
-            of["unexpected_keys"].add(warning.tensor)
-        if "mismatch" in warning.code or warning.code == "shape":
-            of["mismatched_keys"].add(warning.tensor)
-    return {"missing_keys": missing, **of, "error_msgs": []}
+    mismatched = {warning.tensor for warning in report.warnings if warning.rule in ("R21", "R41")}
+    made = {name for name, tensor in report.tensors.items() if tensor.provenance in ("random", "fill", "call", "host")}
+    missing = {name for name in made & saved.keys() if not any(re.search(pattern, name) for pattern in ignored)}
+    return {
+        "missing_keys": missing - mismatched,
+        "unexpected_keys": {warning.tensor for warning in report.warnings if warning.rule == "R39"},
+        "mismatched_keys": mismatched,
+        "error_msgs": [],
+    }
+
+
+def load(folder, **options):
+    """With the exception that transformers raises, and the words that its tests look for in its log."""
+    try:
+        model = lading.from_pretrained(folder, **options)
+    except lading.LadingError as error:
+        raise RuntimeError(str(error)) from error
+    if loading_info(model, lading.report_of(model))["mismatched_keys"]:
+        logging.get_logger("transformers.modeling_utils").warning("Reinit due to size mismatch")
+    return model
 
 
 def note(**what):
@@ -125,7 +137,7 @@ def from_pretrained(cls, pretrained_model_name_or_path, *arguments, config=None,
     config, unused = configured(cls, folder, config, given)
     if isinstance(dtype, str) and dtype != "auto":
         dtype = getattr(torch, dtype)
-    model = lading.from_pretrained(
+    model = load(
         folder, cls=cls, config=config, trust_remote_code=trust, device="cpu", progress=False, dtype=dtype,
         cast="promote" if dtype == "auto" else "exact", strict=False, allow_missing=["*"], key_mapping=key_mapping,
         allow_mismatch=["*"] if ignore_mismatched_sizes else [], **unused,
