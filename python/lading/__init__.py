@@ -42,6 +42,7 @@ _HOMES = {
     "shard_by_dtype": "sharding",
     "skeleton_json": "inventory_json",
     "skeleton_of": "pretrained",
+    "write_skeleton": "pretrained",
 }
 
 __all__ = sorted(_HOMES)
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from .loading import materialize as materialize
     from .pretrained import from_pretrained as from_pretrained
     from .pretrained import skeleton_of as skeleton_of
+    from .pretrained import write_skeleton as write_skeleton
     from .recipes import Recipe as Recipe
     from .recording import Recording as Recording
     from .recording import SkeletonError as SkeletonError

@@ -66,16 +66,21 @@ def _skeleton(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "path", metavar="PATH", help="a directory with config.json, or org/name in the Hugging Face cache"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write it there, not to standard output")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write it there, and beside it what constructors compute, which load needs; not to standard output",
+    )
     try:
         options = parser.parse_args(arguments)
     except SystemExit as stopped:
         return int(stopped.code or 0)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the command downloads nothing, unless it is told to
     try:
-        from .pretrained import skeleton_of
+        from .pretrained import skeleton_files, write_files
 
-        document = skeleton_of(options.path)
+        files = skeleton_files(options.path, options.output or "skeleton.json")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "transformers"):
             raise
@@ -87,10 +92,10 @@ def _skeleton(arguments: Sequence[str]) -> int:
         return _fail(str(error), error.exit_code)
     try:
         if options.output is None:
-            sys.stdout.write(document)
+            sys.stdout.write(files[Path("skeleton.json")].decode())
             sys.stdout.flush()
         else:
-            Path(options.output).write_text(document)
+            write_files(files)
     except OSError as error:
         return _fail(f"the skeleton cannot be written: {error}", _BUG if options.output is None else _FAILED)
     return 0

@@ -169,6 +169,7 @@ class Expected:
             "part_of_model": is_part,
             "ranks": [self._ranks.rank],
             "digests": False,
+            "compare_ties": False,  # values are judged one by one
         }
 
     def _loaded(self, batch: list[Any]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:

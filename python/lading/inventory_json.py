@@ -108,11 +108,11 @@ def _tensor(entry: Entry, is_adapter: Callable[[str], bool], without_init: Colle
         tensor["presence"] = entry.presence
         tensor["device"] = str(entry.device)
     if entry.kind not in (PARAMETER, BUFFER) or entry.name not in without_init:
-        tensor.update(_recipe_fields(entry))
+        tensor.update(recipe_fields(entry))
     return tensor
 
 
-def _recipe_fields(entry: Entry) -> dict[str, Any]:
+def recipe_fields(entry: Entry) -> dict[str, Any]:
     if entry.kind in (NON_PERSISTENT, ATTRIBUTE) and entry.view_of is not None:
         return {"derivation": {"kind": "call", "inputs": [entry.view_of]}}
     recipe = entry.recipe()

@@ -11,21 +11,29 @@ own part.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import json
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from .agreement import TIMEOUT_S, Agreement, agreed
+from .allocate import is_made_with
 from .checkpoint_class import class_of, folder_of, read_config
+from .conversion import Conversion
 from .exiting import ending_before_python
-from .huggingface import pins_of
+from .huggingface import describe, pins_of
 from .huggingface_build import build
 from .huggingface_view import Library, View
-from .inventory_json import skeleton_json
+from .inventory import Entry, take_inventory
+from .inventory_json import recipe_fields, skeleton_json
 from .loading import materialize
+from .patterns import Pattern
 
 
 @ending_before_python
@@ -108,10 +116,119 @@ def skeleton_of(
 
         Path("skeleton.json").write_text(lading.skeleton_of("path/to/model"))
 
-    No weights are read: a directory with only `config.json` will do.
+    No weights are read: a directory with only `config.json` will do. `lading load` also needs what the constructor
+    computes, which `lading.write_skeleton` puts beside the document.
     """
-    model = build_skeleton(os.fspath(path), cls=cls, trust_remote_code=trust_remote_code)
-    library = Library.find()
-    view = View.of([model], library) if library is not None else None
-    pins = pins_of(view, library) if view is not None and library is not None else []
-    return skeleton_json(model, pins=pins)
+    return _Described.of(path, cls, trust_remote_code).document()
+
+
+def write_skeleton(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    cls: type[nn.Module] | None = None,
+    trust_remote_code: bool = False,
+) -> None:
+    """Writes the skeleton document of a checkpoint's model, and beside it all that `lading plan` and `lading load` need.
+
+        lading.write_skeleton("path/to/model", "model.json")        # then: lading load … --skeleton model.json
+
+    Beside "model.json" are, where there is anything to say: "model.values.safetensors", what constructors compute;
+    "model.mapping.json", how the checkpoint's keys become tensors; "model.policy.json", what may be missing. The last
+    two need the checkpoint's files, of which only headers are read.
+    """
+    write_files(skeleton_files(path, output, cls=cls, trust_remote_code=trust_remote_code))
+
+
+def skeleton_files(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    cls: type[nn.Module] | None = None,
+    trust_remote_code: bool = False,
+) -> dict[Path, bytes]:
+    """What `write_skeleton` writes, by place. Empty content is no file: one of another model would be taken for it."""
+    described = _Described.of(path, cls, trust_remote_code)
+    place = Path(output)
+    stem = place.name.removesuffix(".json")
+    return {
+        place.with_name(f"{stem}.values.safetensors"): described.values(),
+        place.with_name(f"{stem}.mapping.json"): described.mapping(),
+        place.with_name(f"{stem}.policy.json"): described.policy(),
+        place: described.document().encode(),
+    }
+
+
+@dataclasses.dataclass
+class _Described:
+    """A model under `skeleton()`, less the views of its tensors, which come with those."""
+
+    entries: list[Entry]
+    pins: list[tuple[Pattern, str]]
+    conversion: Conversion
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], model_class: type[nn.Module] | None, trust_remote_code: bool) -> _Described:
+        location = os.fspath(path)
+        model = build_skeleton(location, cls=model_class, trust_remote_code=trust_remote_code)
+        library = Library.find()
+        view = View.of([model], library) if library is not None else None
+        pins = pins_of(view, library) if view is not None and library is not None else []
+        entries = take_inventory(model)
+        folder = folder_of(location)
+        has_files = folder is not None and any(Path(folder).glob("*.safetensors"))
+        conversion = (describe(model, location, entries) if has_files else None) or Conversion()
+        return cls([entry for entry in entries if not is_made_with(entry)], pins, conversion)
+
+    def document(self) -> str:
+        return skeleton_json(self.entries, pins=self.pins)
+
+    def values(self) -> bytes:
+        from safetensors.torch import save
+
+        values = {
+            entry.name: entry.derive(0).contiguous().clone()
+            for entry in self.entries
+            if entry.is_tensor and recipe_fields(entry).get("derivation", {}).get("kind") == "host"
+        }
+        return save(values) if values else b""
+
+    def mapping(self) -> bytes:
+        document = self.conversion.mapping_document()
+        return (json.dumps(document, indent=1) + "\n").encode() if document else b""
+
+    def policy(self) -> bytes:
+        said = {
+            "allow_missing": [{"name": name} for name in self.conversion.allow_missing],
+            "may_untie": [{"name": name} for name in self.conversion.may_untie],
+        }
+        if not any(said.values()):
+            return b""
+        return (json.dumps({"schema": "lading.policy/1", **said}, indent=1) + "\n").encode()
+
+
+def write_files(files: Mapping[Path, bytes]) -> None:
+    for place, data in files.items():
+        if data:
+            _write(place, data)
+        else:
+            place.unlink(missing_ok=True)
+
+
+def _write(place: Path, data: bytes) -> None:
+    """The whole file, or the one that was there."""
+    with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            Path(file.name).chmod(0o666 & ~_umask())
+            Path(file.name).replace(place)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

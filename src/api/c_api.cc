@@ -124,7 +124,6 @@ void describe_in_c(ReadyPlan& plan) {
 
 Handle make_plan(lading::Request request) {
   const Clock::time_point begin = Clock::now();
-  request.plan.tied_keys = lading::TiedKeys::kCompare;
   auto report = lading::make_plan(request.plan);
   if (!report) return refused("plan", report.error());
   auto plan = std::make_unique<ReadyPlan>();

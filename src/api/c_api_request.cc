@@ -193,6 +193,9 @@ Result<Request, Errors> parse_load_request(std::string_view json) {
   fields.optional_string("strategy", plan.strategy);
   reader.tp_plan(plan.tp_plan);
   fields.optional_boolean("part_of_model", plan.is_part_of_model);
+  bool compares_ties = true;
+  fields.optional_boolean("compare_ties", compares_ties);
+  plan.tied_keys = compares_ties ? TiedKeys::kCompare : TiedKeys::kAssumeEqual;
   reader.ranks(plan.ranks);
   fields.optional_string("device", plan.device);
   if (const auto value = fields.find("devices_per_node")) {

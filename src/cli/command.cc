@@ -31,6 +31,15 @@ std::string escape_lines(const std::string& text) {
   return out;
 }
 
+// Other installations have only this program, and people look for the command here.
+int tell_where_skeleton_is(Output& output) {
+  const Error error =
+      Error(Code::kUsage, "lading skeleton builds the model, so it is in the Python package")
+          .try_this("pip install 'lading[transformers]', then: python -m lading skeleton MODEL -o FILE");
+  tell(error, Style(output.err_colour).red("refused:"), output);
+  return exit_code(error.code);
+}
+
 int run_demo(const DemoArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   const auto sample = write_sample_checkpoint(arguments.directory);
@@ -84,6 +93,8 @@ int run(const std::vector<std::string>& arguments, Output& output) {
       app.add_subcommand("demo", "Write a small sample checkpoint, inspect it, load it as eight ranks and verify it");
   demo->add_option("--dir", demo_arguments.directory, "Where to write it")->capture_default_str();
 
+  CLI::App* skeleton = app.add_subcommand("skeleton")->group("")->prefix_command();
+
   // CLI11 takes them in reverse.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
@@ -96,6 +107,7 @@ int run(const std::vector<std::string>& arguments, Output& output) {
     output.err += escape_lines(err.str());
     return asked ? 0 : exit_code(Code::kUsage);
   }
+  if (skeleton->parsed()) return tell_where_skeleton_is(output);
   if (demo->parsed()) return run_demo(demo_arguments, output);
   if (load->parsed()) return run_load(load_arguments, output);
   if (doctor->parsed()) return run_doctor(doctor_arguments, output);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "api/group_load.h"
+#include "api/values_file.h"
 #include "api/write_ledger.h"
 #include "base/text.h"
 #include "cli/load_output.h"
@@ -73,6 +74,22 @@ int tell_success(const Report& report, const LoadArguments& arguments, Output& o
   return 0;
 }
 
+// Of a skeleton: the values that no checkpoint has. Nothing if there is no such file; the load then says what is
+// missing.
+Result<std::shared_ptr<ValuesFile>, Errors> values_of(const LoadArguments& arguments) {
+  std::string path;
+  if (arguments.values) {
+    path = *arguments.values;
+  } else if (const auto& skeleton = arguments.request.plan.skeleton) {
+    path = values_path_of(skeleton->value);
+    if (std::error_code ignored; !std::filesystem::exists(path, ignored)) path.clear();
+  }
+  if (path.empty()) return std::shared_ptr<ValuesFile>();
+  auto opened = ValuesFile::open(path);
+  if (!opened) return fail(std::move(opened).error());
+  return std::make_shared<ValuesFile>(*std::move(opened));
+}
+
 // Each process of an `mpirun` loads its own rank. The first one speaks for all, unless something went wrong.
 int run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
   GroupRequest request{arguments.request, arguments.exchange, "", {}, {}};
@@ -117,6 +134,8 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
           "Under mpirun: what several ranks hold is read once per node or job, and handed over (docs/exchange.md)")
       ->check(CLI::IsMember({"never", "node", "job"}));
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
+  command->add_option("--values", arguments.values,
+                      "What constructors compute, as lading skeleton -o writes it; without this, the file beside it");
   command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
   command
       ->add_option_function<std::string>(
@@ -137,6 +156,11 @@ int run_load(const LoadArguments& arguments, Output& output) {
   ProgressLine line(output);
   request.progress = [&](const LoadProgress& progress) { line.show(progress, ProgressLine::Clock::now()); };
   if (output.catch_signals) request.cancelled = output.catch_signals();
+  auto values = values_of(arguments);
+  if (!values) return tell_failure({PlanStage::kDocuments, false, values.error(), ""}, arguments, output);
+  if (*values) {
+    request.value = [file = *values](const std::string& name, std::uint64_t) { return file->of(name); };
+  }
   // `--rank` says which rank this process is: it then loads alone.
   if (!request.plan.ranks && !arguments.alone) {
     auto group = MpiGroup::join();

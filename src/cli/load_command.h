@@ -14,6 +14,7 @@ namespace lading::cli {
 struct LoadArguments {
   Request request;
   std::optional<std::string> ledger;
+  std::optional<std::string> values;  ///< nothing: the file beside the skeleton, if it is there
   bool json = false;
   bool alone = false;
   Exchange exchange = Exchange::kNever;

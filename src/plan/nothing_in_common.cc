@@ -31,8 +31,9 @@ std::string pattern_of(std::string_view name) {
 
 std::string samples(const std::vector<std::string_view>& names) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kSamples); ++i) {
-    text += (i == 0 ? "" : ", ") + quote(names[i * (names.size() - 1) / std::max<std::size_t>(1, kSamples - 1)]);
+  const std::size_t shown = std::min(names.size(), kSamples);
+  for (std::size_t i = 0; i < shown; ++i) {
+    text += (i == 0 ? "" : ", ") + quote(names[i * (names.size() - 1) / std::max<std::size_t>(1, shown - 1)]);
   }
   return text;
 }
