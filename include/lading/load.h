@@ -48,6 +48,7 @@ using Owners = std::vector<std::optional<std::uint64_t>>;
 struct HostTensor {
   std::span<const std::byte> bytes;  ///< valid until materialize() returns
   DType dtype = DType::kF32;
+  std::optional<Shape> shape = {};  ///< if it is known: it must be the tensor's
 };
 
 struct LoadProgress {

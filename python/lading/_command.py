@@ -80,7 +80,7 @@ def _skeleton(arguments: Sequence[str]) -> int:
     try:
         from .pretrained import skeleton_files, write_files
 
-        files = skeleton_files(options.path, options.output or "skeleton.json")
+        files = skeleton_files(options.path, "skeleton.json" if options.output is None else options.output)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "transformers"):
             raise

@@ -133,9 +133,9 @@ def write_skeleton(
 
         lading.write_skeleton("path/to/model", "model.json")        # then: lading load … --skeleton model.json
 
-    Beside "model.json" are, where there is anything to say: "model.values.safetensors", what constructors compute;
-    "model.mapping.json", how the checkpoint's keys become tensors; "model.policy.json", what may be missing. The last
-    two need the checkpoint's files, of which only headers are read.
+    Beside "model.json" are "model.values.safetensors", if constructors compute anything; "model.mapping.json", how the
+    checkpoint's keys become tensors; and "model.policy.json", what may be missing. The last two need the checkpoint's
+    files, of which only headers are read. Files of these names are overwritten.
     """
     write_files(skeleton_files(path, output, cls=cls, trust_remote_code=trust_remote_code))
 
@@ -147,15 +147,16 @@ def skeleton_files(
     cls: type[nn.Module] | None = None,
     trust_remote_code: bool = False,
 ) -> dict[Path, bytes]:
-    """What `write_skeleton` writes, by place. Empty content is no file: one of another model would be taken for it."""
+    """What `write_skeleton` writes, by place, the document first. Without values there is no such file: one of another
+    model would be taken for it."""
     described = _Described.of(path, cls, trust_remote_code)
     place = Path(output)
     stem = place.name.removesuffix(".json")
     return {
+        place: described.document().encode(),
         place.with_name(f"{stem}.values.safetensors"): described.values(),
         place.with_name(f"{stem}.mapping.json"): described.mapping(),
         place.with_name(f"{stem}.policy.json"): described.policy(),
-        place: described.document().encode(),
     }
 
 
@@ -194,20 +195,25 @@ class _Described:
         return save(values) if values else b""
 
     def mapping(self) -> bytes:
-        document = self.conversion.mapping_document()
-        return (json.dumps(document, indent=1) + "\n").encode() if document else b""
+        return _json_bytes(self.conversion.mapping_document() or {"schema": "lading.mapping/1", "rules": []})
 
     def policy(self) -> bytes:
         said = {
             "allow_missing": [{"name": name} for name in self.conversion.allow_missing],
             "may_untie": [{"name": name} for name in self.conversion.may_untie],
         }
-        if not any(said.values()):
-            return b""
-        return (json.dumps({"schema": "lading.policy/1", **said}, indent=1) + "\n").encode()
+        return _json_bytes({"schema": "lading.policy/1", **said})
+
+
+def _json_bytes(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:
+    """Each whole, or as it was. Only plain files are replaced: a link or a device is somebody's."""
+    for place in files:
+        if (place.is_symlink() or place.exists()) and (place.is_symlink() or not place.is_file()):
+            raise FileExistsError(f"{place} is there, and no plain file")
     for place, data in files.items():
         if data:
             _write(place, data)
@@ -216,7 +222,6 @@ def write_files(files: Mapping[Path, bytes]) -> None:
 
 
 def _write(place: Path, data: bytes) -> None:
-    """The whole file, or the one that was there."""
     with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as file:
         try:
             file.write(data)

@@ -37,8 +37,9 @@ Result<std::vector<std::string>> different_from_class(const plan::Plan& plan, co
     for (const std::string& name : names) {
       const plan::Statement& own = root_of(plan, name);
       if (&own == &of_class || own.name != name) continue;
+      if (own.provenance != plan::Provenance::kFile) continue;
       std::optional<std::uint64_t> elem = 0;
-      if (own.storage == of_class.storage) {
+      if (own.storage == of_class.storage && of_class.provenance == plan::Provenance::kFile) {
         LADING_ASSIGN_OR_RETURN(elem, keys.first_difference(own, own.expression, of_class.expression));
       }
       if (elem) different.push_back(name);

@@ -143,6 +143,13 @@ class Loading {
     if (request_.value) {
       inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
         LADING_ASSIGN_OR_RETURN(const HostTensor value, request_.value(s.name, rank));
+        if (value.shape && *value.shape != s.shape) {
+          return fail(Error(Code::kPlan, "the value that was handed in has another shape")
+                          .of_tensor(s.name)
+                          .by_rule("R6")
+                          .wanted(s.shape.text())
+                          .got(value.shape->text()));
+        }
         return exec::HostValue{value.bytes.data(), value.bytes.size(), value.dtype};
       };
     }

@@ -91,14 +91,15 @@ class Planning {
     return plan::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model}, ranks_);
   }
 
-  // What may leave its tie stays if its key holds what the others have.
+  // What may leave its tie stays if its key holds what the others have, in one form with them (R50).
   Result<plan::Plan, Errors> tied_again(plan::Plan made, const source::CheckpointSource& source) {
     auto different = different_from_class(made, skeleton_, policy_, source);
     if (!different) return fail(Errors(std::move(different).error()));
     std::vector<NamePattern> leaving;
     for (const std::string& name : *different) leaving.push_back(NamePattern::exact(name));
     policy_.may_untie = std::move(leaving);
-    return planned(source.catalog());
+    auto tied = planned(source.catalog());
+    return tied ? std::move(tied) : std::move(made);
   }
 
   bool check_request() {

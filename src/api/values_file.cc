@@ -28,7 +28,7 @@ Result<HostTensor> ValuesFile::of(const std::string& name) {
     LADING_TRY(file.read_exact(tensor->bytes.begin, {reinterpret_cast<char*>(bytes.data()), bytes.size()}));
     found = values_.emplace(name, std::move(bytes)).first;
   }
-  return HostTensor{found->second, *tensor->dtype};
+  return HostTensor{found->second, *tensor->dtype, tensor->shape};
 }
 
 std::string values_path_of(const std::string& skeleton) {

@@ -123,7 +123,8 @@ Result<HostValue> ask_for_value(const Load& load, const Work& work) {
   if (!load.inputs.value) {
     return fail(Error(Code::kUsage, "nobody hands in the value of a tensor that no file holds")
                     .by_rule("R6")
-                    .try_this("load through a front that has it, or give the tensor a recipe in the skeleton"));
+                    .try_this("bring the file of values that lading skeleton -o writes (--values), or load through a "
+                              "front that has it"));
   }
   LADING_ASSIGN_OR_RETURN(const HostValue value, load.inputs.value(*work.root, work.rank));
   const auto expected_bytes = work.root->shape.size_bytes(value.dtype);

@@ -68,6 +68,17 @@ def test_R50_what_has_no_key_or_equal_values_stays_tied(untied):
     assert lading.audit(model, folder).ok
 
 
+def test_R50_equal_values_of_another_dtype_and_allowed_mismatches_load(untied):
+    right, folder = untied
+    edited(folder, lm_head__weight=right.shared.weight.detach().bfloat16())
+    for options in ({}, {"dtype": torch.float32}):
+        model = loaded(folder, **options)
+        assert torch.equal(model.lm_head.weight.float(), right.shared.weight.bfloat16().float())
+    edited(folder, lm_head__weight=torch.ones(3, 8))
+    model = loaded(folder, allow_mismatch=["lm_head.weight"])
+    assert torch.equal(model.shared.weight, right.shared.weight)
+
+
 @pytest.mark.parametrize("has_memory", [False, True])
 def test_R50_a_config_that_ties_is_believed_and_nothing_is_written(tmp_path, has_memory):
     config = LlamaConfig(

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("transformers")
 import zoo
+from safetensors.torch import load_file, save_file
 
 import lading
 
@@ -31,9 +32,7 @@ def test_R6_the_command_line_loads_what_the_front_loads(model_type, tmp_path):
     cls = zoo.model_class(name, config)
     lading.write_skeleton(checkpoint, skeleton, cls=cls)
     documents = ["--skeleton", skeleton]
-    for what in ("mapping", "policy"):
-        if (beside := tmp_path / f"model.{what}.json").exists():
-            documents += [f"--{what}", beside]
+    documents += ["--mapping", tmp_path / "model.mapping.json", "--policy", tmp_path / "model.policy.json"]
     run("plan", checkpoint, *documents)
     run("load", checkpoint, *documents, "--ledger", ledger)
     run("verify", checkpoint, ledger)
@@ -53,7 +52,32 @@ def test_a_skeleton_without_its_values_says_how_to_get_them(tmp_path):
     lading.write_skeleton(checkpoint, skeleton)
     (tmp_path / "model.values.safetensors").unlink()
     done = subprocess.run([PROGRAM, "load", checkpoint, "--skeleton", skeleton], capture_output=True, text=True)
-    assert done.returncode != 0 and "inv_freq" in done.stderr
+    assert done.returncode != 0 and "inv_freq" in done.stderr and "lading skeleton -o" in done.stderr
+
+
+def test_R6_values_of_another_shape_are_refused(tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    zoo.make("llama", str(checkpoint))
+    skeleton, values = tmp_path / "model.json", tmp_path / "model.values.safetensors"
+    lading.write_skeleton(checkpoint, skeleton)
+    save_file({name: value[None] for name, value in load_file(values).items()}, values)
+    done = subprocess.run([PROGRAM, "load", checkpoint, "--skeleton", skeleton], capture_output=True, text=True)
+    assert done.returncode != 0 and "another shape" in done.stderr
+
+
+def test_only_plain_files_are_replaced(tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    zoo.make("llama", str(checkpoint))
+    other = tmp_path / "other.json"
+    other.write_text("mine")
+    (tmp_path / "model.json").symlink_to(other)
+    with pytest.raises(FileExistsError, match="no plain file"):
+        lading.write_skeleton(checkpoint, tmp_path / "model.json")
+    assert other.read_text() == "mine" and sorted(path.name for path in tmp_path.iterdir()) == [
+        "checkpoint",
+        "model.json",
+        "other.json",
+    ]
 
 
 def test_the_program_says_where_skeleton_is():
