@@ -78,9 +78,10 @@ def _skeleton(arguments: Sequence[str]) -> int:
         return int(stopped.code or 0)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the command downloads nothing, unless it is told to
     try:
-        from .pretrained import skeleton_files, write_files
+        from .pretrained import skeleton_files, skeleton_of, write_files
 
-        files = skeleton_files(options.path, "skeleton.json" if options.output is None else options.output)
+        document = skeleton_of(options.path) if options.output is None else ""
+        files = {} if options.output is None else skeleton_files(options.path, options.output)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "transformers"):
             raise
@@ -92,7 +93,7 @@ def _skeleton(arguments: Sequence[str]) -> int:
         return _fail(str(error), error.exit_code)
     try:
         if options.output is None:
-            sys.stdout.write(files[Path("skeleton.json")].decode())
+            sys.stdout.write(document)
             sys.stdout.flush()
         else:
             write_files(files)

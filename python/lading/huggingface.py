@@ -63,7 +63,8 @@ def describe(
     catalog = catalog or Catalog.of(location)
     shapes = catalog.shapes
     rules, notes = _mapping_rules(view, shapes, library)
-    architecture = _other_architecture(view, catalog.folder)
+    config = _config_fields(catalog.folder)
+    architecture = _other_architecture(view, config)
     if architecture and (view.state.keys() - rules.targets or shapes.keys() - rules.used):
         whole = _whole_model(view, architecture, catalog.folder, library)
         if whole is not None:
@@ -81,7 +82,7 @@ def describe(
         ignore=[*ignored, *rules.ignored],
         pins=pins_of(own, library),
         ties=_ties(own),
-        may_untie=_may_untie(own, catalog.folder),
+        may_untie=_may_untie(own, config),
         constructed_dtypes=_constructed_dtypes(own),
         allow_missing=_may_be_missing(own),
         with_key=rules.made,
@@ -262,9 +263,9 @@ def _config_fields(folder: Path) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _other_architecture(view: View, folder: Path) -> str:
+def _other_architecture(view: View, config: dict[str, Any]) -> str:
     """The class that the checkpoint's config names, if it is another than the model's, or ""."""
-    names = _config_fields(folder).get("architectures") or []
+    names = config.get("architectures") or []
     return names[0] if names and original_class(view.model).__name__ not in names else ""
 
 
@@ -331,12 +332,11 @@ def _ties(view: View) -> list[list[str]]:
     return sorted(sorted(members) for members in classes.values() if len(members) > 1)
 
 
-def _may_untie(view: View, folder: Path) -> list[str]:
+def _may_untie(view: View, config: dict[str, Any]) -> list[str]:
     """Names that the model's class ties although the checkpoint was saved by one that did not. T5's config sets
     `tie_word_embeddings` whatever the file says; a composite asks the config of its text model."""
-    fields = _config_fields(folder)
-    configs = [fields, *(value for value in fields.values() if isinstance(value, dict))]
-    if not any(config.get("tie_word_embeddings") is False for config in configs):
+    configs = [config, *(value for value in config.values() if isinstance(value, dict))]
+    if not any(one.get("tie_word_embeddings") is False for one in configs):
         return []
     expand = getattr(view.model, "get_expanded_tied_weights_keys", None)
     declared = expand(all_submodels=True) if callable(expand) else {}

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from .huggingface_view import Library, View
 from .inventory import Entry, take_inventory
 from .inventory_json import recipe_fields, skeleton_json
 from .loading import materialize
-from .patterns import Pattern
 
 
 @ending_before_python
@@ -162,27 +161,34 @@ def skeleton_files(
 
 @dataclasses.dataclass
 class _Described:
-    """A model under `skeleton()`, less the views of its tensors, which come with those."""
+    """A model under `skeleton()`; `entries` are its tensors less the views of others, which come with those."""
 
-    entries: list[Entry]
-    pins: list[tuple[Pattern, str]]
-    conversion: Conversion
+    model: nn.Module
+    location: str
+    inventory: list[Entry]
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], model_class: type[nn.Module] | None, trust_remote_code: bool) -> _Described:
         location = os.fspath(path)
         model = build_skeleton(location, cls=model_class, trust_remote_code=trust_remote_code)
-        library = Library.find()
-        view = View.of([model], library) if library is not None else None
-        pins = pins_of(view, library) if view is not None and library is not None else []
-        entries = take_inventory(model)
-        folder = folder_of(location)
+        return cls(model, location, take_inventory(model))
+
+    @functools.cached_property
+    def entries(self) -> list[Entry]:
+        return [entry for entry in self.inventory if not is_made_with(entry)]
+
+    @functools.cached_property
+    def conversion(self) -> Conversion:
+        """Of the checkpoint's files, if it has any. Only headers are read."""
+        folder = folder_of(self.location)
         has_files = folder is not None and any(Path(folder).glob("*.safetensors"))
-        conversion = (describe(model, location, entries) if has_files else None) or Conversion()
-        return cls([entry for entry in entries if not is_made_with(entry)], pins, conversion)
+        return (describe(self.model, self.location, self.inventory) if has_files else None) or Conversion()
 
     def document(self) -> str:
-        return skeleton_json(self.entries, pins=self.pins)
+        library = Library.find()
+        view = View.of([self.model], library) if library is not None else None
+        pins = pins_of(view, library) if view is not None and library is not None else []
+        return skeleton_json(self.entries, pins=pins)
 
     def values(self) -> bytes:
         from safetensors.torch import save
@@ -212,7 +218,7 @@ def _json_bytes(document: dict[str, Any]) -> bytes:
 def write_files(files: Mapping[Path, bytes]) -> None:
     """Each whole, or as it was. Only plain files are replaced: a link or a device is somebody's."""
     for place in files:
-        if (place.is_symlink() or place.exists()) and (place.is_symlink() or not place.is_file()):
+        if place.is_symlink() or (place.exists() and not place.is_file()):
             raise FileExistsError(f"{place} is there, and no plain file")
     for place, data in files.items():
         if data:
@@ -222,18 +228,11 @@ def write_files(files: Mapping[Path, bytes]) -> None:
 
 
 def _write(place: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as file:
-        try:
+    part = place.with_name(f"{place.name}.{uuid.uuid4().hex}.part")
+    try:
+        with part.open("xb") as file:
             file.write(data)
-            file.flush()
-            Path(file.name).chmod(0o666 & ~_umask())
-            Path(file.name).replace(place)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        part.replace(place)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -10,7 +10,7 @@
 namespace lading {
 namespace {
 
-exec::TiedKeys keys_of(const source::CheckpointSource& source) {
+exec::KeyComparer keys_of(const source::CheckpointSource& source) {
   return {source.catalog(), [&](std::uint32_t file) { return source.open_file(source.shards()[file]); }};
 }
 
@@ -21,15 +21,14 @@ const plan::Statement& root_of(const plan::Plan& plan, const std::string& name) 
 
 }  // namespace
 
-Result<std::vector<std::string>> different_from_class(const plan::Plan& plan, const model::Skeleton& skeleton,
-                                                      const policy::Policy& policy,
-                                                      const source::CheckpointSource& source) {
+Result<Leaving> compare_leaving(const plan::Plan& plan, const model::Skeleton& skeleton, const policy::Policy& policy,
+                                const source::CheckpointSource& source) {
   const auto may_leave = [&](const std::string& name) {
     return std::any_of(policy.may_untie.begin(), policy.may_untie.end(),
                        [&](const NamePattern& pattern) { return pattern.matches(name); });
   };
-  exec::TiedKeys keys = keys_of(source);
-  std::vector<std::string> different;
+  exec::KeyComparer keys = keys_of(source);
+  Leaving leaving;
   for (const auto& names : skeleton.tie_classes) {
     const auto stays = std::find_if_not(names.begin(), names.end(), may_leave);
     if (stays == names.end()) continue;
@@ -37,19 +36,25 @@ Result<std::vector<std::string>> different_from_class(const plan::Plan& plan, co
     for (const std::string& name : names) {
       const plan::Statement& own = root_of(plan, name);
       if (&own == &of_class || own.name != name) continue;
-      if (own.provenance != plan::Provenance::kFile) continue;
-      std::optional<std::uint64_t> elem = 0;
-      if (own.storage == of_class.storage && of_class.provenance == plan::Provenance::kFile) {
-        LADING_ASSIGN_OR_RETURN(elem, keys.first_difference(own, own.expression, of_class.expression));
+      std::optional<std::uint64_t> elem;
+      if (own.provenance == plan::Provenance::kFile) {
+        elem = 0;
+        if (own.storage == of_class.storage && of_class.provenance == plan::Provenance::kFile) {
+          LADING_ASSIGN_OR_RETURN(elem, keys.first_difference(own, own.expression, of_class.expression));
+        }
       }
-      if (elem) different.push_back(name);
+      if (elem) {
+        leaving.different.push_back(name);
+      } else {
+        leaving.others_stay = true;
+      }
     }
   }
-  return different;
+  return leaving;
 }
 
 Errors compare_ties(const plan::Plan& plan, const source::CheckpointSource& source) {
-  exec::TiedKeys keys = keys_of(source);
+  exec::KeyComparer keys = keys_of(source);
   Errors errors;
   for (const plan::Statement& tensor : plan.statements) {
     for (const mapping::Expression& other : tensor.must_equal) {

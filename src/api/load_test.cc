@@ -67,6 +67,17 @@ class LoadTest : public ::testing::Test {
     return report ? LoadFailure{} : report.error();
   }
 
+  // Two keys of one tie: 1, 2 and 1, `other`.
+  void write_tied(float other) {
+    dir_.write("ckpt/model.safetensors",
+               test::safetensors_bytes(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
+                   "b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
+                                       floats({1, 2, 1, other})));
+    skeleton(R"({"name": "a", "kind": "parameter", "shape": [2], "dtype": "F32"},
+        {"name": "b", "kind": "parameter", "shape": [2], "dtype": "F32"})",
+             R"([["a", "b"]])");
+  }
+
   void skeleton(const std::string& tensors, const std::string& ties = "[]") {
     request_.plan.skeleton =
         PlanDocument::text(R"({"schema": "lading.skeleton/1", "tensors": [)" + tensors + R"(], "ties": )" + ties + "}");
@@ -289,17 +300,9 @@ TEST_F(LoadTest, R6_AValueThatNobodyHasIsNamed) {
 }
 
 TEST_F(LoadTest, R50_TiedKeysThatDifferAreFoundBeforeAByteIsWritten) {
-  const auto file = [](float other) {
-    return test::safetensors_bytes(
-        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
-        floats({1, 2, 1, other}));
-  };
-  skeleton(R"({"name": "a", "kind": "parameter", "shape": [2], "dtype": "F32"},
-      {"name": "b", "kind": "parameter", "shape": [2], "dtype": "F32"})",
-           R"([["a", "b"]])");
-  dir_.write("ckpt/model.safetensors", file(2));
+  write_tied(2);
   EXPECT_EQ(load().tensors.size(), 1U) << "one storage";
-  dir_.write("ckpt/model.safetensors", file(3));
+  write_tied(3);
   const LoadFailure failed = failure();
   EXPECT_FALSE(failed.begun);
   EXPECT_EQ(failed.problems.front().code, Code::kValuesDiffer);
@@ -308,18 +311,10 @@ TEST_F(LoadTest, R50_TiedKeysThatDifferAreFoundBeforeAByteIsWritten) {
 }
 
 TEST_F(LoadTest, R50_WhatMayLeaveItsTieLeavesItIfItsValuesAreOthers) {
-  const auto file = [](float other) {
-    return test::safetensors_bytes(
-        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})",
-        floats({1, 2, 1, other}));
-  };
-  skeleton(R"({"name": "a", "kind": "parameter", "shape": [2], "dtype": "F32"},
-      {"name": "b", "kind": "parameter", "shape": [2], "dtype": "F32"})",
-           R"([["a", "b"]])");
   request_.plan.policy = PlanDocument::text(R"({"schema": "lading.policy/1", "may_untie": ["b"]})");
-  dir_.write("ckpt/model.safetensors", file(2));
+  write_tied(2);
   EXPECT_EQ(load().tensors.size(), 1U) << "the values are the same: one storage";
-  dir_.write("ckpt/model.safetensors", file(3));
+  write_tied(3);
   EXPECT_EQ(load().tensors.size(), 2U);
 }
 

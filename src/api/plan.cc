@@ -93,11 +93,11 @@ class Planning {
 
   // What may leave its tie stays if its key holds what the others have, in one form with them (R50).
   Result<plan::Plan, Errors> tied_again(plan::Plan made, const source::CheckpointSource& source) {
-    auto different = different_from_class(made, skeleton_, policy_, source);
-    if (!different) return fail(Errors(std::move(different).error()));
-    std::vector<NamePattern> leaving;
-    for (const std::string& name : *different) leaving.push_back(NamePattern::exact(name));
-    policy_.may_untie = std::move(leaving);
+    const auto leaving = compare_leaving(made, skeleton_, policy_, source);
+    if (!leaving) return fail(Errors(leaving.error()));
+    if (!leaving->others_stay) return made;
+    policy_.may_untie.clear();
+    for (const std::string& name : leaving->different) policy_.may_untie.push_back(NamePattern::exact(name));
     auto tied = planned(source.catalog());
     return tied ? std::move(tied) : std::move(made);
   }

@@ -7,9 +7,9 @@
 
 namespace lading::exec {
 
-Result<std::optional<std::uint64_t>> TiedKeys::first_difference(const plan::Statement& tensor,
-                                                                const mapping::Expression& one,
-                                                                const mapping::Expression& other) {
+Result<std::optional<std::uint64_t>> KeyComparer::first_difference(const plan::Statement& tensor,
+                                                                   const mapping::Expression& one,
+                                                                   const mapping::Expression& other) {
   constexpr std::uint64_t kWindowBytes = std::uint64_t{16} << 20;
   const ReadBytes read = [this](std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> out) {
     return this->read(file, offset_bytes, out);
@@ -35,9 +35,7 @@ Result<std::optional<std::uint64_t>> TiedKeys::first_difference(const plan::Stat
   return std::optional<std::uint64_t>();
 }
 
-Result<void> TiedKeys::read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> out) {
-  if (cancelled_ != nullptr && *cancelled_)
-    return fail(Error(Code::kCancelled, "the comparison of ties was cut short"));
+Result<void> KeyComparer::read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> out) {
   auto found = files_.find(file);
   if (found == files_.end()) {
     LADING_ASSIGN_OR_RETURN(io::File opened, open_(file));

@@ -1,7 +1,6 @@
 // Whether keys of one tie class hold the same values, read from the files before anything is written.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -14,13 +13,12 @@
 
 namespace lading::exec {
 
-class TiedKeys {
+class KeyComparer {
  public:
   using Open = std::function<Result<io::File>(std::uint32_t file)>;
 
   /// Borrows the catalog. `open` takes an index into its files.
-  TiedKeys(const checkpoint::Catalog& catalog, Open open, const std::atomic<bool>* cancelled = nullptr)
-      : catalog_(catalog), open_(std::move(open)), cancelled_(cancelled) {}
+  KeyComparer(const checkpoint::Catalog& catalog, Open open) : catalog_(catalog), open_(std::move(open)) {}
 
   /// The first element of a tensor in which one key's values are not another's, both in the tensor's storage dtype.
   Result<std::optional<std::uint64_t>> first_difference(const plan::Statement& tensor, const mapping::Expression& one,
@@ -31,7 +29,6 @@ class TiedKeys {
 
   const checkpoint::Catalog& catalog_;
   Open open_;
-  const std::atomic<bool>* cancelled_;
   std::map<std::uint32_t, io::File> files_;
 };
 

@@ -60,8 +60,8 @@ class TieGrouper {
     return found == names_.resolved.expressions.end() ? nullptr : &found->second;
   }
 
-  // The class, and each that leaves it (may_untie): it has a key of its own, and another is left for the class. Memory
-  // that is there stays one.
+  // The class, and each that leaves it (may_untie): it has a key of its own, and another is left for the class. A
+  // class with memory stays whole.
   [[nodiscard]] std::vector<Members> left(const Members& members) const {
     std::vector<Members> groups(1);
     std::vector<std::uint32_t> leaving;

@@ -26,7 +26,7 @@ Error no_mpi(std::string why) {
       .try_this("Load without the other processes (--alone), or install the liblading_mpi.so of this lading.");
 }
 
-// What the dynamic linker says of each place. A plug-in that is there and does not open is the one to look at.
+// What the dynamic linker says of each place. A plug-in that exists and does not open is the one to look at.
 struct Tried {
   std::string place;
   std::string why;
