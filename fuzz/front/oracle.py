@@ -59,10 +59,23 @@ def expect(spec: Json, folder: Path, rank: int) -> Expectation:
     computed = _computed_names(model)
     model = shard(model, spec["layout"], rank)
     facts = {name: fact for name, fact in snapshot.facts(model).items() if name not in computed}
+    if spec["layout"]["kind"] in ("tp", "fsdp2_tp"):
+        parted = _parted(before, facts, state)
+        unknown, is_determined = unknown | parted, is_determined and not parted
     if spec["layout"]["kind"] == "fsdp1" and unknown:
         unknown |= {name for name, one in facts.items() if one.kind == "parameter"}  # they share flat buffers
     use = 0 if not is_determined else 1 if unknown - computed else 2
     return Expectation(model, facts, refusal, unknown - computed, computed, use, done)
+
+
+def _parted(before: dict[str, snapshot.Fact], after: dict[str, snapshot.Fact], state: dict[str, Any]) -> frozenset[str]:
+    """Names that no file has, of tensors that were tied until `parallelize_module` made two of them."""
+    stored = {(before[name].identity, after[name].identity) for name in state if name in before and name in after}
+    known = {was for was, _ in stored}
+    return frozenset(
+        name for name, fact in before.items()
+        if name not in state and fact.identity in known and (fact.identity, after[name].identity) not in stored
+    )  # fmt: skip
 
 
 def for_rank(spec: Json, rank: int) -> Json:
@@ -164,8 +177,11 @@ def _adopt_dtypes(model: nn.Module, state: dict[str, Any], spec: Json) -> None:
     together = _together(model)
     given = {other for name in resolve(model, load["external"]) for other in (name, *together.get(name, ()))}
     every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    late = {id(tensor) for name, tensor in every if name.endswith("late")}  # they have memory, whatever else they are called
     for name, tensor in every:
-        if tensor.dtype not in (floats if asked is None else (*floats, *_EIGHTS)) or nn.parameter.is_lazy(tensor) or name.endswith("late"):
+        if tensor.dtype not in (floats if asked is None else (*floats, *_EIGHTS)) or nn.parameter.is_lazy(tensor):
+            continue
+        if id(tensor) in late:
             continue
         if is_fixed and isinstance(tensor, nn.Parameter):
             continue

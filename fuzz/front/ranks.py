@@ -124,7 +124,9 @@ class Group:
         self._start()
 
     def last_words(self) -> str:
-        return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else ""
+        """The end of the ranks' output, less the lists of extension modules under faulthandler's stacks."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(line[:300] for line in lines if not line.startswith("Extension modules:"))[-3000:]
 
 
 def _free_port() -> int:

@@ -103,8 +103,8 @@ def _judge(spec: Json, rank: int, folder: Path, path: str, expected: oracle.Expe
 def _compare(spec: Json, expected: oracle.Expectation, loaded: subject.Loaded) -> Verdict:
     found = _facts(loaded.model, expected)
     memory = "free" if spec["layout"]["kind"] in ("zero3", "zero12") else "exactly"  # an engine has its own buffer
-    if spec["layout"]["kind"] in ("tp", "fsdp2_tp") and spec["build"] != "real":
-        memory = "apart"  # parallelize_module makes two objects of a tie, which on real memory still share it
+    if spec["layout"]["kind"] in ("tp", "fsdp2_tp", "dtensor") and spec["build"] != "real":
+        memory = "apart"  # distribute_tensor makes two of a tie or of views, which on real memory may still share it
     said = snapshot.differences(expected.facts, found, expected.unknown, memory=memory)
     if memory == "apart" and snapshot.differences(expected.facts, found, expected.unknown, memory="exactly"):
         expected.use = min(expected.use, 1)  # a step of training changes shared memory twice

@@ -303,10 +303,14 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
             parts = 1
             for other in inside:
                 parts *= grid.sizes[other]
-            if parts != factor:
+            text = ""
+            if getattr(shards[inside[-1]], "split_factor", 1) != 1:
+                text = f"its placements {placements} end with a strided cut of dim {dim}: torch itself cannot gather them"
+            elif parts != factor:
                 text = (
                     f"its placements {placements} are strided by {factor}, but the cuts to the right make {parts} parts"
                 )
+            if text:
                 problems.append(layout_problem(entry.name, text, "R54"))
             late.append(place)
             factor = None
