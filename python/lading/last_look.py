@@ -8,17 +8,19 @@ on all ranks.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
 
 from .errors import LadingError, Problem
-from .fsdp1 import FlatMember
+from .fsdp1 import FlatMember, flat_members
 from .inventory import EXTRA_STATE, Entry, canonical_modules, tensors_of
 from .patterns import matches
 from .placements import is_memory, local_of
-from .reach import stranded
+from .reach import has_fields, stranded
 
 
 def refuse_stranded(parts: Sequence[nn.Module], entries: Iterable[Entry], excused: Sequence[str]) -> list[str]:
@@ -51,26 +53,26 @@ class LastLook:
 
     def __init__(self, parts: Sequence[nn.Module], entries: Sequence[Entry], excused: Sequence[str]) -> None:
         self._parts, self._entries, self._excused = parts, entries, excused
-        self._before = {entry.name: _state(entry.value) for entry in entries if entry.kind != EXTRA_STATE}
+        self._before = [_Held(canonical_modules(part)) for part in parts]
+        known = {id(tensor) for part in self._before for tensor in part.tensors}
+        known |= {state[0] for part in self._before for state in part.others.values()}
+        listed = [entry for entry in entries if entry.kind != EXTRA_STATE and type(entry.value) in _PLAIN]
+        lost = [entry for entry in listed if id(entry.value) not in known]
+        _refuse([_changed(entry.name, "the tensor was replaced") for entry in lost], has_written=False)
 
     def refuse_changes(self, *, has_written: bool) -> None:
         """To be called when everything is loaded, before the commit."""
         filled = {id(entry.value) for entry in self._entries}
         left: list[Problem] = []
-        same = others = 0
-        for part in self._parts:
-            modules = canonical_modules(part)  # once for both questions
-            for name, value in tensors_of(modules):  # nothing is collected here: it would wake the garbage collector
-                if self._before.get(name) == _state(value):
-                    same += 1
-                else:
-                    others += 1
-            left += _stranded(modules, filled, self._excused, set())
-        problems = [] if same == len(self._before) and not others else list(self._changes())
+        problems: list[Problem] = []
+        for part, before in zip(self._parts, self._before, strict=True):
+            now = _Held(canonical_modules(part))
+            if not now.is_as(before):
+                problems += _changes(before.states(), now.states())
+            if now.may_be_stranded:
+                left += _stranded(now.modules, filled, self._excused, set())
         known = {problem.tensor for problem in problems}
-        problems += [problem for problem in left if problem.tensor not in known]
-        if problems:
-            raise LadingError(problems, stage="loading", begun=has_written, exit_code=5)
+        _refuse(problems + [problem for problem in left if problem.tensor not in known], has_written=has_written)
 
     def refuse_meta(self) -> None:
         """To be called when the model has its memory."""
@@ -79,18 +81,74 @@ class LastLook:
             problems = [Problem("incomplete", "it is still on meta after the load", tensor=name) for name in left]
             raise LadingError(problems, stage="loading", begun=True, exit_code=5)
 
-    def _changes(self) -> Iterator[Problem]:
-        now = {name: _state(value) for part in self._parts for name, value in tensors_of(canonical_modules(part))}
-        for name, before in self._before.items():
-            after = now.pop(name, None)
-            if after != before:
-                message = "the tensor was taken out of the model" if after is None else "the tensor was replaced"
-                yield _changed(name, message)
-        for name in now:
-            yield _changed(name, "the tensor was added")
+
+class _Held:
+    """What the modules of a part hold, in the order of the walk. Most tensors are in the tables of plain modules: they
+    are compared as whole lists, without a name or a tuple for each, which every load would wait for."""
+
+    def __init__(self, modules: list[tuple[str, nn.Module]]) -> None:
+        self.modules = modules
+        tables = [table for _, module in modules for table in (module._parameters, module._buffers)]
+        self.counts = [*map(len, tables)]  # of which module the tensors are
+        self.keys = [*itertools.chain.from_iterable(table.keys() for table in tables)]  # a scripted module's are no dicts
+        self.tensors = [*itertools.chain.from_iterable(table.values() for table in tables)]
+        there = [tensor for tensor in self.tensors if tensor is not None]
+        self.memory = _places(there)
+        self.shapes = [tensor.shape for tensor in there]
+        self.is_flat = bool(flat_members(modules))  # then FSDP1's members count, not what the tables hold
+        others = modules if self.is_flat else [one for one in modules if has_fields(one[1])]
+        self.others = {name: _state(value) for name, value in tensors_of(others)} if others else {}
+        self.may_be_stranded = bool(others) or any(tensor.is_meta for tensor in there)
+
+    def is_as(self, before: _Held) -> bool:
+        """Whether nothing has changed."""
+        if self.modules != before.modules or self.others != before.others:
+            return False
+        return self.is_flat or (
+            self.counts == before.counts
+            and self.keys == before.keys
+            and [*map(id, self.tensors)] == [*map(id, before.tensors)]
+            and self.memory == before.memory
+            and self.shapes == before.shapes
+        )
+
+    def states(self) -> dict[str, tuple[object, ...]]:
+        """By name, one by one: this says what has changed."""
+        found = dict(self.others)
+        places = zip(self.memory, self.shapes, strict=True)
+        rows = zip(self.keys, self.tensors, strict=True)
+        for at, count in enumerate(() if self.is_flat else self.counts):
+            prefix = self.modules[at // 2][0]
+            for key, tensor in itertools.islice(rows, count):
+                if tensor is not None:
+                    memory, shape = next(places)
+                    found[f"{prefix}.{key}" if prefix else key] = (id(tensor), shape, memory)
+        return found
 
 
-_PLAIN = (nn.Parameter, torch.Tensor)
+def _places(tensors: list[torch.Tensor]) -> list[object]:
+    """Where the memory of each is."""
+    if _PLAIN.issuperset(map(type, tensors)):
+        with contextlib.suppress(RuntimeError):  # a sparse one has no memory of its own
+            return [tensor.data_ptr() for tensor in tensors]
+    return [*map(_state, tensors)]
+
+
+def _changes(old: dict[str, tuple[object, ...]], now: dict[str, tuple[object, ...]]) -> Iterator[Problem]:
+    for name, before in old.items():
+        after = now.pop(name, None)
+        if after != before:
+            yield _changed(name, "the tensor was taken out of the model" if after is None else "the tensor was replaced")
+    for name in now:
+        yield _changed(name, "the tensor was added")
+
+
+def _refuse(problems: list[Problem], *, has_written: bool) -> None:
+    if problems:
+        raise LadingError(problems, stage="loading", begun=has_written, exit_code=5)
+
+
+_PLAIN = frozenset((nn.Parameter, torch.Tensor))
 
 
 def _changed(name: str, message: str) -> Problem:

@@ -25,6 +25,7 @@ from torch import nn
 
 # Attributes of every module: they hold what is registered, and hooks. torch has hooks in further ones.
 _EVERY_MODULE = frozenset(vars(nn.Module()))
+_BARE = frozenset((int, float, bool, str, type(None)))  # what most attributes are
 # Objects of these packages are the machinery of a framework: their tensors are filled, or told, by name.
 _MACHINERY = ("torch", "deepspeed", "accelerate", "numpy")
 _STATE = "torch.distributions"  # but these hold tensors of the model
@@ -39,12 +40,20 @@ def attributes(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
                 yield from _tensors_in(name, value, seen)
 
 
+def has_fields(module: nn.Module) -> bool:
+    """Whether attributes of its own may lead to a tensor."""
+    own = vars(module)
+    for name in own.keys() - _EVERY_MODULE:
+        if type(own[name]) not in _BARE and not _is_bare(type(own[name])):
+            return True
+    return False
+
+
 def _own_fields(module: nn.Module) -> list[tuple[str, Any]]:
     """Its attributes that may lead to a tensor. Most modules have none, and every load asks each module twice."""
-    own = vars(module)
-    kinds = {type(own[name]) for name in own.keys() - _EVERY_MODULE}
-    if all(map(_is_bare, kinds)):
+    if not has_fields(module):
         return []
+    own = vars(module)
     fields = [(name, value) for name, value in own.items() if name not in _EVERY_MODULE and not _is_bare(type(value))]
     is_traced = isinstance(module, torch.fx.GraphModule)  # what a tracer saw is no state of the model
     return [
