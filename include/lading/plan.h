@@ -24,6 +24,7 @@ struct Plan;
 namespace source {
 class CheckpointSource;
 }
+struct SkeletonValues;
 
 /// A JSON document: a file that holds it, or the text itself.
 struct PlanDocument {
@@ -103,6 +104,7 @@ struct PlanReport {
   Errors warnings;
   std::shared_ptr<const plan::Plan> plan;                  ///< all of it, for the functions below
   std::shared_ptr<const source::CheckpointSource> source;  ///< the files that it is about
+  std::shared_ptr<const SkeletonValues> values;            ///< that stand in the skeleton itself; null if none do
   /// Of the checkpoint tensors that the plan names, bytes that no rank reads; known only if all were worked out.
   std::optional<std::uint64_t> unread_bytes;
 };

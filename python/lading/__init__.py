@@ -41,8 +41,8 @@ _HOMES = {
     "resolve_dtypes": "resolving",
     "shard_by_dtype": "sharding",
     "skeleton_json": "inventory_json",
-    "skeleton_of": "pretrained",
-    "write_skeleton": "pretrained",
+    "skeleton_of": "skeleton_files",
+    "write_skeleton": "skeleton_files",
 }
 
 __all__ = sorted(_HOMES)
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from .loading import is_incomplete as is_incomplete
     from .loading import materialize as materialize
     from .pretrained import from_pretrained as from_pretrained
-    from .pretrained import skeleton_of as skeleton_of
-    from .pretrained import write_skeleton as write_skeleton
+    from .skeleton_files import skeleton_of as skeleton_of
+    from .skeleton_files import write_skeleton as write_skeleton
     from .recipes import Recipe as Recipe
     from .recording import Recording as Recording
     from .recording import SkeletonError as SkeletonError

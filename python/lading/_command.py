@@ -70,7 +70,7 @@ def _skeleton(arguments: Sequence[str]) -> int:
         "-o",
         "--output",
         metavar="FILE",
-        help="write it there, and beside it what constructors compute, which load needs; not to standard output",
+        help="write it there, not to standard output, and beside it what else load needs",
     )
     try:
         options = parser.parse_args(arguments)
@@ -78,10 +78,9 @@ def _skeleton(arguments: Sequence[str]) -> int:
         return int(stopped.code or 0)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the command downloads nothing, unless it is told to
     try:
-        from .pretrained import skeleton_files, skeleton_of, write_files
+        from .skeleton_files import skeleton_files, write_files
 
-        document = skeleton_of(options.path) if options.output is None else ""
-        files = {} if options.output is None else skeleton_files(options.path, options.output)
+        files = skeleton_files(options.path, options.output if options.output is not None else "FILE.json")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "transformers"):
             raise
@@ -93,8 +92,11 @@ def _skeleton(arguments: Sequence[str]) -> int:
         return _fail(str(error), error.exit_code)
     try:
         if options.output is None:
-            sys.stdout.write(document)
+            (_, document), *others = files.items()
+            sys.stdout.write(document.decode())
             sys.stdout.flush()
+            if left := [place.name for place, data in others if data]:
+                print(f"lading: load needs more than this: -o FILE.json also writes {', '.join(left)}", file=sys.stderr)
         else:
             write_files(files)
     except OSError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,8 +45,10 @@ def skeleton_json(
     *,
     pins: Iterable[tuple[Pattern, str]] = (),
     is_adapter: Callable[[str], bool] = lambda name: False,
+    data: Mapping[str, str] | None = None,
 ) -> str:
-    """The document as text. `pins` are (pattern, strength) pairs; `is_adapter` says which names no base checkpoint has.
+    """The document as text. `pins` are (pattern, strength) pairs; `is_adapter` says which names no base checkpoint has;
+    `data` are values of tensors whose recipe is `host`, in base64.
 
         with lading.skeleton():
             model = Model()
@@ -55,6 +57,9 @@ def skeleton_json(
     `model` may also be an inventory that was taken before.
     """
     document = skeleton_document(_inventory(model), pins=pins, is_adapter=is_adapter)
+    for tensor in document["tensors"]:
+        if data is not None and tensor["name"] in data:
+            tensor["data"] = data[tensor["name"]]
     lines = ",\n".join("    " + json.dumps(tensor, allow_nan=False) for tensor in document["tensors"])
     ties, pin_list = json.dumps(document["ties"]), json.dumps(document["pins"])
     return f'{{\n  "schema": "{SCHEMA}",\n  "tensors": [\n{lines}\n  ],\n  "ties": {ties},\n  "pins": {pin_list}\n}}\n'

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "api/load_memory.h"
+#include "api/skeleton_values.h"
 #include "exec/executor.h"
 #include "ledger/ledger.h"
 #include "plan/plan.h"
@@ -140,8 +141,12 @@ class Loading {
     }
     if (request_.receive) inputs.receive = [this] { return request_.receive(report_); };
     inputs.open = [this](std::uint32_t file) { return open_file(plan().files[file].name); };
-    if (request_.value) {
+    if (request_.value || report_.plan.values) {
       inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
+        if (const auto* value = value_of_skeleton(s.name)) {
+          return exec::HostValue{value->bytes.data(), value->bytes.size(), value->dtype};
+        }
+        if (!request_.value) return fail(exec::nobody_hands_in());
         LADING_ASSIGN_OR_RETURN(const HostTensor value, request_.value(s.name, rank));
         if (value.shape && *value.shape != s.shape) {
           return fail(Error(Code::kPlan, "the value that was handed in has another shape")
@@ -154,6 +159,13 @@ class Loading {
       };
     }
     return inputs;
+  }
+
+  // Null: the caller hands it in.
+  [[nodiscard]] const SkeletonValues::Value* value_of_skeleton(const std::string& name) const {
+    if (!report_.plan.values) return nullptr;
+    const auto found = report_.plan.values->by_name.find(name);
+    return found == report_.plan.values->by_name.end() ? nullptr : &found->second;
   }
 
   // The rank that reads a destination, if it is another one.

@@ -7,6 +7,7 @@
 
 #include "api/compare_ties.h"
 #include "api/document.h"
+#include "api/skeleton_values.h"
 #include "base/text.h"
 #include "layout/strategy.h"
 #include "model/skeleton_json.h"
@@ -83,6 +84,9 @@ class Planning {
     fill_in(report, *made);
     report.plan = std::make_shared<const plan::Plan>(*std::move(made));
     report.source = std::make_shared<const source::CheckpointSource>(*std::move(checkpoint));
+    if (auto values = SkeletonValues(skeleton_); !values.by_name.empty()) {
+      report.values = std::make_shared<const SkeletonValues>(std::move(values));
+    }
     return report;
   }
 

@@ -1,9 +1,5 @@
 #include "api/values_file.h"
 
-#include <fmt/format.h>
-
-#include "base/text.h"
-
 namespace lading {
 
 Result<ValuesFile, Errors> ValuesFile::open(const std::string& path) {
@@ -29,12 +25,6 @@ Result<HostTensor> ValuesFile::of(const std::string& name) {
     found = values_.emplace(name, std::move(bytes)).first;
   }
   return HostTensor{found->second, *tensor->dtype, tensor->shape};
-}
-
-std::string values_path_of(const std::string& skeleton) {
-  const std::string_view stem = skeleton.ends_with(".json") ? std::string_view(skeleton).substr(0, skeleton.size() - 5)
-                                                            : std::string_view(skeleton);
-  return fmt::format("{}.values.safetensors", stem);
 }
 
 }  // namespace lading

@@ -1,4 +1,4 @@
-// Values that no checkpoint has, such as RoPE tables, in a safetensors file beside a skeleton document.
+// Values that no checkpoint has, such as large RoPE tables, in a safetensors file beside a skeleton document.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,5 @@ class ValuesFile {
   source::CheckpointSource source_;
   std::map<std::string, std::vector<std::byte>> values_;
 };
-
-/// Where `lading skeleton -o FILE` puts the values of a skeleton document: "model.json" has "model.values.safetensors".
-std::string values_path_of(const std::string& skeleton);
 
 }  // namespace lading

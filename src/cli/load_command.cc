@@ -10,6 +10,7 @@
 #include "api/values_file.h"
 #include "api/write_ledger.h"
 #include "base/text.h"
+#include "cli/beside.h"
 #include "cli/load_output.h"
 #include "cli/plan_command.h"
 #include "cli/problems.h"
@@ -77,15 +78,10 @@ int tell_success(const Report& report, const LoadArguments& arguments, Output& o
 // Of a skeleton: the values that no checkpoint has. Nothing if there is no such file; the load then says what is
 // missing.
 Result<std::shared_ptr<ValuesFile>, Errors> values_of(const LoadArguments& arguments) {
-  std::string path;
-  if (arguments.values) {
-    path = *arguments.values;
-  } else if (const auto& skeleton = arguments.request.plan.skeleton) {
-    path = values_path_of(skeleton->value);
-    if (std::error_code ignored; !std::filesystem::exists(path, ignored)) path.clear();
-  }
-  if (path.empty()) return std::shared_ptr<ValuesFile>();
-  auto opened = ValuesFile::open(path);
+  const auto path =
+      arguments.values ? arguments.values : file_beside(arguments.request.plan.skeleton, ".values.safetensors");
+  if (!path) return std::shared_ptr<ValuesFile>();
+  auto opened = ValuesFile::open(*path);
   if (!opened) return fail(std::move(opened).error());
   return std::make_shared<ValuesFile>(*std::move(opened));
 }
@@ -134,8 +130,9 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
           "Under mpirun: what several ranks hold is read once per node or job, and handed over (docs/exchange.md)")
       ->check(CLI::IsMember({"never", "node", "job"}));
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
-  command->add_option("--values", arguments.values,
-                      "What constructors compute, as lading skeleton -o writes it; without this, the file beside it");
+  command->add_option(
+      "--values", arguments.values,
+      "What constructors compute, as lading skeleton -o writes it; without it, the one beside the skeleton");
   command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
   command
       ->add_option_function<std::string>(
@@ -153,6 +150,7 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
 
 int run_load(const LoadArguments& arguments, Output& output) {
   Request request = arguments.request;
+  request.plan = with_documents_beside(std::move(request.plan), output);
   ProgressLine line(output);
   request.progress = [&](const LoadProgress& progress) { line.show(progress, ProgressLine::Clock::now()); };
   if (output.catch_signals) request.cancelled = output.catch_signals();

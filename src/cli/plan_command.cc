@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/beside.h"
 #include "cli/plan_output.h"
 #include "cli/problems.h"
 #include "cli/style.h"
@@ -19,8 +20,10 @@ void add_documents(CLI::App& command, PlanRequest& request) {
   };
   document("--skeleton", request.skeleton, "The model, as JSON; without it, the checkpoint itself is the model");
   document("--layout", request.layout, "Mesh and placements, as JSON");
-  document("--mapping", request.mapping, "How model tensors are made of checkpoint tensors, as JSON");
-  document("--policy", request.policy, "Dtypes, and what may be missing or kept, as JSON");
+  document("--mapping", request.mapping,
+           "How model tensors are made of checkpoint tensors, as JSON; without it, the one beside the skeleton");
+  document("--policy", request.policy,
+           "Dtypes, and what may be missing or kept, as JSON; without it, the one beside the skeleton");
 }
 
 void add_strategy(CLI::App& command, PlanRequest& request) {
@@ -115,7 +118,7 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
 }
 
 int run_plan(const PlanArguments& arguments, Output& output) {
-  const auto report = make_plan(arguments.request);
+  const auto report = make_plan(with_documents_beside(arguments.request, output));
   if (!report) return tell_refusal(report.error(), arguments, output);
   tell(report->warnings, Style(output.err_colour).yellow("note:"), output);
   if (arguments.explain) return run_explain(*report, arguments, output);

@@ -36,6 +36,9 @@ struct HostValue {
   DType dtype = DType::kF32;
 };
 
+/// The error of a value that is asked for where nobody can answer.
+Error nobody_hands_in();
+
 struct Progress {
   std::uint64_t done_bytes = 0;  ///< of the destinations
   std::uint64_t total_bytes = 0;

@@ -119,13 +119,19 @@ void make_tiles(const Load& load, const std::vector<Tile>& tiles) {
   load.crew.run(tiles.size(), [&](const Lanes& lanes, std::size_t i) { return make_tile(load, lanes, tiles[i]); });
 }
 
+}  // namespace
+
+Error nobody_hands_in() {
+  return Error(Code::kUsage, "nobody hands in the value of a tensor that no file holds")
+      .by_rule("R6")
+      .try_this(
+          "bring the file of values that lading skeleton -o writes (--values), or load through a front that has it");
+}
+
+namespace {
+
 Result<HostValue> ask_for_value(const Load& load, const Work& work) {
-  if (!load.inputs.value) {
-    return fail(Error(Code::kUsage, "nobody hands in the value of a tensor that no file holds")
-                    .by_rule("R6")
-                    .try_this("bring the file of values that lading skeleton -o writes (--values), or load through a "
-                              "front that has it"));
-  }
+  if (!load.inputs.value) return fail(nobody_hands_in());
   LADING_ASSIGN_OR_RETURN(const HostValue value, load.inputs.value(*work.root, work.rank));
   const auto expected_bytes = work.root->shape.size_bytes(value.dtype);
   const bool has_cast = value.dtype == work.dtype() || device::find_cast(value.dtype, work.dtype()) != nullptr;

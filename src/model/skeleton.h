@@ -6,6 +6,7 @@
 // parse_skeleton(), which check it and sort it; it is not changed afterwards.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -71,8 +72,11 @@ struct Tensor {
   /// Of a derivation whose memory is there in another dtype: zero.Init makes RoPE tables bf16 (R29).
   std::optional<DType> declared_dtype;
   std::optional<Recipe> init;              ///< what to start with if nothing else has it
+  /// The value of a derivation or init of kHost, if the document has it: in value_dtype(), row by row.
+  std::optional<std::vector<std::byte>> data;
   std::optional<std::uint32_t> tie_class;  ///< into Skeleton::tie_classes; make_skeleton sets it
 
+  [[nodiscard]] DType value_dtype() const { return declared_dtype.value_or(dtype); }
   friend bool operator==(const Tensor&, const Tensor&) = default;
 };
 

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <limits>
 
+#include "base/base64.h"
 #include "base/json_fields.h"
 #include "base/json_writer.h"
 #include "model/skeleton_parts.h"
@@ -116,6 +117,10 @@ Tensor read_tensor(const JsonValue& value, const std::string& path, Errors& erro
   tensor.derivation = read_recipe(fields, "derivation", errors);
   fields.optional_dtype("declared_dtype", tensor.declared_dtype);
   tensor.init = read_recipe(fields, "init", errors);
+  if (const auto data = fields.find("data")) {
+    tensor.data = data->is_string() ? decode_base64(data->text()) : std::nullopt;
+    if (!tensor.data) fields.problem(*data, "data", "not base64", "a padded base64 string");
+  }
   fields.finish();
   return tensor;
 }
@@ -141,6 +146,7 @@ void write_tensor(JsonWriter& json, const Tensor& tensor) {
   if (tensor.derivation) write_recipe(json.key("derivation"), *tensor.derivation);
   if (tensor.declared_dtype) json.key("declared_dtype").string(name(*tensor.declared_dtype));
   if (tensor.init) write_recipe(json.key("init"), *tensor.init);
+  if (tensor.data) json.key("data").string(encode_base64(*tensor.data));
   json.end_object();
 }
 

@@ -66,6 +66,7 @@ Skeleton everything() {
   rope.device = "cuda:3";
   rope.declared_dtype = DType::kF32;
   rope.derivation = Recipe{.kind = RecipeKind::kHost};
+  rope.data = std::vector<std::byte>(32, std::byte{0xa5});
   Tensor& called = add("called", Kind::kAttribute);
   called.presence = Presence::kEmpty;
   called.device = "cpu";
@@ -124,9 +125,9 @@ TEST(SkeletonJson, TheExampleInTheDocumentIsRead) {
 TEST(SkeletonJson, TheDocumentNamesEveryField) {
   const std::string doc = doc_text("schema/skeleton.md");
   for (const char* field :
-       {"schema",        "tensors", "ties",     "pins",   "name",       "kind",           "shape",   "dtype",
-        "requires_grad", "adapter", "presence", "device", "derivation", "declared_dtype", "init",    "value",
-        "low",           "high",    "mean",     "std",    "zero_row",   "inputs",         "pattern", "strength"}) {
+       {"schema",  "tensors",  "ties",   "pins",       "name",           "kind",    "shape",   "dtype", "requires_grad",
+        "adapter", "presence", "device", "derivation", "declared_dtype", "init",    "data",    "value", "low",
+        "high",    "mean",     "std",    "zero_row",   "inputs",         "pattern", "strength"}) {
     EXPECT_THAT(doc, HasSubstr("| `" + std::string(field) + "` |")) << field;
   }
 }
@@ -169,6 +170,22 @@ TEST(SkeletonJson, RecipesHaveTheFieldsOfTheirKind) {
   EXPECT_THAT(recipe(R"("kind": "host", "zero_row": 0)"), ElementsAre(HasSubstr("init.zero_row: unknown field")));
   EXPECT_THAT(recipe(R"("kind": "fill", "value": 0, "zero_row": -1)"), ElementsAre(HasSubstr("init.zero_row: ")));
   EXPECT_THAT(recipe(R"("kind": "call", "inputs": "a")"), ElementsAre(HasSubstr("init.inputs: not an array")));
+}
+
+TEST(SkeletonJson, R6_DataIsTheWholeValue) {
+  const std::string host = R"(, "derivation": {"kind": "host"}, "data": )";
+  const std::string right = R"("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")";
+  const auto skeleton = parse(with_tensor(host + right));
+  ASSERT_TRUE(skeleton);
+  ASSERT_EQ(skeleton->tensors[0].data->size(), 32U);
+  EXPECT_EQ(skeleton->tensors[0].data->at(31), std::byte{31});
+  EXPECT_THAT(messages(with_tensor(host + R"("AAECAw==")")),
+              ElementsAre(HasSubstr("$.tensors[0]: its data has another size")));
+  EXPECT_THAT(messages(with_tensor(R"(, "data": )" + right)), ElementsAre(HasSubstr("neither its derivation nor")));
+  EXPECT_THAT(messages(with_tensor(R"(, "init": {"kind": "fill", "value": 0}, "data": )" + right)),
+              ElementsAre(HasSubstr("neither its derivation nor")));
+  EXPECT_THAT(messages(with_tensor(host + R"("AAECAw=")")), ElementsAre(HasSubstr("$.tensors[0].data: not base64")));
+  EXPECT_THAT(messages(with_tensor(host + "[1]")), ElementsAre(HasSubstr("$.tensors[0].data: not base64")));
 }
 
 TEST(SkeletonJson, ImpossibleValuesSayWhere) {

@@ -96,6 +96,21 @@ void check_presence(const Tensor& tensor, std::vector<Error>& errors) {
   }
 }
 
+void check_data(const Tensor& tensor, std::vector<Error>& errors) {
+  const auto is_host = [](const std::optional<Recipe>& recipe) { return recipe && recipe->kind == RecipeKind::kHost; };
+  if (!is_host(tensor.derivation) && !is_host(tensor.init)) {
+    errors.push_back(problem(tensor, "it has data, but neither its derivation nor its init is of kind \"host\""));
+  }
+  const auto size_bytes = tensor.shape.size_bytes(tensor.value_dtype());
+  if (size_bytes && *size_bytes != tensor.data->size()) {
+    errors.push_back(
+        problem(tensor, "its data has another size")
+            .by_rule("R6")
+            .wanted(fmt::format("{} bytes: {} in {}", *size_bytes, tensor.shape.text(), name(tensor.value_dtype())))
+            .got(fmt::format("{} bytes", tensor.data->size())));
+  }
+}
+
 }  // namespace
 
 bool has_empty_component(std::string_view name) {
@@ -127,6 +142,7 @@ std::vector<Error> check_tensor(const Tensor& tensor) {
     }
   }
   if (tensor.init) check_recipe(tensor, *tensor.init, "init", errors);
+  if (tensor.data) check_data(tensor, errors);
   return errors;
 }
 
