@@ -36,13 +36,6 @@ def _everywhere(home: str, name: str, make: Callable[[Any], Any]) -> None:
             setattr(module, name, new)
 
 
-def mesh_order() -> None:
-    """The place in the mesh is taken for the rank in its group, whatever order the mesh has."""
-    meshes = importlib.import_module("lading.meshes")
-    meshes.Grid._disorder = lambda self, dim: ""
-    _everywhere("placements", "_disorders", lambda old: lambda *arguments: iter(()))
-
-
 def conj_bit() -> None:
     """Memory with a conj or a neg bit is filled as if it had none."""
     _everywhere("allocate", "_is_plain", lambda old: lambda memory: memory.is_contiguous())
@@ -79,28 +72,9 @@ def rows() -> None:
     _everywhere("allocate", "attach", make)
 
 
-def patterns() -> None:
-    """Names of tensors are patterns in a layout."""
-    layout = importlib.import_module("lading.placements").Layout
-    old = layout._rule
-
-    def rule(self: Any, name: str, spot: Any) -> Any:
-        document = old(self, name, spot)
-        if document is not None:
-            document["pattern"] = document.pop("name")
-        return document
-
-    layout._rule = rule
-
-
 def copies() -> None:
     """Copies that others keep of what is loaded are not made anew."""
     _everywhere("holders", "find", lambda old: lambda *arguments: [])
-
-
-def ties() -> None:
-    """One tensor under two names is taken for two tensors."""
-    _everywhere("inventory", "_identity", lambda old: lambda entry: ("name", entry.name))
 
 
 def packs() -> None:
@@ -115,8 +89,13 @@ def packs() -> None:
     exchange._blocks = blocks
 
 
+def hooks() -> None:
+    """Code of modules that takes part in load_state_dict is passed over."""
+    _everywhere("load_hooks", "load_hooks", lambda old: lambda seen: iter(()))
+
+
 PLANTED: dict[str, Callable[[], None]] = {
-    function.__name__: function for function in (mesh_order, conj_bit, copy_back, rows, patterns, copies, ties, packs)
+    function.__name__: function for function in (conj_bit, copy_back, rows, copies, packs, hooks)
 }
 
 

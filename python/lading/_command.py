@@ -21,7 +21,7 @@ from pathlib import Path
 from .errors import LadingError
 
 _BUG, _USAGE, _REFUSED, _FAILED = 1, 2, 3, 5  # exit codes (docs/exit-codes.md)
-_HELP_OF_SKELETON = "Write the skeleton of a Hugging Face model as JSON, for plan; no weights are read"
+_HELP_OF_SKELETON = "Write the skeleton of a Hugging Face model as JSON, for plan and load; reads no weights"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             signal.signal(number, signal.SIG_DFL)
         os.execv(program, ["lading", *given])
     except OSError as error:
-        return _fail(f"the program of lading cannot be run: {error}", _BUG)
+        return _fail(f"could not run the lading program: {error}", _BUG)
 
 
 def _find_program() -> Path:
@@ -50,7 +50,7 @@ def _find_program() -> Path:
     for place in places:
         if place.is_file():
             return place
-    raise FileNotFoundError(f"it is neither {' nor '.join(map(str, places))}; install lading again")
+    raise FileNotFoundError(f"it was not found at {' or '.join(map(str, places))}. Reinstall lading.")
 
 
 def _help(program: str) -> int:
@@ -70,7 +70,7 @@ def _skeleton(arguments: Sequence[str]) -> int:
         "-o",
         "--output",
         metavar="FILE",
-        help="write it there, not to standard output, and beside it what else load needs",
+        help="write the skeleton to FILE instead of standard output, and beside it the other files that plan and load need",
     )
     try:
         options = parser.parse_args(arguments)
@@ -84,8 +84,8 @@ def _skeleton(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "transformers"):
             raise
-        why = f"skeleton needs torch and transformers, and there is no {error.name} here"
-        return _fail(f"{why}. Try: pip install 'lading[transformers]'", _USAGE)
+        why = f"lading skeleton needs torch and transformers, but {error.name} is not installed"
+        return _fail(f"{why}. Run: pip install 'lading[transformers]'", _USAGE)
     except (OSError, ValueError) as error:  # of transformers: no config there, or one that it does not know
         return _fail(str(error), _REFUSED)
     except LadingError as error:
@@ -96,7 +96,7 @@ def _skeleton(arguments: Sequence[str]) -> int:
             sys.stdout.write(document.decode())
             sys.stdout.flush()
             if left := [place.name for place, data in others if data]:
-                print(f"lading: load needs more than this: -o FILE.json also writes {', '.join(left)}", file=sys.stderr)
+                print(f"lading: plan and load also need {', '.join(left)}: pass -o FILE.json to write them", file=sys.stderr)
         else:
             write_files(files)
     except OSError as error:

@@ -16,11 +16,11 @@ class AuditReport:
     """What an audit found on this rank.
 
         report = lading.audit(model, "path/to/checkpoint")
-        print(report)                                       # one line for each thing that is wrong
+        print(report)                                       # a summary, then up to 40 problems and 40 warnings
         assert report.ok, report.tensors
 
     `problems`: the model does not hold what it should, or the audit could not judge a tensor that the checkpoint has.
-    `warnings` may be meant so. `notes` say what the audit assumed, and which tensors without a key it could not judge.
+    `warnings` may be intentional. `notes` say what the audit assumed, and which tensors without a key it could not judge.
     """
 
     problems: tuple[Problem, ...]
@@ -58,6 +58,8 @@ class AuditReport:
         if len(self.problems) > _SHOWN:
             lines.append(f"  and {len(self.problems) - _SHOWN} more")
         lines += [f"  warning: {warning}" for warning in self.warnings[:_SHOWN]]
+        if len(self.warnings) > _SHOWN:
+            lines.append(f"  and {len(self.warnings) - _SHOWN} more warnings")
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -80,7 +82,7 @@ class Findings:
 
     def not_judged(self, tensor: str, reason: str, remedy: str = "", code: str = "not_judged") -> None:
         """Of a tensor that the checkpoint has: the model may be right, but the audit cannot say so."""
-        text = f"the checkpoint has a value for it, and the audit could not judge it: {reason}"
+        text = f"the checkpoint has this tensor, but the audit could not check it: {reason}"
         self.problem(code, tensor, text, remedy=remedy)
 
     def of(self, entry: Entry, code: str, message: str, **fields: str) -> None:

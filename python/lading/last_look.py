@@ -43,7 +43,7 @@ def _stranded(
         if found := [pattern for pattern in excused if matches(pattern, name)]:
             used |= set(found)
             continue
-        message = "it is on meta, in a place that no load fills"
+        message = "the tensor is on meta, and lading cannot fill it where it is held"
         remedy = "Register it as a buffer, hold it in a list, dict or dataclass of its module, or name it in keep."
         yield Problem("skeleton", message, tensor=name, rule="R11", remedy=remedy)
 
@@ -78,7 +78,8 @@ class LastLook:
         """To be called when the model has its memory."""
         left = [entry.name for entry in self._entries if entry.is_meta]
         if left:
-            problems = [Problem("incomplete", "it is still on meta after the load", tensor=name) for name in left]
+            message, remedy = "the tensor is still on meta after the load", "This is a bug of lading's: please report it."
+            problems = [Problem("incomplete", message, tensor=name, remedy=remedy) for name in left]
             raise LadingError(problems, stage="loading", begun=True, exit_code=5)
 
 

@@ -116,7 +116,7 @@ def materialize(
         model: built on meta, on a device, or partly; changed and sharded as one likes. A list of modules is a model in
             parts.
         checkpoint: a file, a directory, an index, or a repository in the Hugging Face cache.
-        device: of this rank. None follows the sharding, or the parameters that are real.
+        device: this rank's device. None uses the device of the sharding, or of the parameters that have memory.
         dtype: "auto" (as in the checkpoint), or a floating dtype to ask for; docs/dtypes.md says what comes out.
         cast: "promote" (a request never narrows), "exact" (as transformers means it), "destination" (memory decides).
         compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
@@ -124,7 +124,7 @@ def materialize(
         strict: refuse keys that nothing reads, rather than report them.
         allow_missing, allow_unexpected, allow_mismatch, keep: patterns of names; `*` stands for any characters.
         external: a tensor, or another model with a tensor of that name, by pattern. It wins over the checkpoint.
-        recipes: a function of module and attribute name, by pattern, that gives the value of what no file has; or
+        recipes: values for tensors that no file has, by pattern: a function of module and attribute name, or
             `lading.Computed`, from other tensors of this load.
         mapping: what keys of the checkpoint are called in the model: {"transformer.h.*": "blocks.*"}, where each `*`
             stands for the same characters in both, dots included, and None as a name passes a key over; or a document
@@ -135,17 +135,17 @@ def materialize(
         whole: of a part, such as a pipeline stage: the model that it was cut from, on meta. Kinds, ties and
             conversions are then those of the whole.
         ties: "keep", or "untie": take ties apart whose members have keys of their own.
-        seed: of initial values.
+        seed: seed for initial values.
         verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
             digest.
-        budget: host memory beside the model, per node, in bytes.
+        budget: limit for host memory besides the model, per node, in bytes.
         exchange: "never": each rank reads all that it holds. Where ranks hold the same bytes, one of them can read them
             and hand them to the others: "node" within a machine, "job" everywhere, "auto" if a measurement says that
             it is clearly faster (docs/exchange.md).
         progress: a bar on the first rank, if tqdm is there.
         group: the process group whose ranks load together; None is the default one, False is this process alone.
-        timeout: seconds to wait at each agreement before the load for ranks that have not come to it yet. One that is
-            killed or stopped on the way is noticed within ten.
+        timeout: seconds to wait for ranks that have not yet reached an agreement step. Once all ranks have begun, a
+            killed or stopped rank is noticed within ten.
 
     Raises:
         LadingError: everything that is wrong, in one message. Unless its `begun` is True the model is as it was.
@@ -218,7 +218,7 @@ def materialize(
     unfollowed = _kept_wide(plan, options)
     prepared.notes += unfollowed
     report = _report(plan, loaded, prepared, ranks, verification, time.perf_counter() - began)
-    tell(parts, report, unfollowed, passed_over=_passed_over(plan))
+    tell(parts, report, unfollowed, passed_over=_passed_over(plan), is_first=ranks.rank == 0)
     return report
 
 
@@ -317,7 +317,7 @@ def _kept_wide(plan: _engine.Plan, options: Options) -> list[str]:
     if not kept:
         return []
     stay = f"{kept} tensor{'s' if kept > 1 else ''} of the checkpoint stay{'' if kept > 1 else 's'}"
-    return [f'{options.dtype} was asked for; {stay} {", ".join(sorted(wide))} (R23). cast="exact" rounds them']
+    return [f'dtype {options.dtype} was requested, but {stay} {", ".join(sorted(wide))} (R23). Pass cast="exact" to round all but pinned ones']
 
 
 def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:
@@ -326,7 +326,9 @@ def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:
     idle = [pattern for pattern in options.recipes if not any(matches(pattern, name) for name in names)]
     if idle:
         problems = [
-            Problem("policy", f"recipes: {pattern!r} matches no tensor of the model", rule="R43") for pattern in idle
+            Problem("policy", f"recipes: {pattern!r} matches no tensor of the model", rule="R43",
+                    remedy="Correct the pattern; lading.take_inventory(model) lists the names.")
+            for pattern in idle
         ]
         raise LadingError(problems, stage="planning", exit_code=4)
 
@@ -374,8 +376,13 @@ def _checked_slots(plan: _engine.Plan, prepared: Prepared) -> list[Slot]:
     except (RuntimeError, AssertionError) as error:  # how torch says that there is no memory, or no such device
         text = str(error).splitlines()[0]
         code = "device_memory" if isinstance(error, torch.OutOfMemoryError) or "memory" in text else "no_device"
-        message = f"memory could not be had on {prepared.device}: {text}"
-        raise LadingError(Problem(code, message), stage="loading", exit_code=5) from error
+        message = f"could not allocate memory on {prepared.device}: {text}"
+        remedy = (
+            "Free memory on the device, or shard the model over more ranks."
+            if code == "device_memory"
+            else "Pass a device that this process has."
+        )
+        raise LadingError(Problem(code, message, remedy=remedy), stage="loading", exit_code=5) from error
     if problems:
         raise LadingError(problems, stage="planning", exit_code=4)
     return slots
@@ -521,9 +528,11 @@ def _finish(slots: list[Slot], prepared: Prepared, last_look: LastLook) -> None:
     except LadingError:
         raise
     except Exception as error:
-        message = f"code that runs at the end of a load failed: {type(error).__name__}: {error}"
-        remedy = "It is the model's own (set_extra_state), or that of a library which keeps copies of its weights."
-        problem = Problem("incomplete", message, remedy=remedy)
+        message = (
+            "code that runs after the load (set_extra_state, or a library that keeps copies of weights) failed: "
+            f"{type(error).__name__}: {error}"
+        )
+        problem = Problem("incomplete", message, remedy="Fix that code, and load again.")
         raise LadingError(problem, stage="loading", begun=True, exit_code=5) from error
 
 

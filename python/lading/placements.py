@@ -200,12 +200,12 @@ def read_placements(
         )
     problems += _lost_views(entries)
     if any(unit.is_offloaded and unit.pins_memory for unit in units) and not torch.accelerator.is_available():
-        message = "CPUOffloadPolicy is to pin memory, which torch cannot without an accelerator"
-        problems.append(layout_problem("", message, "R36", "Write CPUOffloadPolicy(pin_memory=False)"))
+        message = "CPUOffloadPolicy asks for pinned memory, but torch finds no accelerator"
+        problems.append(layout_problem("", message, "R36", "Pass CPUOffloadPolicy(pin_memory=False)."))
     layout = Layout(len(place_of), spots, names)
     if layout.axes.problem:
         problems.append(
-            layout_problem("", layout.axes.problem, "R43", "Build all meshes of one model from one DeviceMesh")
+            layout_problem("", layout.axes.problem, "R43", "Build all meshes of one model from one DeviceMesh.")
         )
     return Placements(layout, units, problems)
 
@@ -247,7 +247,7 @@ def _unsupported(entry: Entry) -> str:
         return entry.value.problem
     if not is_memory(entry.value):
         local = local_of(entry.value)
-        return f"it is a {type(local).__name__} of layout {local.layout}, and no plain memory that could be filled"
+        return f"lading cannot fill a {type(local).__name__} of layout {local.layout}: it is no plain memory"
     return ""
 
 
@@ -261,11 +261,11 @@ def _lost_views(entries: Iterable[Entry]) -> Iterator[Problem]:
         other = sharded.get(entry.recorded.cell)
         if other is None:
             continue
-        message = f"it was the memory of {other.name}, or a view of it, which has been sharded since"
+        message = f"the tensor shared memory with {other.name}, which has since been sharded"
         if entry.kind in (PARAMETER, BUFFER) and entry.recorded.is_same_view(other.recorded):
             entry.problem = entry.problem or message
         else:
-            yield layout_problem(entry.name, message, "R52", "Shard both, or make it a property of the module")
+            yield layout_problem(entry.name, message, "R52", "Shard both tensors, or compute this one in a property of the module.")
 
 
 # ---- cuts of one tensor
@@ -286,10 +286,12 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
     for one in placements:
         if one.is_partial():
             problems.append(
-                layout_problem(entry.name, f"its placements {placements} hold a partial sum, which is no state", "R43")
+                layout_problem(entry.name, f"its placements {placements} include Partial: a partial sum cannot be loaded", "R43",
+                               "Redistribute it to Replicate or Shard.")
             )
         elif not one.is_replicate() and not any(one is shard for shard in shards.values()):
-            problems.append(layout_problem(entry.name, f"its placement {one} is of a kind that lading does not know"))
+            problems.append(layout_problem(entry.name, f"lading does not support its placement {one}", "R43",
+                                           "Use Replicate or Shard."))
     order = _left_to_right(tensor, shards)
     late: list[int] = []
     cuts: list[tuple[int, Cut]] = []
@@ -311,7 +313,8 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
                     f"its placements {placements} are strided by {factor}, but the cuts to the right make {parts} parts"
                 )
             if text:
-                problems.append(layout_problem(entry.name, text, "R54"))
+                remedy = "Shard the dim over one mesh dim, or use fully_shard over tensor parallelism."
+                problems.append(layout_problem(entry.name, text, "R54", remedy))
             late.append(place)
             factor = None
         cuts.append((place, Cut(dim, grid.spans[place], factor if factor != 1 else None)))

@@ -4,7 +4,7 @@
     model = lading.from_pretrained("org/name", parallelize=fully_shard)
 
 The model is built on meta by its own class, and what its constructor computes is recorded, so that `parallelize` may
-do as it likes: shard, freeze, wrap with PEFT, or answer another module. Weights are read afterwards, each rank its
+do as it likes: shard, freeze, wrap with PEFT, or return another module. Weights are read afterwards, each rank its
 own part.
 """
 
@@ -36,7 +36,7 @@ def from_pretrained(
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """A model of transformers with its weights, in evaluation mode.
+    """Builds a model of transformers and loads its weights. It is in evaluation mode before `parallelize` runs.
 
         model = lading.from_pretrained("org/name", device="cuda:0")
         model = lading.from_pretrained("org/name", parallelize=shard)    # shard(model) calls fully_shard, or anything
@@ -45,10 +45,10 @@ def from_pretrained(
         path_or_id: a directory with `config.json` and safetensors files, or a repository in the Hugging Face cache.
         cls: the class to build. None takes the one that the config names.
         config: instead of the checkpoint's own.
-        parallelize: gets the model on meta and changes it, or answers another one.
+        parallelize: gets the model on meta and changes it, or returns another one.
         trust_remote_code: build the classes whose code comes with the checkpoint (`auto_map` in its config). They then
             win over classes of transformers that have the same name. Never on by itself, and never downloaded.
-        seed: of initial values, and of constructors that look at their own random numbers.
+        seed: seed for initial values, and for constructors that look at their own random numbers.
         options: everything that `lading.materialize` takes.
     """
     location = os.fspath(path_or_id)

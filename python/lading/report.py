@@ -12,7 +12,7 @@ from .errors import Problem
 
 
 class LoadedTensor(NamedTuple):
-    """One memory of this rank."""
+    """One tensor in this rank's memory."""
 
     name: str
     provenance: str  # file, host, call, fill, random, kept

@@ -67,7 +67,8 @@ def write_skeleton(
     Beside "model.json" are, if the model needs them: "model.values.safetensors", what constructors compute beyond 4 KiB
     a tensor; "model.mapping.json", how the checkpoint's keys become tensors; and "model.policy.json", what may be
     missing. `lading plan` and `lading load` find them there. The last two need the checkpoint's files, of which only
-    headers are read. Files of these names are overwritten, or deleted if the model does not need them.
+    headers are read. Existing files with these names are overwritten; they are deleted if the model does not need them,
+    or if the checkpoint has no safetensors files.
     """
     write_files(skeleton_files(path, output, cls=cls, trust_remote_code=trust_remote_code))
 
@@ -171,7 +172,7 @@ def write_files(files: Mapping[Path, bytes]) -> None:
     """Each whole, or as it was. Only plain files are replaced: a link or a device is somebody's."""
     for place in files:
         if place.is_symlink() or (place.exists() and not place.is_file()):
-            raise FileExistsError(f"{place} is there, and no plain file")
+            raise FileExistsError(f"{place} exists and is not a regular file. Remove it, or choose another output path.")
     for place, data in files.items():
         if data:
             _write(place, data)

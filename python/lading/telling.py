@@ -39,11 +39,14 @@ def report_of(model: nn.Module) -> Report | None:
     return _reports.get(model)
 
 
-def tell(parts: Iterable[nn.Module], report: Report, unfollowed: Sequence[str], *, passed_over: Sequence[str]) -> None:
-    """Keeps the report, warns, and logs. `unfollowed`: requests that were not met; `passed_over`: keys."""
+def tell(
+    parts: Iterable[nn.Module], report: Report, unfollowed: Sequence[str], *, passed_over: Sequence[str], is_first: bool
+) -> None:
+    """Keeps the report; the first rank of the group also warns and logs. `unfollowed`: requests that were not met;
+    `passed_over`: keys."""
     for part in parts:
         _reports[part] = report
-    if report.rank != 0:
+    if not is_first:
         return
     for text in unfollowed:
         warnings.warn(text, UserWarning, stacklevel=_level())
@@ -81,8 +84,8 @@ def waiting_aloud(rank: int, ranks: int) -> Iterator[None]:
             return
         while True:
             waited = time.monotonic() - began
-            text = "rank %d of %d has waited %.0f s for the other ranks: all of them must call lading"
-            logger.warning(text, rank, ranks, waited)
+            text = "rank %d has waited %.0f s for the other ranks of its group (%d in all). Every rank must make the same lading call."
+            logger.warning(text, rank, waited, ranks)
             if done.wait(_EVERY_S):
                 return
 

@@ -28,9 +28,11 @@ from .recording import Operand, Recording, Version, cell_of, operand_of, unknown
 _SEALED, _ALIASES, _RECORD = "_lading_sealed", "_lading_aliases", "_lading_record"
 _NO_VALUE = "_lading_no_value"  # on tensors that got memory of us, and nothing was put into it yet
 _WAS_RECORDED = "_lading_was_recorded"  # on modules; copies and pickles have it too, and no record
-_AFTER = "after lading.skeleton() had ended, so what was recorded is out of date"
-_WRITTEN, _REPLACED = f"it was written on meta {_AFTER}", f"its memory on meta was replaced {_AFTER}"
-GIVEN_MEMORY = "it got memory after lading.skeleton() had ended, and whether the value in it is meant is not known"
+_AFTER = "after the lading.skeleton() block, so its recorded value is out of date"
+_WRITTEN, _REPLACED = f"the tensor was written on meta {_AFTER}", f"the tensor's memory on meta was replaced {_AFTER}"
+GIVEN_MEMORY = (
+    "the tensor was given memory after the lading.skeleton() block, so lading cannot know whether its value is intended"
+)
 
 
 class Record:

@@ -32,7 +32,7 @@ from .watch import keep_record, note_no_value
 
 def zero3_init(model: nn.Module, config: Any, **options: Any) -> nn.Module:
     """Gives every parameter of `model` to ZeRO-3, as `deepspeed.zero.Init(module=model, …)` does; those on meta without
-    values. Floating parameters get the dtype of DeepSpeed's config. The model itself is answered.
+    values. Floating parameters get the dtype of DeepSpeed's config. Returns `model`.
 
         with lading.skeleton():
             model = Model()

@@ -113,7 +113,7 @@ def test_only_plain_files_are_replaced(tmp_path):
     other = tmp_path / "other.json"
     other.write_text("mine")
     (tmp_path / "model.json").symlink_to(other)
-    with pytest.raises(FileExistsError, match="no plain file"):
+    with pytest.raises(FileExistsError, match="not a regular file"):
         lading.write_skeleton(checkpoint, tmp_path / "model.json")
     assert other.read_text() == "mine" and sorted(path.name for path in tmp_path.iterdir()) == [
         "checkpoint",

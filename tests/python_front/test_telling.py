@@ -51,9 +51,9 @@ def test_the_report_of_the_last_load_is_kept(path):
 def test_R23_a_request_that_was_not_followed_is_a_warning(path):
     with pytest.warns(UserWarning) as caught:
         lading.materialize(built(), path, device="cpu", strict=False, dtype=torch.bfloat16)
-    (warning,) = [one for one in caught if "was asked for" in str(one.message)]
+    (warning,) = [one for one in caught if "was requested" in str(one.message)]
     assert str(warning.message) == (
-        'BF16 was asked for; 2 tensors of the checkpoint stay F32 (R23). cast="exact" rounds them'
+        'dtype BF16 was requested, but 2 tensors of the checkpoint stay F32 (R23). Pass cast="exact" to round all but pinned ones'
     )
     assert warning.filename == __file__
     for options in ({"dtype": torch.bfloat16, "cast": "exact"}, {"dtype": "f32"}, {}):
@@ -68,6 +68,17 @@ def test_the_logger_says_what_was_done(path, caplog):
     text = caplog.text
     assert "initialised at random: b.weight" in text and "keys that nothing reads: b.weight, odd" in text
     assert "tensors (" in text
+
+
+def test_the_first_rank_of_a_subgroup_speaks_for_it(path):
+    """Whatever its number in the job is; the others are silent."""
+    report = lading.materialize(built(), path, device="cpu", strict=False)
+    report.rank = 5
+    with pytest.warns(UserWarning, match="not followed"):
+        telling.tell([], report, ["not followed"], passed_over=[], is_first=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        telling.tell([], report, ["not followed"], passed_over=[], is_first=False)
 
 
 def test_names_of_dtypes_that_people_use(path):
@@ -95,7 +106,7 @@ def test_a_rank_that_waits_says_so(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING, logger="lading"), telling.waiting_aloud(3, 8):
         threading.Event().wait(0.4)
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) >= 2 and "rank 3 of 8 has waited" in said[0]
+    assert len(said) >= 2 and "rank 3 has waited" in said[0]
     caplog.clear()
     with telling.waiting_aloud(3, 8):
         pass
@@ -132,4 +143,4 @@ def test_a_first_rank_alone_is_heard_in_a_real_group(path):
     ]  # fmt: skip
     out, err = ranks[0].communicate(timeout=90)
     ranks[1].communicate(timeout=90)
-    assert "rank 0 of 2 has waited" in err and "refused" in out
+    assert "rank 0 has waited" in err and "refused" in out
