@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/checker.h"
-#include "plan/planner.h"
+#include "checker/checker.h"
+#include "planner/planner.h"
 
 using namespace lading;
 
@@ -180,10 +180,10 @@ int main(int argc, char** argv) {
   std::uint64_t read_bytes = 0;
   for (int i = 0; i < repeats; ++i) {
     auto begin = std::chrono::steady_clock::now();
-    const plan::Plan plan = value_of(plan::make_plan({catalog, skeleton, layout, mapping, policy}, {rank}));
+    const plan::Plan plan = value_of(planner::make_plan({catalog, skeleton, layout, mapping, policy}, {rank}));
     plan_s.push_back(seconds_since(begin));
     begin = std::chrono::steady_clock::now();
-    value_of(plan::check_plan(plan));
+    value_of(checker::check_plan(plan));
     check_s.push_back(seconds_since(begin));
     transfers = 0;
     for (const auto& destination : plan.ranks.front().destinations) transfers += destination.transfers.size();

@@ -4,7 +4,7 @@
 
 #include "api/document.h"
 #include "model/skeleton_json.h"
-#include "plan/decide.h"
+#include "planner/decide.h"
 #include "source/checkpoint_source.h"
 
 namespace lading {
@@ -78,7 +78,7 @@ class Resolving {
     const auto checkpoint = source::CheckpointSource::open(request_.plan.checkpoint, options);
     if (!checkpoint) return refuse(PlanStage::kCheckpoint, checkpoint.error());
     const layout::Layout one_rank;
-    auto decisions = plan::decide({checkpoint->catalog(), skeleton_, one_rank, mapping_, policy_});
+    auto decisions = planner::decide({checkpoint->catalog(), skeleton_, one_rank, mapping_, policy_});
     if (!decisions) return refuse(PlanStage::kPlanning, std::move(decisions).error());
     report_.warnings.add(checkpoint->warnings());
     report_.warnings.add(std::move(decisions->plan.warnings));

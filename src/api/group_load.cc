@@ -329,23 +329,8 @@ class GroupLoad {
 
 }  // namespace
 
-Result<std::optional<MpiGroup>> MpiGroup::join() {
-  if (!ranks::is_under_mpi()) return std::optional<MpiGroup>();
-  LADING_ASSIGN_OR_RETURN(auto world, ranks::MpiWorld::start(ranks::Options().deadline * 6 / 10));
-  return std::optional<MpiGroup>(MpiGroup(std::move(world)));
-}
-
 Result<GroupReport, GroupFailure> load_in_group(ranks::Channel& channel, ranks::Bulk& bulk, GroupRequest request) {
   return GroupLoad(channel, bulk, std::move(request)).run();
 }
-
-Result<GroupReport, GroupFailure> MpiGroup::load(GroupRequest request) {
-  request.node = world_->node();
-  auto report = load_in_group(world_->channel(), world_->bulk(), std::move(request));
-  has_failed_ = !report;
-  return report;
-}
-
-void MpiGroup::leave() { static_cast<void>(world_->stop(has_failed_ ? 2s : 30s)); }
 
 }  // namespace lading

@@ -8,6 +8,7 @@
 #include "api/load_memory.h"
 #include "api/skeleton_values.h"
 #include "exec/executor.h"
+#include "layout/region.h"
 #include "ledger/ledger.h"
 #include "plan/plan.h"
 #include "plan/replicas.h"

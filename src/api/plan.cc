@@ -9,14 +9,14 @@
 #include "api/document.h"
 #include "api/skeleton_values.h"
 #include "base/text.h"
+#include "checker/checker.h"
 #include "layout/strategy.h"
 #include "model/skeleton_json.h"
-#include "plan/checker.h"
 #include "plan/explain.h"
 #include "plan/plan_diff.h"
-#include "plan/planner.h"
 #include "plan/totals.h"
 #include "plan/words.h"
+#include "planner/planner.h"
 #include "source/checkpoint_source.h"
 #include "source/sampled_contents.h"
 
@@ -53,7 +53,7 @@ class Planning {
     if (!problems_.empty()) return refuse(PlanStage::kDocuments, std::move(problems_));
     check_amount(catalog);
     if (!problems_.empty()) return refuse(PlanStage::kPlanning, std::move(problems_));
-    if (!request_.skeleton) take(plan::skeleton_of(catalog), skeleton_);
+    if (!request_.skeleton) take(planner::skeleton_of(catalog), skeleton_);
     if (!request_.layout && problems_.empty()) lay_out();
     if (!problems_.empty()) return refuse(PlanStage::kPlanning, std::move(problems_));
     if (!choose_ranks()) return refuse(PlanStage::kRequest, std::move(problems_));
@@ -69,7 +69,7 @@ class Planning {
     warnings.add(std::move(warnings_));
     warnings.add(std::move(made->warnings));
     made->warnings = std::move(warnings);
-    const auto checked = plan::check_plan(*made);
+    const auto checked = checker::check_plan(*made);
     if (!checked) return refuse(PlanStage::kProof, checked.error());
 
     PlanReport report;
@@ -78,7 +78,7 @@ class Planning {
     report.bytes_proved = checked->bytes_proved;
     if (made->ranks.size() == made->mesh.ranks()) {
       made->unread_bytes = 0;
-      for (const plan::Unread& unread : checked->unread) *made->unread_bytes += unread.bytes;
+      for (const checker::Unread& unread : checked->unread) *made->unread_bytes += unread.bytes;
     }
     report.unread_bytes = made->unread_bytes;
     fill_in(report, *made);
@@ -92,7 +92,7 @@ class Planning {
 
  private:
   Result<plan::Plan, Errors> planned(const checkpoint::Catalog& catalog) const {
-    return plan::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model}, ranks_);
+    return planner::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model}, ranks_);
   }
 
   // What may leave its tie stays if its key holds what the others have, in one form with them (R50).

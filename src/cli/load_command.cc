@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "api/group_load.h"
+#include "api/mpi_group.h"
 #include "api/values_file.h"
 #include "api/write_ledger.h"
 #include "base/text.h"
@@ -81,14 +81,12 @@ Result<std::shared_ptr<ValuesFile>, Errors> values_of(const LoadArguments& argum
   const auto path =
       arguments.values ? arguments.values : file_beside(arguments.request.plan.skeleton, ".values.safetensors");
   if (!path) return std::shared_ptr<ValuesFile>();
-  auto opened = ValuesFile::open(*path);
-  if (!opened) return fail(std::move(opened).error());
-  return std::make_shared<ValuesFile>(*std::move(opened));
+  return ValuesFile::open(*path);
 }
 
 // Each process of an `mpirun` loads its own rank. The first one speaks for all, unless something went wrong.
 int run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
-  GroupRequest request{arguments.request, arguments.exchange, "", {}, {}};
+  GroupLoadRequest request{arguments.request, arguments.exchange, {}};
   if (arguments.ledger) {
     arguments.ledger = ledger_of_rank(*arguments.ledger, group.rank());
     if (auto place = check_ledger_place(*arguments.ledger); !place) request.refusal = std::move(place).error();

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "api/group_load.h"
+#include "api/mpi_group.h"
 #include "cli/command.h"
 #include "lading/load.h"
 

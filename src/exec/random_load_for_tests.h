@@ -1,5 +1,5 @@
 // For tests: random plans with files and memory of their own, and what the memory must hold after a load, worked out
-// element by element from the meaning of the plan (plan/check_naive.h). Shares no code with the executor.
+// element by element from the meaning of the plan (checker/check_naive.h). Shares no code with the executor.
 #pragma once
 
 #include <cstring>
@@ -10,10 +10,10 @@
 #include <tuple>
 #include <vector>
 
+#include "checker/check_random_plan.h"
 #include "device/cast.h"
 #include "device/random.h"
 #include "exec/executor.h"
-#include "plan/check_random_plan.h"
 #include "support/memory_file.h"
 
 namespace lading::exec {
@@ -128,7 +128,7 @@ class RandomLoad {
     }
   }
 
-  void write_label(const plan::naive::Label& label, DType storage, std::byte* to) const {
+  void write_label(const checker::naive::Label& label, DType storage, std::byte* to) const {
     if (label.source == plan::Transfer::kFillSource) {
       const std::uint64_t value = device::bits_of(std::bit_cast<double>(label.value), storage);
       std::memcpy(to, &value, bits(storage) / 8);
@@ -140,15 +140,15 @@ class RandomLoad {
   }
 
   // One element of the whole tensor.
-  void write_element(const plan::Statement& root, const std::optional<plan::naive::Dense>& dense, std::uint64_t index,
-                     DType storage, std::byte* to) const {
+  void write_element(const plan::Statement& root, const std::optional<checker::naive::Dense>& dense,
+                     std::uint64_t index, DType storage, std::byte* to) const {
     using plan::Provenance;
     const std::uint64_t rows = root.shape.rank() == 0 ? 1 : root.shape[0];
     const bool zero = root.recipe.zero_row && index / (*root.shape.num_elems() / rows) == *root.recipe.zero_row;
     const std::uint64_t width = bits(storage) / 8;
     switch (root.provenance) {
       case Provenance::kFile: return write_label(dense->labels[index], storage, to);
-      case Provenance::kFill: return write_label(plan::naive::constant(zero ? 0 : root.recipe.value), storage, to);
+      case Provenance::kFill: return write_label(checker::naive::constant(zero ? 0 : root.recipe.value), storage, to);
       case Provenance::kRandom: {
         float value = 0;
         const device::RandomRecipe recipe{device::Distribution::kNormal, root.recipe.mean, root.recipe.std,
@@ -167,20 +167,20 @@ class RandomLoad {
     const plan::Statement& root = root_of(s);
     const std::uint64_t width = bits(s.storage) / 8;
     Bytes& buffer = expected_[key(rank, d)];
-    std::optional<plan::naive::Dense> dense;
-    if (root.provenance == plan::Provenance::kFile) dense = plan::naive::evaluate(root.expression, plan_);
+    std::optional<checker::naive::Dense> dense;
+    if (root.provenance == plan::Provenance::kFile) dense = checker::naive::evaluate(root.expression, plan_);
     device::Digest digest;
     for (const layout::Slot& slot : s.placement.slots) {
       if (slot.name != d.slot) continue;
-      const auto memory = plan::naive::memory_of(s, slot, plan_.mesh, rank.rank);
+      const auto memory = checker::naive::memory_of(s, slot, plan_.mesh, rank.rank);
       for (std::uint64_t i = 0; i < memory->cells.size(); ++i) {
         std::byte* const place = buffer.data() + kGuardBytes + i * width;
         const auto& [cell, index] = memory->cells[i];
-        if (cell == plan::naive::Cell::kOwned) {
+        if (cell == checker::naive::Cell::kOwned) {
           write_element(root, dense, index, s.storage, place);
           digest += device::digest_of({place, width}, index * width);
           compare(root, d, index, s.storage, place);
-        } else if (cell == plan::naive::Cell::kZero && root.provenance != plan::Provenance::kKept) {
+        } else if (cell == checker::naive::Cell::kZero && root.provenance != plan::Provenance::kKept) {
           std::memset(place, 0, width);
         }
       }
@@ -191,7 +191,7 @@ class RandomLoad {
   void compare(const plan::Statement& root, const plan::Destination& d, std::uint64_t index, DType storage,
                const std::byte* place) {
     for (std::size_t e = 0; e < d.comparisons.size(); ++e) {
-      const auto other = plan::naive::evaluate(root.must_equal[e], plan_);
+      const auto other = checker::naive::evaluate(root.must_equal[e], plan_);
       Bytes value(bits(storage) / 8);
       write_label(other->labels[index], storage, value.data());
       if (std::memcmp(value.data(), place, value.size()) != 0) ties_differ_ = true;
@@ -199,7 +199,7 @@ class RandomLoad {
   }
 
   std::mt19937_64 dice_;
-  plan::naive::PlanMaker maker_;
+  checker::naive::PlanMaker maker_;
   plan::Plan plan_;
   std::vector<Bytes> files_;
   std::map<std::string, Bytes> values_;

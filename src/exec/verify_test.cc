@@ -17,7 +17,7 @@
 namespace lading::exec {
 namespace {
 
-using namespace plan::world;
+using namespace planner::world;
 using ledger::Ledger;
 using ledger::Record;
 using ledger::test::all_text;
@@ -38,7 +38,7 @@ class Loaded {
   void load(const Ranks& ranks) {
     const auto skeleton = model::make_skeleton(world_.tensors, world_.ties, world_.pins);
     ASSERT_TRUE(skeleton) << all_text(skeleton.error());
-    const auto plan = plan::make_plan({catalog, *skeleton, world_.layout, world_.mapping, world_.policy}, ranks);
+    const auto plan = planner::make_plan({catalog, *skeleton, world_.layout, world_.mapping, world_.policy}, ranks);
     ASSERT_TRUE(plan) << all_text(plan.error());
     std::map<std::pair<std::uint64_t, std::string>, std::vector<std::byte>> units;
     std::vector<std::vector<std::byte>> buffers;

@@ -13,7 +13,7 @@
 #include "checkpoint/catalog.h"
 #include "lading/result.h"
 #include "ledger/ledger.h"
-#include "mapping/expression.h"
+#include "mapping/pieces.h"
 
 namespace lading::exec {
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "layout/region.h"
+
 namespace lading::exec {
 namespace {
 

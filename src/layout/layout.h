@@ -141,9 +141,6 @@ struct Region {
   friend bool operator==(const Region&, const Region&) = default;
 };
 
-/// Where a rank's share lies. The shape and the cuts must have passed check_cuts().
-Region region_of(const Shape& global, const std::vector<Cut>& cuts, const Mesh& mesh, std::uint64_t rank);
-
 /// A dim in more runs than this is a mistake, or an attack.
 inline constexpr std::uint64_t kMaxRuns = std::uint64_t{1} << 20;
 

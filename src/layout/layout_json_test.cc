@@ -8,6 +8,8 @@
 #include <random>
 #include <sstream>
 
+#include "layout/region.h"
+
 namespace lading::layout {
 namespace {
 

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <random>
 
+#include "layout/region.h"
+
 namespace lading::layout {
 namespace {
 

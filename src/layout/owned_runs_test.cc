@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "layout/region.h"
+
 namespace lading::layout {
 namespace {
 

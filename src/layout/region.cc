@@ -2,6 +2,7 @@
 
 #include "layout/chunk.h"
 #include "layout/layout.h"
+#include "layout/region.h"
 
 namespace lading::layout {
 namespace {

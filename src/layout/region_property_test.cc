@@ -7,6 +7,7 @@
 
 #include "layout/brute_force.h"
 #include "layout/layout.h"
+#include "layout/region.h"
 
 namespace lading::layout {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "layout/layout.h"
+#include "layout/region.h"
 
 namespace lading::layout {
 namespace {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "layout/region.h"
+
 namespace lading::layout {
 namespace {
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "layout/region.h"
 
 namespace lading::ledger {
 namespace {

@@ -10,7 +10,7 @@
 namespace lading::ledger {
 namespace {
 
-using namespace plan::world;
+using namespace planner::world;
 using test::all_text;
 using test::ledger_of;
 using testing::HasSubstr;

@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "layout/region.h"
 #include "ledger/ledger.h"
-#include "plan/planner_support.h"
+#include "support/planner_support.h"
 
 namespace lading::ledger::test {
 
@@ -74,13 +75,13 @@ inline LedgerFacts good_facts(const plan::Plan& plan) {
   return facts;
 }
 
-inline Ledger ledger_of(const plan::world::World& world, const plan::world::Ranks& ranks) {
+inline Ledger ledger_of(const planner::world::World& world, const planner::world::Ranks& ranks) {
   const auto plan = world.plan(ranks);
-  if (!plan) std::fputs(plan::world::verdict(plan).c_str(), stderr);
+  if (!plan) std::fputs(planner::world::verdict(plan).c_str(), stderr);
   LADING_CHECK(plan.has_value());
   return make_ledger(*plan, good_facts(*plan));
 }
-inline Ledger ledger_of(const plan::world::World& world) { return ledger_of(world, world.all_ranks()); }
+inline Ledger ledger_of(const planner::world::World& world) { return ledger_of(world, world.all_ranks()); }
 
 inline Result<Ledger, Errors> parse(const std::string& text) {
   auto document = JsonDocument::parse(JsonBuffer::copy_of(text));
@@ -95,8 +96,8 @@ inline std::string all_text(const Errors& errors) {
 }
 
 /// Something of everything: ties, casts, built, constant, random, handed-in and kept tensors, two slots.
-inline plan::world::World world_of_everything() {
-  using namespace plan::world;
+inline planner::world::World world_of_everything() {
+  using namespace planner::world;
   using mapping::Expression;
   World world;
   world.keys = {{"a", {4, 6}, DType::kBF16},      {"b", {4, 6}, DType::kBF16},     {"plain", {8, 6}, DType::kF16, 1},

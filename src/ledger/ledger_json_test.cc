@@ -96,9 +96,9 @@ TEST(LedgerJson, ARecordIsALine) {
 }
 
 TEST(LedgerJson, InfinitiesComeBack) {
-  plan::world::World world;
-  world.tensors = {
-      plan::world::init(plan::world::buffer("b", {2}), plan::world::fill(-std::numeric_limits<double>::infinity()))};
+  planner::world::World world;
+  world.tensors = {planner::world::init(planner::world::buffer("b", {2}),
+                                        planner::world::fill(-std::numeric_limits<double>::infinity()))};
   world.policy.allow_missing = {"b"};
   const Ledger ledger = ledger_of(world);
   const auto parsed = parse(ledger_json(ledger));

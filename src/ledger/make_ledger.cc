@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "base/version.h"
+#include "layout/region.h"
 #include "ledger/ledger.h"
 
 namespace lading::ledger {

@@ -7,7 +7,7 @@
 namespace lading::ledger {
 namespace {
 
-using namespace plan::world;
+using namespace planner::world;
 using plan::Provenance;
 using test::ledger_of;
 

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "mapping/expression.h"
 #include "mapping/loop_nest.h"
+#include "mapping/pieces.h"
 
 namespace lading::mapping {
 namespace {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "mapping/pieces.h"
 #include "support/label_oracle.h"
 
 namespace lading::mapping {

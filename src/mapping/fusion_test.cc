@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "mapping/pieces.h"
+#include "mapping/resolve.h"
 #include "mapping/resolve_test_support.h"
 
 namespace lading::mapping {

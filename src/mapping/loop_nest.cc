@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lading/result.h"
+#include "mapping/pieces.h"
 
 namespace lading::mapping {
 namespace {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mapping/expression.h"
+#include "mapping/pieces.h"
 
 namespace lading::mapping {
 

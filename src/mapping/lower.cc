@@ -6,6 +6,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "mapping/pieces.h"
 #include "mapping/template.h"
 
 namespace lading::mapping {

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "mapping/mapping.h"
+#include "mapping/resolve.h"
 #include "mapping/rule_check.h"
 
 namespace lading::mapping {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "mapping/pattern.h"
+#include "mapping/resolve.h"
 #include "mapping/resolve_test_support.h"
 
 namespace lading::mapping {

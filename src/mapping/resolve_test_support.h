@@ -9,6 +9,7 @@
 
 #include "base/json_reader.h"
 #include "mapping/mapping.h"
+#include "mapping/resolve.h"
 #include "mapping/template.h"
 
 namespace lading::mapping {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "model/docs_for_tests.h"
 #include "model/skeleton.h"
+#include "support/docs_for_tests.h"
 
 namespace lading::model {
 namespace {

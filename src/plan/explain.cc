@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "layout/region.h"
 #include "model/skeleton_json.h"
 #include "plan/words.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/checked.h"
-#include "plan/presence.h"
+#include "layout/presence.h"
 
 namespace lading::plan {
 namespace {

@@ -7,13 +7,13 @@
 #include <random>
 #include <set>
 
-#include "plan/check_random_plan.h"
-#include "plan/planner_support.h"
+#include "checker/check_random_plan.h"
+#include "support/planner_support.h"
 
 namespace lading::plan {
 namespace {
 
-using namespace world;
+using namespace planner::world;
 using ::testing::ElementsAre;
 
 // What a destination holds, element by element: equal where ranks hold the same bytes. Nothing: no bytes at all.
@@ -30,9 +30,9 @@ std::optional<Held> held_by(const Plan& plan, std::uint64_t rank, const Destinat
   for (const layout::Slot& slot : s.placement.slots) {
     if (slot.name != d.slot || d.owned_elems == 0) continue;
     Held held{d.statement, d.slot, {}};
-    const auto memory = naive::memory_of(s, slot, plan.mesh, rank);
+    const auto memory = checker::naive::memory_of(s, slot, plan.mesh, rank);
     for (const auto& [cell, index] : memory->cells) {
-      held.cells.emplace_back(static_cast<int>(cell), cell == naive::Cell::kOwned ? index : 0);
+      held.cells.emplace_back(static_cast<int>(cell), cell == checker::naive::Cell::kOwned ? index : 0);
     }
     return held;
   }
@@ -43,7 +43,7 @@ TEST(Replicas, R17_TheRanksThatHoldTheSameElements) {
   std::uint64_t sets_of_several = 0;
   std::uint64_t of_a_tie = 0;
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
-    const Plan plan = naive::PlanMaker(seed).make_plan();
+    const Plan plan = checker::naive::PlanMaker(seed).make_plan();
     std::map<Held, RankList> holders;
     for (const RankPlan& rank : plan.ranks) {
       for (const Destination& d : rank.destinations) {
@@ -130,7 +130,7 @@ using Owners = std::vector<std::vector<std::optional<std::uint64_t>>>;
 TEST(Owners, AllThatHoldTheSameNameTheSameReader) {
   std::uint64_t handed_over = 0;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
-    const Plan plan = naive::PlanMaker(seed).make_plan();
+    const Plan plan = checker::naive::PlanMaker(seed).make_plan();
     std::mt19937_64 dice(seed);
     std::vector<std::string> nodes;
     for (std::uint64_t r = 0; r < plan.mesh.ranks(); ++r) nodes.push_back(std::to_string(dice() % 2));

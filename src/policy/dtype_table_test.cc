@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "model/docs_for_tests.h"
 #include "policy/policy.h"
+#include "support/docs_for_tests.h"
 
 namespace lading::policy {
 namespace {

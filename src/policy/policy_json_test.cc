@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/docs_for_tests.h"
 #include "policy/policy.h"
+#include "support/docs_for_tests.h"
 
 namespace lading::policy {
 namespace {

@@ -15,6 +15,7 @@
 
 #include "base/json_fields.h"
 #include "base/json_writer.h"
+#include "mapping/pieces.h"
 #include "mapping/template.h"
 
 namespace {

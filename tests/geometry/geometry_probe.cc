@@ -13,6 +13,7 @@
 #include "base/json_fields.h"
 #include "layout/layout.h"
 #include "layout/layout_json.h"
+#include "layout/region.h"
 
 namespace lading::layout {
 namespace {

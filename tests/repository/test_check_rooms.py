@@ -24,17 +24,12 @@ def copy(tmp_path):
 
 
 def test_the_tree_passes(copy):
-    assert run(copy) == (0, "every include goes through a door\n")
+    assert run(copy) == (0, "every include may be\n")
 
 
 @pytest.mark.parametrize(
     ("path", "line", "complaint"),
     [
-        ("src/base/text.cc", '#include "io/file.h"', "base has no door to io"),
-        ("src/checkpoint/index.cc", '#include "io/anchor.h"', "checkpoint has no door to io"),
-        ("src/checkpoint/index.h", '#include "source/locate.h"', "checkpoint has no door to source"),
-        ("src/cli/command.cc", '#include "checkpoint/catalog.h"', "cli has no door to checkpoint"),
-        ("src/base/shape.cc", '#include "lading/inspect.h"', "base has no door to api"),
         ("src/checkpoint/catalog.cc", "#include <simdjson.h>", "checkpoint may not use simdjson.h"),
         ("src/checkpoint/catalog.cc", "#include <unistd.h>", "checkpoint may not use unistd.h"),
         ("src/checkpoint/catalog.cc", "  #  include <openssl/evp.h>", "checkpoint may not use openssl/evp.h"),

@@ -1,0 +1,104 @@
+// What a check costs. The limits are loose, for slow and busy machines and sanitizers; what is measured is printed.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "checker/checker.h"
+
+namespace lading::checker {
+namespace {
+
+using mapping::Expression;
+
+double seconds_to_check(const Plan& plan, std::string_view what) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto checked = check_plan(plan);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  EXPECT_TRUE(checked.has_value()) << checked.error().front().text();
+  fmt::print("  {}: {:.3f} s\n", what, took.count());
+  return took.count();
+}
+
+// One F32 tensor of n x n made by `expression` of sources of one shape, whole, on one rank.
+Plan square(std::uint64_t n, Expression expression, const Shape& source, std::vector<Transfer> transfers) {
+  Plan plan;
+  const auto keys = expression.keys();
+  const std::uint64_t bytes = *source.size_bytes(DType::kF32);
+  plan.files = {{"f", bytes * keys.size()}};
+  for (std::uint32_t i = 0; i < keys.size(); ++i) {
+    plan.sources.push_back({keys[i], 0, {i * bytes, (i + 1) * bytes}, DType::kF32, source});
+  }
+  Statement s;
+  s.name = "w";
+  s.shape = {n, n};
+  s.expression = std::move(expression);
+  s.checkpoint_dtype = DType::kF32;
+  plan.statements = {s};
+  RankPlan r;
+  r.owned_bytes = r.read_bytes = n * n * 4;
+  r.reads = {{0, 0, n * n * 4, 1, 0}};
+  r.destinations = {{0, "", "cpu", "", n * n * 4, n * n, std::move(transfers), {}, {}}};
+  plan.ranks = {r};
+  return plan;
+}
+
+TEST(CheckCost, R64_a_hundred_thousand_destinations) {
+  constexpr std::uint32_t kTensors = 100'000;
+  Plan plan;
+  plan.files = {{"f", kTensors * 64}};
+  RankPlan r;
+  for (std::uint32_t i = 0; i < kTensors; ++i) {
+    const std::string name = fmt::format("model.layers.{:06}.mlp.weight", i);
+    plan.sources.push_back({name, 0, {i * 64, i * 64 + 64}, DType::kF32, Shape({4, 4})});
+    Statement s;
+    s.name = name;
+    s.shape = {4, 4};
+    s.expression = Expression::source(name);
+    s.checkpoint_dtype = DType::kF32;
+    plan.statements.push_back(s);
+    r.destinations.push_back({i, "", "cpu", "", 64, 16, {{i, i * 64, 0, 16, {}, 0}}, {}, {}});
+  }
+  r.reads = {{0, 0, kTensors * 64, 1, 0}};
+  r.read_bytes = r.owned_bytes = kTensors * 64;
+  plan.ranks = {r};
+  EXPECT_LT(seconds_to_check(plan, "100,000 plain destinations"), 2);
+}
+
+TEST(CheckCost, R41_transposed_4096_squared) {
+  constexpr std::uint64_t kN = 4096;
+  const Transfer t{0, 0, 0, 1, {{kN, 4, kN * 4}, {kN, kN * 4, 4}}, 0};
+  const Plan plan = square(kN, Expression::permute(Expression::source("k"), {1, 0}), Shape({kN, kN}), {t});
+  EXPECT_LT(seconds_to_check(plan, "transposed 4096 x 4096"), 2);
+}
+
+TEST(CheckCost, R41_interleaved_element_by_element) {
+  constexpr std::uint64_t kN = 4096;
+  constexpr std::uint64_t kHalf = kN * kN / 2;
+  const auto e =
+      Expression::reshape(Expression::stack(1, {Expression::source("a"), Expression::source("b")}), {kN, kN});
+  const Transfer a{0, 0, 0, 1, {{kHalf, 4, 8}}, 0};
+  const Transfer b{1, kHalf * 4, 4, 1, {{kHalf, 4, 8}}, 0};
+  EXPECT_LT(seconds_to_check(square(kN, e, Shape({kHalf}), {a, b}), "two sources interleaved, 16.8 M elements"), 20);
+}
+
+TEST(CheckCost, R53_columns_of_a_shard) {
+  constexpr std::uint64_t kN = 8192;
+  Plan plan = square(kN, Expression::source("k"), Shape({kN, kN}), {{0, kN * 2, 0, kN / 2, {{kN, kN * 4, kN * 2}}, 0}});
+  plan.mesh = layout::Mesh({{"tp", 2}});
+  layout::Cut cut;
+  cut.axes = {0};
+  cut.dim = 1;
+  plan.statements[0].placement.slots[0].cuts = {cut};
+  RankPlan& r = plan.ranks[0];
+  r.rank = 1;
+  r.owned_bytes = r.read_bytes = kN * kN * 2;
+  r.reads = {{0, kN * 2, kN * 2, kN, kN * 4}};
+  r.destinations[0].buffer_bytes = kN * kN * 2;
+  r.destinations[0].owned_elems = kN * kN / 2;
+  EXPECT_LT(seconds_to_check(plan, "half the columns of 8192 x 8192"), 1);
+}
+
+}  // namespace
+}  // namespace lading::checker

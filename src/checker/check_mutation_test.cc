@@ -1,0 +1,322 @@
+// Thousands of random changes to random good plans: the checker must say what an oracle says that looks at
+// every element (check_naive_verdict.h), in both directions.
+#include "checker/check_mutations.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "checker/check_naive_verdict.h"
+#include "checker/checker.h"
+
+namespace lading::checker::naive {
+
+bool Mutator::change_buffer_size() {
+  Destination* d = destination();
+  return nudge(d == nullptr ? nullptr : &d->buffer_bytes);
+}
+bool Mutator::change_owned_elems() {
+  Destination* d = destination();
+  return nudge(d == nullptr ? nullptr : &d->owned_elems);
+}
+bool Mutator::change_unit() {
+  Destination* d = destination();
+  if (d != nullptr) d->unit = d->unit.empty() ? "block" : "";
+  return d != nullptr;
+}
+bool Mutator::change_totals() {
+  RankPlan* r = rank();
+  if (r == nullptr) return false;
+  std::uint64_t* const totals[] = {&r->owned_bytes, &r->read_bytes, &r->staging_bytes};
+  nudge(*totals[dice_.below(3)]);
+  if (dice_.once_in(3)) r->staging_bytes = plan_.budget_bytes + dice_.below(2);
+  return true;
+}
+bool Mutator::shrink_read() {
+  RankPlan* r = rank();
+  Read* read = r == nullptr ? nullptr : any(r->reads);
+  if (read == nullptr) return false;
+  --read->size_bytes;
+  if (dice_.once_in(2)) ++read->begin_bytes;
+  r->read_bytes -= read->count;
+  return true;
+}
+bool Mutator::drop_read() {
+  RankPlan* r = rank();
+  if (r == nullptr || r->reads.empty()) return false;
+  r->read_bytes -= r->reads.back().size_bytes * r->reads.back().count;
+  r->reads.pop_back();
+  return true;
+}
+bool Mutator::change_read() {
+  RankPlan* r = rank();
+  Read* read = r == nullptr ? nullptr : any(r->reads);
+  if (read == nullptr) return false;
+  std::uint64_t* const fields[] = {&read->begin_bytes, &read->size_bytes, &read->count, &read->stride_bytes};
+  nudge(*fields[dice_.below(4)]);
+  r->read_bytes = 0;
+  for (const Read& one : r->reads) r->read_bytes += one.size_bytes * one.count;
+  return true;
+}
+bool Mutator::change_call_order() {
+  if (plan_.call_order.empty()) return false;
+  switch (dice_.below(3)) {
+    case 0: std::swap(plan_.call_order.front(), plan_.call_order.back()); break;
+    case 1: plan_.call_order.pop_back(); break;
+    default: plan_.call_order.push_back(static_cast<std::uint32_t>(dice_.below(plan_.statements.size() + 1))); break;
+  }
+  return true;
+}
+bool Mutator::change_call_inputs() {
+  if (plan_.call_order.empty()) return false;
+  plan_.statements[plan_.call_order.front()].recipe.inputs.push_back(dice_.once_in(3) ? "nobody" : statement()->name);
+  return true;
+}
+bool Mutator::change_shape() {
+  Statement* s = statement();
+  if (s == nullptr) return false;
+  std::vector<std::uint64_t> dims = s->shape.dims();
+  if (dims.empty() || dice_.once_in(6)) {
+    dims.push_back(1 + dice_.below(2));
+  } else if (dims.size() > 1 && dice_.once_in(2)) {
+    std::swap(dims.front(), dims.back());
+  } else {
+    nudge(dims[dice_.below(dims.size())]);
+  }
+  s->shape = Shape(dims);
+  return true;
+}
+bool Mutator::change_expression() {
+  Statement* s = statement();
+  if (s == nullptr || s->provenance != Provenance::kFile) return false;
+  mapping::Expression* e = &s->expression;
+  while (!e->parts.empty() && !dice_.once_in(3)) e = any(e->parts);
+  switch (dice_.below(6)) {
+    case 0: nudge(e->begin); break;
+    case 1: nudge(e->end); break;
+    case 2: e->fill += 1; break;
+    case 3: e->dim = dice_.below(4); break;
+    case 4:
+      if (e->order.size() > 1) std::swap(e->order.front(), e->order.back());
+      break;
+    default:
+      if (e->parts.size() > 1) std::swap(e->parts.front(), e->parts.back());
+      if (e->parts.empty()) e->key = any(plan_.sources)->key;
+  }
+  return true;
+}
+bool Mutator::change_cut() {
+  Statement* s = statement();
+  layout::Slot* slot = s == nullptr ? nullptr : any(s->placement.slots);
+  layout::Cut* cut = slot == nullptr ? nullptr : any(slot->cuts);
+  if (cut == nullptr) return false;
+  switch (dice_.below(7)) {
+    case 0: cut->dim = dice_.below(3); break;
+    case 1: cut->split_factor = dice_.below(4); break;
+    case 2: cut->pad_multiple = dice_.below(7); break;
+    case 3: nudge(cut->group_offset_elems); break;
+    case 4: cut->owners = {dice_.below(3)}; break;
+    case 5: cut->even = true; break;
+    default: cut->kind = static_cast<layout::CutKind>(dice_.below(5)); break;
+  }
+  return true;
+}
+bool Mutator::change_placement() {
+  Statement* s = statement();
+  layout::Slot* slot = s == nullptr ? nullptr : any(s->placement.slots);
+  if (slot == nullptr) return false;
+  switch (dice_.below(4)) {
+    case 0:
+      if (!slot->cuts.empty()) slot->cuts.pop_back();
+      break;
+    case 1:
+      if (slot->cuts.size() > 1) std::swap(slot->cuts.front(), slot->cuts.back());
+      break;
+    case 2: s->placement.device = layout::DeviceRule::kCpu; break;
+    default: slot->name = "third"; break;
+  }
+  return true;
+}
+bool Mutator::change_source() {
+  Source* s = any(plan_.sources);
+  if (s == nullptr) return false;
+  switch (dice_.below(5)) {
+    case 0: nudge(s->bytes.end); break;
+    case 1: s->file = static_cast<std::uint32_t>(dice_.below(4)); break;
+    case 2: s->key = any(plan_.sources)->key; break;
+    case 3: s->bytes = any(plan_.sources)->bytes; break;
+    default: nudge(s->bytes.begin); break;
+  }
+  return true;
+}
+bool Mutator::change_file() {
+  File* f = any(plan_.files);
+  if (f == nullptr) return false;
+  if (dice_.once_in(3)) {
+    f->name = any(plan_.files)->name;
+  } else {
+    nudge(f->size_bytes);
+  }
+  return true;
+}
+bool Mutator::change_provenance() {
+  Statement* s = statement();
+  if (s != nullptr) s->provenance = static_cast<Provenance>(dice_.below(7));
+  return s != nullptr;
+}
+bool Mutator::change_recipe() {
+  Statement* s = statement();
+  if (s == nullptr) return false;
+  switch (dice_.below(3)) {
+    case 0: s->recipe.value += 1; break;
+    case 1: s->recipe.zero_row = dice_.below(4); break;
+    default: s->recipe.kind = static_cast<model::RecipeKind>(dice_.below(6)); break;
+  }
+  return true;
+}
+bool Mutator::rename_statement() {
+  Statement* s = statement();
+  if (s != nullptr) s->name = dice_.once_in(2) ? "another" : statement()->name;
+  return s != nullptr;
+}
+bool Mutator::drop_statement() {
+  if (plan_.statements.empty()) return false;
+  plan_.statements.pop_back();
+  return true;
+}
+bool Mutator::change_mesh() {
+  std::vector<layout::Axis> axes = plan_.mesh.axes();
+  if (axes.empty()) return false;
+  if (dice_.once_in(2)) {
+    any(axes)->size = dice_.below(4);
+  } else {
+    std::swap(axes.front(), axes.back());
+  }
+  plan_.mesh = layout::Mesh(axes);
+  return true;
+}
+
+const std::vector<Mutator::Kind>& Mutator::kinds() {
+#define LADING_MUTATION(name) \
+  Kind { #name, &Mutator::name }
+  static const std::vector<Kind> all = {
+      LADING_MUTATION(drop_transfer),
+      LADING_MUTATION(double_transfer),
+      LADING_MUTATION(drop_comparison),
+      LADING_MUTATION(borrow_comparison),
+      LADING_MUTATION(change_comparison),
+      LADING_MUTATION(borrow_transfer),
+      LADING_MUTATION(shift_target),
+      LADING_MUTATION(shift_source),
+      LADING_MUTATION(resize_run),
+      LADING_MUTATION(change_source_stride),
+      LADING_MUTATION(change_target_stride),
+      LADING_MUTATION(change_count),
+      LADING_MUTATION(swap_loops),
+      LADING_MUTATION(swap_strides),
+      LADING_MUTATION(fold_run_into_loop),
+      LADING_MUTATION(split_transfer),
+      LADING_MUTATION(swap_sources),
+      LADING_MUTATION(swap_transfers_of_ranks),
+      LADING_MUTATION(change_fill),
+      LADING_MUTATION(fill_instead),
+      LADING_MUTATION(change_storage),
+      LADING_MUTATION(change_source_dtype),
+      LADING_MUTATION(change_recorded_dtype),
+      LADING_MUTATION(change_device),
+      LADING_MUTATION(change_rank),
+      LADING_MUTATION(break_tie),
+      LADING_MUTATION(untie_statement),
+      LADING_MUTATION(add_alias),
+      LADING_MUTATION(drop_destination),
+      LADING_MUTATION(double_destination),
+      LADING_MUTATION(shuffle_destinations),
+      LADING_MUTATION(retarget_destination),
+      LADING_MUTATION(change_buffer_size),
+      LADING_MUTATION(change_owned_elems),
+      LADING_MUTATION(change_unit),
+      LADING_MUTATION(change_totals),
+      LADING_MUTATION(shrink_read),
+      LADING_MUTATION(drop_read),
+      LADING_MUTATION(change_read),
+      LADING_MUTATION(change_call_order),
+      LADING_MUTATION(change_call_inputs),
+      LADING_MUTATION(change_shape),
+      LADING_MUTATION(change_expression),
+      LADING_MUTATION(change_cut),
+      LADING_MUTATION(change_placement),
+      LADING_MUTATION(change_source),
+      LADING_MUTATION(change_file),
+      LADING_MUTATION(change_provenance),
+      LADING_MUTATION(change_recipe),
+      LADING_MUTATION(rename_statement),
+      LADING_MUTATION(drop_statement),
+      LADING_MUTATION(change_mesh),
+  };
+#undef LADING_MUTATION
+  return all;
+}
+
+namespace {
+
+std::string reasons(const Result<CheckReport, Errors>& verdict) {
+  if (verdict) return "accepted";
+  std::string text;
+  for (const Error& error : verdict.error()) text += error.text() + "\n";
+  return text;
+}
+
+TEST(CheckMutation, R1_R11_R41_random_good_plans_pass) {
+  PlanMaker maker(1);
+  std::uint64_t transfers = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Plan plan = maker.make_plan();
+    const auto verdict = check_plan(plan);
+    ASSERT_TRUE(verdict.has_value()) << "plan " << i << ": " << reasons(verdict);
+    ASSERT_TRUE(is_good(plan)) << "plan " << i;
+    for (const RankPlan& rank : plan.ranks) {
+      for (const Destination& d : rank.destinations) transfers += d.transfers.size();
+    }
+  }
+  EXPECT_GT(transfers, 10'000U);  // the plans are not hollow
+}
+
+TEST(CheckMutation, R11_R41_random_changes_are_refused_exactly_if_the_oracle_refuses_them) {
+  struct Tally {
+    int wrong = 0;
+    int harmless = 0;
+  };
+  std::map<std::string_view, Tally> tally;
+  PlanMaker maker(2);
+  int wrong = 0;
+  int harmless = 0;
+  for (int i = 0; wrong < 20'000; ++i) {
+    const Plan plan = maker.make_plan();
+    for (int m = 0; m < 20; ++m) {
+      Plan mutant = plan;
+      Mutator mutator(mutant, maker);
+      const Mutator::Kind& kind = Mutator::kinds()[maker.below(Mutator::kinds().size())];
+      if (!mutator.apply(kind)) continue;
+      const bool good = is_good(mutant);
+      const auto verdict = check_plan(mutant);
+      ASSERT_EQ(verdict.has_value(), good) << kind.name << " of plan " << i << ": " << reasons(verdict);
+      if (!good) {
+        for (const Error& error : verdict.error()) ASSERT_EQ(error.rule.substr(0, 1), "R") << error.text();
+      }
+      ++(good ? harmless : wrong);
+      ++(good ? tally[kind.name].harmless : tally[kind.name].wrong);
+    }
+  }
+  EXPECT_GT(harmless, 500);  // so that "refuse everything" would not pass
+  for (const Mutator::Kind& kind : Mutator::kinds()) {
+    if (kind.name == "shuffle_destinations" || kind.name == "swap_loops" || kind.name == "split_transfer") continue;
+    EXPECT_GT(tally[kind.name].wrong, 10) << kind.name;
+  }
+  RecordProperty("wrong", wrong);
+  RecordProperty("harmless", harmless);
+}
+
+}  // namespace
+}  // namespace lading::checker::naive

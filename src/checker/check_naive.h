@@ -1,0 +1,263 @@
+// For tests: what a plan means, element by element, with nothing clever in it. Slow, and shares no code with
+// the checker. A plan is good or it is not; no reasons are given.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "checker/plan_types.h"
+
+namespace lading::checker::naive {
+
+using Indices = std::vector<std::uint64_t>;
+
+/// An element's origin: of a source, or a constant by its bits.
+struct Label {
+  std::uint32_t source = Transfer::kFillSource;
+  std::uint64_t value = 0;
+
+  friend auto operator<=>(const Label&, const Label&) = default;
+};
+inline Label constant(double fill) { return {Transfer::kFillSource, std::bit_cast<std::uint64_t>(fill)}; }
+
+struct Dense {
+  Indices dims;
+  std::vector<Label> labels;
+};
+
+inline std::uint64_t product(const Indices& dims) {
+  std::uint64_t n = 1;
+  for (const std::uint64_t d : dims) n *= d;
+  return n;
+}
+inline Indices unravel(std::uint64_t flat, const Indices& dims) {
+  Indices index(dims.size());
+  for (std::size_t d = dims.size(); d-- > 0;) {
+    index[d] = flat % dims[d];
+    flat /= dims[d];
+  }
+  return index;
+}
+inline std::uint64_t ravel(const Indices& index, const Indices& dims) {
+  std::uint64_t flat = 0;
+  for (std::size_t d = 0; d < dims.size(); ++d) flat = flat * dims[d] + index[d];
+  return flat;
+}
+inline bool is_order(std::vector<std::size_t> order, std::size_t n) {
+  std::sort(order.begin(), order.end());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (order[i] != i) return false;
+  }
+  return order.size() == n;
+}
+
+/// Fills a tensor by asking for each element.
+template <class At>
+Dense make(Indices dims, const At& at) {
+  Dense dense{std::move(dims), {}};
+  for (std::uint64_t i = 0; i < product(dense.dims); ++i) dense.labels.push_back(at(unravel(i, dense.dims)));
+  return dense;
+}
+inline Label at(const Dense& dense, const Indices& index) { return dense.labels[ravel(index, dense.dims)]; }
+
+inline std::optional<Dense> evaluate(const mapping::Expression& e, const Plan& plan) {
+  using mapping::Op;
+  if (e.op == Op::kSource) {
+    for (std::uint32_t s = 0; s < plan.sources.size(); ++s) {
+      if (plan.sources[s].key != e.key) continue;
+      std::uint64_t next = 0;
+      return make(plan.sources[s].shape.dims(), [&](const Indices&) { return Label{s, next++}; });
+    }
+    return std::nullopt;
+  }
+  std::vector<Dense> parts;
+  for (const auto& part : e.parts) {
+    auto dense = evaluate(part, plan);
+    if (!dense) return std::nullopt;
+    parts.push_back(*std::move(dense));
+  }
+  if (parts.empty() || (parts.size() > 1 && e.op != Op::kConcat && e.op != Op::kStack)) return std::nullopt;
+  const Dense& first = parts.front();
+  Indices dims = first.dims;
+  const bool has_dim = e.dim < dims.size();
+  if (!has_dim && e.op != Op::kPermute && e.op != Op::kReshape && e.op != Op::kStack) return std::nullopt;
+  switch (e.op) {
+    case Op::kConcat: {
+      Indices starts;
+      dims[e.dim] = 0;
+      for (const Dense& part : parts) {
+        if (part.dims.size() != dims.size()) return std::nullopt;
+        for (std::size_t d = 0; d < dims.size(); ++d) {
+          if (d != e.dim && part.dims[d] != dims[d]) return std::nullopt;
+        }
+        starts.push_back(dims[e.dim]);
+        dims[e.dim] += part.dims[e.dim];
+      }
+      return make(dims, [&](Indices i) {
+        std::size_t p = parts.size() - 1;
+        while (i[e.dim] < starts[p]) --p;
+        i[e.dim] -= starts[p];
+        return at(parts[p], i);
+      });
+    }
+    case Op::kStack:
+      if (e.dim > dims.size()) return std::nullopt;
+      for (const Dense& part : parts) {
+        if (part.dims != first.dims) return std::nullopt;
+      }
+      dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(e.dim), parts.size());
+      return make(dims, [&](Indices i) {
+        const std::uint64_t p = i[e.dim];
+        i.erase(i.begin() + static_cast<std::ptrdiff_t>(e.dim));
+        return at(parts[p], i);
+      });
+    case Op::kSlice:
+      if (e.begin > e.end || e.end > dims[e.dim]) return std::nullopt;
+      dims[e.dim] = e.end - e.begin;
+      return make(dims, [&](Indices i) {
+        i[e.dim] += e.begin;
+        return at(first, i);
+      });
+    case Op::kPermute:
+      if (!is_order(e.order, dims.size())) return std::nullopt;
+      for (std::size_t d = 0; d < dims.size(); ++d) dims[d] = first.dims[e.order[d]];
+      return make(dims, [&](const Indices& i) {
+        Indices from(i.size());
+        for (std::size_t d = 0; d < i.size(); ++d) from[e.order[d]] = i[d];
+        return at(first, from);
+      });
+    case Op::kRearrange: {
+      if (product(e.factors) != dims[e.dim] || !is_order(e.order, e.factors.size())) return std::nullopt;
+      Indices reordered;
+      for (const std::size_t f : e.order) reordered.push_back(e.factors[f]);
+      return make(dims, [&](Indices i) {
+        const Indices digits = unravel(i[e.dim], reordered);
+        Indices from(digits.size());
+        for (std::size_t k = 0; k < digits.size(); ++k) from[e.order[k]] = digits[k];
+        i[e.dim] = ravel(from, e.factors);
+        return at(first, i);
+      });
+    }
+    case Op::kReshape:
+      if (product(e.shape.dims()) != first.labels.size()) return std::nullopt;
+      return Dense{e.shape.dims(), first.labels};
+    case Op::kPad:
+      if (e.end < dims[e.dim]) return std::nullopt;
+      dims[e.dim] = e.end;
+      return make(dims,
+                  [&](const Indices& i) { return i[e.dim] < first.dims[e.dim] ? at(first, i) : constant(e.fill); });
+    case Op::kSource: break;
+  }
+  return std::nullopt;
+}
+
+/// Python's torch.chunk, on a list.
+inline Indices chunk(const Indices& list, std::uint64_t pieces, std::uint64_t which) {
+  const std::uint64_t size = (list.size() + pieces - 1) / pieces;
+  Indices out;
+  for (std::uint64_t i = 0; i < list.size(); ++i) {
+    if (size > 0 && i / size == which) out.push_back(list[i]);
+  }
+  return out;
+}
+
+enum class Cell : std::uint8_t { kOwned, kZero, kForeign };
+struct Memory {
+  bool present = true;
+  bool uneven = false;                                // where that is refused
+  std::vector<std::pair<Cell, std::uint64_t>> cells;  // with the row-major index of what is owned
+};
+
+/// Nothing: the slot cannot be.
+inline std::optional<Memory> memory_of(const Statement& statement, const layout::Slot& slot, const layout::Mesh& mesh,
+                                       std::uint64_t rank) {
+  using layout::CutKind;
+  const Indices& dims = statement.shape.dims();
+  Indices sizes;
+  for (const auto& axis : mesh.axes()) sizes.push_back(axis.size);
+  const Indices coordinate = unravel(rank, sizes);
+  std::vector<Indices> lists(dims.size());
+  for (std::size_t d = 0; d < dims.size(); ++d) {
+    for (std::uint64_t i = 0; i < dims[d]; ++i) lists[d].push_back(i);
+  }
+  const auto elements = [&] {
+    Indices local;
+    for (const Indices& list : lists) local.push_back(list.size());
+    Indices all;
+    for (std::uint64_t i = 0; i < product(local); ++i) {
+      Indices index = unravel(i, local);
+      for (std::size_t d = 0; d < dims.size(); ++d) index[d] = lists[d][index[d]];
+      all.push_back(ravel(index, dims));
+    }
+    return all;
+  };
+  Memory memory;
+  std::optional<std::vector<std::pair<Cell, std::uint64_t>>> flat;
+  std::set<std::size_t> used;
+  bool cut_before = false;
+  bool shared = false;
+  for (const layout::Cut& cut : slot.cuts) {
+    Indices group;
+    Indices seat;
+    for (const std::size_t axis : cut.axes) {
+      if (axis >= sizes.size() || !used.insert(axis).second) return std::nullopt;
+      group.push_back(sizes[axis]);
+      seat.push_back(coordinate[axis]);
+    }
+    const std::uint64_t world = product(group);
+    const std::uint64_t me = ravel(seat, group);
+    if (cut.kind == CutKind::kOwner) {
+      if (flat && !shared) return std::nullopt;
+      if (std::find(cut.owners.begin(), cut.owners.end(), me) == cut.owners.end()) memory.present = false;
+      continue;
+    }
+    if (flat || (cut.kind == CutKind::kFlatGroup && cut_before)) return std::nullopt;
+    cut_before = true;
+    shared = cut.kind == CutKind::kFlatGroup;
+    if (cut.kind == CutKind::kShard || cut.kind == CutKind::kStridedShard) {
+      if (cut.dim >= dims.size()) return std::nullopt;
+      Indices& list = lists[cut.dim];
+      const std::uint64_t factor = cut.kind == CutKind::kShard ? 1 : cut.split_factor;
+      if (factor == 0) return std::nullopt;
+      if (cut.kind == CutKind::kShard && cut.even && list.size() % world != 0) memory.uneven = true;
+      Indices kept;
+      for (std::uint64_t g = 0; g < factor; ++g) {
+        for (const std::uint64_t i : chunk(chunk(list, factor, g), world, me)) kept.push_back(i);
+      }
+      list = kept;
+    } else if (cut.kind == CutKind::kFlat) {
+      const std::uint64_t multiple = cut.pad_multiple == 0 ? world : cut.pad_multiple;
+      if (multiple % world != 0) return std::nullopt;
+      std::vector<std::pair<Cell, std::uint64_t>> all;
+      for (const std::uint64_t i : elements()) all.emplace_back(Cell::kOwned, i);
+      while (all.size() % multiple != 0) all.emplace_back(Cell::kZero, 0);
+      const auto part = static_cast<std::ptrdiff_t>(all.size() / world);
+      flat.emplace(all.begin() + part * static_cast<std::ptrdiff_t>(me),
+                   all.begin() + part * static_cast<std::ptrdiff_t>(me + 1));
+    } else {
+      std::vector<std::pair<Cell, std::uint64_t>> all(cut.group_elems, {Cell::kForeign, 0});
+      const Indices mine = elements();
+      if (cut.unit.empty() || cut.group_offset_elems + mine.size() > all.size()) return std::nullopt;
+      for (std::uint64_t i = 0; i < mine.size(); ++i) all[cut.group_offset_elems + i] = {Cell::kOwned, mine[i]};
+      const std::uint64_t part = (all.size() + world - 1) / world;
+      all.resize(part * world, {Cell::kForeign, 0});
+      flat.emplace(all.begin() + static_cast<std::ptrdiff_t>(part * me),
+                   all.begin() + static_cast<std::ptrdiff_t>(part * (me + 1)));
+    }
+  }
+  if (flat) {
+    memory.cells = *flat;
+  } else {
+    for (const std::uint64_t i : elements()) memory.cells.emplace_back(Cell::kOwned, i);
+  }
+  return memory;
+}
+
+}  // namespace lading::checker::naive

@@ -1,0 +1,442 @@
+// For tests: whether a plan is good, by brute force over elements and bytes (see check_naive.h).
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "checker/check_naive.h"
+#include "planner/value_checks.h"
+
+namespace lading::checker::naive {
+
+class Verdict {
+ public:
+  explicit Verdict(const Plan& plan) : plan_(plan) {}
+
+  bool good() {
+    Indices sizes;
+    for (const auto& axis : plan_.mesh.axes()) sizes.push_back(axis.size);
+    if (product(sizes) == 0) return false;
+    if (!sources_good() || !statements_good() || !calls_good() || !units_good()) return false;
+    std::set<std::uint64_t> seen;
+    for (const RankPlan& rank : plan_.ranks) {
+      if (rank.rank >= product(sizes) || !seen.insert(rank.rank).second || !rank_good(rank)) return false;
+    }
+    return true;
+  }
+
+ private:
+  using Names = std::map<std::string, std::uint32_t>;
+
+  bool sources_good() const {
+    std::set<std::string> names;
+    std::vector<std::vector<bool>> used;
+    for (const File& file : plan_.files) {
+      if (!names.insert(file.name).second) return false;
+      used.emplace_back(file.size_bytes, false);
+    }
+    std::set<std::string> keys;
+    for (const Source& source : plan_.sources) {
+      if (!keys.insert(source.key).second || source.file >= plan_.files.size()) return false;
+      if (source.bytes.begin > source.bytes.end || source.bytes.end > plan_.files[source.file].size_bytes) return false;
+      if (product(source.shape.dims()) * bits(source.dtype) != source.bytes.size_bytes() * 8) return false;
+      for (std::uint64_t b = source.bytes.begin; b < source.bytes.end; ++b) {
+        if (used[source.file][b]) return false;
+        used[source.file][b] = true;
+      }
+    }
+    return true;
+  }
+
+  const Statement& root_of(const Statement& s) const {
+    return s.provenance == Provenance::kAlias ? plan_.statements[names_.at(s.alias_of)] : s;
+  }
+
+  static std::vector<layout::Cut> without_owners(std::vector<layout::Cut> cuts) {
+    std::erase_if(cuts, [](const layout::Cut& c) { return c.kind == layout::CutKind::kOwner; });
+    return cuts;
+  }
+
+  // That a cut is even is a promise, not a place.
+  static std::vector<layout::Cut> places(std::vector<layout::Cut> cuts) {
+    cuts = without_owners(std::move(cuts));
+    for (layout::Cut& cut : cuts) cut.even = false;
+    return cuts;
+  }
+
+  static std::vector<std::string> slot_names(const Statement& s) {
+    std::vector<std::string> names;
+    for (const auto& slot : s.placement.slots) names.push_back(slot.name);
+    return names;
+  }
+
+  static const layout::Slot* slot_of(const Statement& s, const std::string& name) {
+    for (const auto& slot : s.placement.slots) {
+      if (slot.name == name) return &slot;
+    }
+    return nullptr;
+  }
+  std::set<std::string> slots_of_class(const Statement& root) const {
+    std::set<std::string> names;
+    for (const Statement& member : plan_.statements) {
+      if (&root_of(member) != &root) continue;
+      for (const std::string& name : slot_names(member)) names.insert(name);
+    }
+    return names;
+  }
+
+  bool is_on(const Statement& s, std::uint64_t rank) const {
+    return std::any_of(s.placement.slots.begin(), s.placement.slots.end(), [&](const layout::Slot& slot) {
+      const auto memory = memory_of(s, slot, plan_.mesh, rank);
+      return memory && memory->present;
+    });
+  }
+
+  // Alike in every slot in which any rank of the mesh has both; of different slots, no rank may have both.
+  bool placed_alike(const Statement& a, const Statement& b) const {
+    if (slot_names(a) != slot_names(b)) {
+      for (std::uint64_t rank = 0; rank < plan_.mesh.ranks(); ++rank) {
+        if (is_on(a, rank) && is_on(b, rank)) return false;
+      }
+      return true;
+    }
+    for (std::size_t slot = 0; slot < a.placement.slots.size(); ++slot) {
+      const bool same = a.placement.device == b.placement.device && a.placement.fsdp_group == b.placement.fsdp_group &&
+                        places(a.placement.slots[slot].cuts) == places(b.placement.slots[slot].cuts);
+      for (std::uint64_t rank = 0; rank < plan_.mesh.ranks() && !same; ++rank) {
+        const auto one = memory_of(a, a.placement.slots[slot], plan_.mesh, rank);
+        const auto two = memory_of(b, b.placement.slots[slot], plan_.mesh, rank);
+        if (one && two && one->present && two->present) return false;
+      }
+    }
+    return true;
+  }
+
+  bool castable(const mapping::Expression& e, DType storage) const {
+    const std::set<DType> floats = {DType::kF8E5M2, DType::kF8E4M3, DType::kF8E4M3Fnuz, DType::kF8E5M2Fnuz,
+                                    DType::kF16,    DType::kBF16,   DType::kF32,        DType::kF64};
+    const std::map<DType, std::set<DType>> wider = {
+        {DType::kU8, {DType::kI16, DType::kU16, DType::kI32, DType::kU32, DType::kI64, DType::kU64}},
+        {DType::kU16, {DType::kI32, DType::kU32, DType::kI64, DType::kU64}},
+        {DType::kU32, {DType::kI64, DType::kU64}},
+        {DType::kI8, {DType::kI16, DType::kI32, DType::kI64}},
+        {DType::kI16, {DType::kI32, DType::kI64}},
+        {DType::kI32, {DType::kI64}},
+    };
+    for (const DType dtype : dtypes_of(e)) {
+      if (dtype == storage || (floats.contains(dtype) && floats.contains(storage))) continue;
+      if (!wider.contains(dtype) || !wider.at(dtype).contains(storage)) return false;
+    }
+    return true;
+  }
+  std::set<DType> dtypes_of(const mapping::Expression& e) const {
+    std::set<DType> dtypes;
+    for (const std::string& key : e.keys()) {
+      for (const Source& source : plan_.sources) {
+        if (source.key == key) dtypes.insert(source.dtype);
+      }
+    }
+    return dtypes;
+  }
+
+  bool statements_good() {
+    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+      if (s > 0 && plan_.statements[s - 1].name >= plan_.statements[s].name) return false;
+      names_[plan_.statements[s].name] = s;
+    }
+    for (const Statement& s : plan_.statements) {
+      std::set<std::string> slots;
+      if (s.placement.slots.empty()) return false;
+      for (const auto& slot : s.placement.slots) {
+        if (!slots.insert(slot.name).second || !memory_of(s, slot, plan_.mesh, 0)) return false;
+      }
+      for (const auto& other : s.must_equal) {
+        const auto dense = evaluate(other, plan_);
+        if (!dense || dense->dims != s.shape.dims()) return false;
+        if (s.provenance != Provenance::kFile || !castable(other, s.storage)) return false;
+      }
+      if (planner::find_value_problem(s)) return false;
+      if (s.provenance == Provenance::kFile && !file_good(s)) return false;
+      if (s.provenance == Provenance::kFill) {
+        if (s.recipe.kind != model::RecipeKind::kFill) return false;
+        if (s.recipe.zero_row && (s.shape.rank() == 0 || *s.recipe.zero_row >= s.shape[0])) return false;
+      }
+      if (s.provenance == Provenance::kCall && s.recipe.kind != model::RecipeKind::kCall) return false;
+      if (s.provenance == Provenance::kRandom &&
+          (s.recipe.kind == model::RecipeKind::kFill || s.recipe.kind == model::RecipeKind::kHost ||
+           s.recipe.kind == model::RecipeKind::kCall)) {
+        return false;
+      }
+      if (s.provenance != Provenance::kAlias) continue;
+      if (!names_.contains(s.alias_of) || s.alias_of >= s.name) return false;
+      const Statement& root = root_of(s);
+      if (root.provenance == Provenance::kAlias || root.shape != s.shape || root.storage != s.storage ||
+          root.compute != s.compute) {
+        return false;
+      }
+      for (const Statement& other : plan_.statements) {
+        if (&other == &root || (other.provenance == Provenance::kAlias && other.alias_of == s.alias_of)) {
+          if (!placed_alike(other, s)) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  bool file_good(const Statement& s) const {
+    const auto dense = evaluate(s.expression, plan_);
+    if (!dense || dense->dims != s.shape.dims()) return false;
+    if (!castable(s.expression, s.storage)) return false;
+    const std::set<DType> dtypes = dtypes_of(s.expression);
+    return dtypes.size() != 1 || s.checkpoint_dtype == *dtypes.begin();
+  }
+
+  bool calls_good() const {
+    std::set<std::string> done;
+    std::size_t calls = 0;
+    for (const Statement& s : plan_.statements) {
+      calls += s.provenance == Provenance::kCall ? 1 : 0;
+    }
+    for (const std::uint32_t s : plan_.call_order) {
+      if (s >= plan_.statements.size() || plan_.statements[s].provenance != Provenance::kCall) return false;
+      for (const std::string& input : plan_.statements[s].recipe.inputs) {
+        if (!names_.contains(input)) return false;
+        const Statement& root = root_of(plan_.statements[names_.at(input)]);
+        if (root.provenance == Provenance::kCall && !done.contains(root.name)) return false;
+      }
+      if (!done.insert(plan_.statements[s].name).second) return false;
+    }
+    return done.size() == calls;
+  }
+
+  // Any two parameters of one FSDP2 unit, side by side.
+  bool units_good() const {
+    const auto cuts_of = [](const Statement& s) { return without_owners(s.placement.slots.front().cuts); };
+    const auto is_sharded = [&](const Statement& s) {
+      return !cuts_of(s).empty() && cuts_of(s).back().kind == layout::CutKind::kShard;
+    };
+    for (const Statement& a : plan_.statements) {
+      if (a.kind != model::Kind::kParameter || a.placement.fsdp_group.empty()) continue;
+      if (is_sharded(a) && cuts_of(a).back().dim != 0 && !cuts_of(a).back().even) return false;
+      for (const Statement& b : plan_.statements) {
+        if (b.kind != model::Kind::kParameter || a.placement.fsdp_group != b.placement.fsdp_group) continue;
+        if (a.placement.device != b.placement.device || is_sharded(a) != is_sharded(b)) return false;
+        if (is_sharded(a) && cuts_of(a).back().axes != cuts_of(b).back().axes) return false;
+        if (class_of(a.storage) != DTypeClass::kFloat || class_of(b.storage) != DTypeClass::kFloat) continue;
+        if (a.compute != b.compute && is_cast_in(a.placement.fsdp_group)) return false;
+      }
+    }
+    return true;
+  }
+
+  bool is_cast_in(const std::string& unit) const {
+    return std::any_of(plan_.statements.begin(), plan_.statements.end(), [&](const Statement& s) {
+      return s.placement.fsdp_group == unit && s.kind == model::Kind::kParameter &&
+             class_of(s.storage) == DTypeClass::kFloat && s.storage != s.compute;
+    });
+  }
+
+  std::string device_of(const Statement& s, std::uint64_t rank) const {
+    if (s.placement.device == layout::DeviceRule::kCpu) return "cpu";
+    const layout::Device device = plan_.devices.list.empty()
+                                      ? layout::Device{plan_.devices.type, rank % plan_.devices.per_node}
+                                      : plan_.devices.list[rank];
+    return device.type == "cpu" ? "cpu" : device.type + ":" + std::to_string(device.index);
+  }
+
+  bool rank_good(const RankPlan& rank) {
+    if (!plan_.devices.list.empty() && rank.rank >= plan_.devices.list.size()) return false;
+    if (plan_.devices.list.empty() && plan_.devices.per_node == 0) return false;
+    std::vector<std::vector<bool>> read;
+    for (const File& file : plan_.files) read.emplace_back(file.size_bytes, false);
+    std::uint64_t read_bytes = 0;
+    for (const Read& r : rank.reads) {
+      if (r.file >= read.size() || r.count == 0 || r.size_bytes == 0) return false;
+      for (std::uint64_t i = 0; i < r.count; ++i) {
+        for (std::uint64_t b = 0; b < r.size_bytes; ++b) {
+          const std::uint64_t at = r.begin_bytes + i * r.stride_bytes + b;
+          if (at >= read[r.file].size() || read[r.file][at]) return false;
+          read[r.file][at] = true;
+          ++read_bytes;
+        }
+      }
+    }
+    if (read_bytes != rank.read_bytes || rank.staging_bytes > plan_.budget_bytes) return false;
+
+    std::map<std::pair<std::string, std::string>, std::uint64_t> units;
+    std::map<std::pair<std::string, std::string>, std::set<std::uint64_t>> unit_elems;
+    std::map<std::pair<std::string, std::string>, std::set<std::string>> unit_facts;
+    std::uint64_t owned_bytes = 0;
+    std::uint64_t gap_bits = 0;  // below 0 for a while, which 64 bits bear
+    std::size_t expected = 0;
+    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+      const Statement& root = plan_.statements[s];
+      if (root.provenance == Provenance::kAlias) continue;
+      for (const std::string& slot : slots_of_class(root)) {
+        std::vector<std::uint32_t> members;
+        for (std::uint32_t m = 0; m < plan_.statements.size(); ++m) {
+          const Statement& member = plan_.statements[m];
+          if (&root_of(member) != &root || slot_of(member, slot) == nullptr) continue;
+          const auto memory = memory_of(member, *slot_of(member, slot), plan_.mesh, rank.rank);
+          if (!memory || (memory->present && memory->uneven)) return false;
+          if (memory->present) members.push_back(m);
+        }
+        if (members.empty()) continue;
+        ++expected;
+        if (root.provenance == Provenance::kCall && !inputs_here(root, rank.rank)) return false;
+        const Statement& first = plan_.statements[members.front()];
+        const layout::Slot& place = *slot_of(first, slot);
+        const Destination* found = nullptr;
+        for (const Destination& d : rank.destinations) {
+          if (d.statement != members.front() || d.slot != place.name) continue;
+          if (found != nullptr) return false;
+          found = &d;
+        }
+        if (found == nullptr || found->device != device_of(first, rank.rank)) return false;
+        std::vector<std::uint32_t> aliases = found->aliases;
+        std::sort(aliases.begin(), aliases.end());
+        if (aliases != std::vector<std::uint32_t>(members.begin() + 1, members.end())) return false;
+        const Memory memory = *memory_of(first, place, plan_.mesh, rank.rank);
+        if (!destination_good(*found, root, memory, read)) return false;
+        std::string unit;
+        for (const auto& cut : place.cuts) {
+          if (cut.kind != layout::CutKind::kFlatGroup) continue;
+          unit = cut.unit;
+          const std::pair key(cut.unit, place.name);
+          units[key] = found->buffer_bytes;
+          gap_bits -= found->owned_elems * bits(first.storage);
+          std::string facts = std::to_string(cut.group_elems) + found->device + std::string(name(first.storage));
+          for (const std::size_t axis : cut.axes) facts += "," + std::to_string(axis);
+          unit_facts[key].insert(facts);
+          for (std::uint64_t i = 0; i < product(first.shape.dims()); ++i) {
+            if (!unit_elems[key].insert(cut.group_offset_elems + i).second) return false;
+          }
+          if (unit_facts[key].size() > 1) return false;
+        }
+        if (unit != found->unit) return false;
+        if (unit.empty()) owned_bytes += found->buffer_bytes;
+      }
+    }
+    for (const auto& [key, bytes] : units) {
+      owned_bytes += bytes;
+      gap_bits += bytes * 8;
+    }
+    if (gap_bits / 8 != rank.unit_gap_bytes) return false;
+    return expected == rank.destinations.size() && owned_bytes == rank.owned_bytes;
+  }
+
+  bool inputs_here(const Statement& call, std::uint64_t rank) const {
+    for (const std::string& name : call.recipe.inputs) {
+      const Statement& input = root_of(plan_.statements[names_.at(name)]);
+      bool here = false;
+      for (const Statement& member : plan_.statements) {
+        if (&root_of(member) != &input) continue;
+        for (const auto& slot : member.placement.slots) {
+          here = here || memory_of(member, slot, plan_.mesh, rank)->present;
+        }
+      }
+      if (!here) return false;
+    }
+    return true;
+  }
+
+  // Every element that the transfers write, by the bit of the buffer where it begins.
+  bool destination_good(const Destination& d, const Statement& root, const Memory& memory,
+                        const std::vector<std::vector<bool>>& read) const {
+    const std::uint64_t width = bits(root.storage);
+    if (memory.cells.size() * width != d.buffer_bytes * 8) return false;
+    const auto owned = static_cast<std::uint64_t>(
+        std::count_if(memory.cells.begin(), memory.cells.end(), [](const auto& c) { return c.first == Cell::kOwned; }));
+    if (owned != d.owned_elems) return false;
+    std::map<std::uint64_t, Label> written;
+    if (!transfers_good(d.transfers, d, width, read, written)) return false;
+    if (!comparisons_good(d, root, memory, read)) return false;
+    Dense dense;
+    if (root.provenance == Provenance::kFile) dense = *evaluate(root.expression, plan_);
+    if (root.provenance == Provenance::kFill) {
+      dense = make(root.shape.dims(), [&](const Indices& i) {
+        return constant(root.recipe.zero_row && i[0] == *root.recipe.zero_row ? 0 : root.recipe.value);
+      });
+    }
+    std::map<std::uint64_t, Label> elems;
+    std::map<std::uint64_t, Label> padding;
+    for (std::uint64_t i = 0; i < memory.cells.size(); ++i) {
+      const auto& [cell, index] = memory.cells[i];
+      if (cell == Cell::kOwned && !dense.labels.empty()) elems[i * width] = dense.labels[index];
+      if (cell == Cell::kZero) padding[i * width] = constant(0);
+    }
+    if (root.provenance == Provenance::kKept && written.empty()) return true;
+    if (root.provenance == Provenance::kFill && written == padding) return true;
+    elems.merge(padding);
+    return written == elems;
+  }
+
+  bool comparisons_good(const Destination& d, const Statement& root, const Memory& memory,
+                        const std::vector<std::vector<bool>>& read) const {
+    if (d.comparisons.size() != root.must_equal.size()) return false;
+    for (std::size_t c = 0; c < d.comparisons.size(); ++c) {
+      const Dense dense = *evaluate(root.must_equal[c], plan_);
+      std::map<std::uint64_t, Label> compared;
+      std::map<std::uint64_t, Label> wanted;
+      if (!transfers_good(d.comparisons[c], d, bits(root.storage), read, compared)) return false;
+      for (std::uint64_t i = 0; i < memory.cells.size(); ++i) {
+        const auto& [cell, index] = memory.cells[i];
+        if (cell == Cell::kOwned) wanted[i * bits(root.storage)] = dense.labels[index];
+      }
+      if (compared != wanted) return false;
+    }
+    return true;
+  }
+
+  bool transfers_good(const std::vector<Transfer>& transfers, const Destination& d, std::uint64_t width,
+                      const std::vector<std::vector<bool>>& read, std::map<std::uint64_t, Label>& written) const {
+    for (std::size_t t = 0; t < transfers.size(); ++t) {
+      if (t > 0 && transfers[t - 1].target_begin_bytes >= transfers[t].target_begin_bytes) return false;
+      if (!transfer_good(transfers[t], d, width, read, written)) return false;
+    }
+    return true;
+  }
+
+  bool transfer_good(const Transfer& t, const Destination& d, std::uint64_t width,
+                     const std::vector<std::vector<bool>>& read, std::map<std::uint64_t, Label>& written) const {
+    if (!t.is_fill() && t.source >= plan_.sources.size()) return false;
+    const Source* source = t.is_fill() ? nullptr : &plan_.sources[t.source];
+    const std::uint64_t source_width = source == nullptr ? 8 : bits(source->dtype);
+    if (t.run_elems * width % 8 != 0 || (source != nullptr && t.run_elems * source_width % 8 != 0)) return false;
+    Indices counts;
+    for (const auto& loop : t.loops) counts.push_back(loop.count);
+    counts.push_back(t.run_elems);
+    if (product(counts) == 0 || product(counts) * width > d.buffer_bytes * 8) return false;  // or some twice
+    for (std::uint64_t i = 0; i < product(counts); ++i) {
+      const Indices index = unravel(i, counts);
+      std::uint64_t target = t.target_begin_bytes * 8 + index.back() * width;
+      std::uint64_t from = t.source_begin_bytes * 8 + index.back() * source_width;
+      for (std::size_t k = 0; k < t.loops.size(); ++k) {
+        target += index[k] * t.loops[k].target_stride_bytes * 8;
+        from += index[k] * t.loops[k].source_stride_bytes * 8;
+      }
+      if (target % width != 0 || target + width > d.buffer_bytes * 8) return false;
+      Label label = constant(t.fill);
+      if (source != nullptr) {
+        if (from < source->bytes.begin * 8 || from + source_width > source->bytes.end * 8) return false;
+        if ((from - source->bytes.begin * 8) % source_width != 0) return false;
+        label = {t.source, (from - source->bytes.begin * 8) / source_width};
+        for (std::uint64_t bit = from; bit < from + source_width; ++bit) {
+          if (!read[source->file][bit / 8]) return false;
+        }
+      }
+      if (!written.emplace(target, label).second) return false;
+    }
+    return true;
+  }
+
+  const Plan& plan_;
+  Names names_;
+};
+
+inline bool is_good(const Plan& plan) { return Verdict(plan).good(); }
+
+}  // namespace lading::checker::naive

@@ -1,0 +1,31 @@
+// The half of a plan that holds for all ranks: files, sources, statements, ties and calls.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "checker/plan_types.h"
+#include "checker/trace.h"
+#include "lading/result.h"
+
+namespace lading::checker {
+
+/// What the rank checks need to know of the statements.
+struct Facts {
+  /// A tie class is its root and the root's aliases; a tensor that is tied to nothing is a root too.
+  struct Tensor {
+    std::uint32_t root = 0;
+    bool sound = false;  ///< it and its root can be worked out; problems of those that cannot are listed
+    std::vector<std::uint32_t> aliases;  ///< of a root, ascending
+  };
+  std::vector<Tensor> tensors;  ///< by statement
+  std::vector<Trace> traces;    ///< by statement; of roots of kFile and kFill
+};
+
+/// Problems are added to `errors`.
+Facts check_statements(const Plan& plan, Errors& errors);
+
+/// Whether elements are stored as they are, or can be cast in one correctly rounded step (R23, R24).
+[[nodiscard]] bool cast_is_sound(DType from, DType to);
+
+}  // namespace lading::checker

@@ -1,0 +1,450 @@
+#include "checker/checker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "checker/check_bytes.h"
+#include "checker/check_destination.h"
+#include "checker/check_geometry.h"
+#include "checker/check_offers.h"
+#include "checker/check_reads.h"
+#include "checker/check_statements.h"
+#include "checker/check_values.h"
+
+namespace lading::checker {
+namespace {
+
+constexpr std::uint32_t kNone = 0xFFFF'FFFF;
+
+Error problem(std::string message, std::string_view rule) {
+  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
+}
+
+// The device of a rank: listed, or by counting through the node's devices (R34). Nothing if neither says.
+std::optional<std::string> device_of(const layout::DeviceMap& devices, std::uint64_t rank) {
+  const auto text = [](const std::string& type, std::uint64_t index) {
+    return type == "cpu" ? type : fmt::format("{}:{}", type, index);
+  };
+  if (!devices.list.empty()) {
+    if (rank >= devices.list.size()) return std::nullopt;
+    return text(devices.list[rank].type, devices.list[rank].index);
+  }
+  if (devices.per_node == 0) return std::nullopt;
+  return text(devices.type, rank % devices.per_node);
+}
+
+// The members of a shared flat buffer on one rank (FSDP1).
+struct Unit {
+  const layout::Cut* cut = nullptr;
+  DType storage = DType::kF32;
+  std::string_view device;
+  std::uint64_t buffer_bytes = 0;
+  std::vector<std::tuple<std::uint64_t, std::uint64_t, const std::string*>> members;  // elements from, to; name
+  std::uint64_t owned_elems = 0;                                                      // of the rank's part, by members
+};
+
+// Where the keys lie that a tensor is compared with, by statement and its must_equal (R50).
+using CompareTraces = std::vector<std::vector<Trace>>;
+
+class RankCheck {
+ public:
+  RankCheck(const Plan& plan, const Facts& facts, const CompareTraces& compared, const RankPlan& rank)
+      : plan_(plan),
+        facts_(facts),
+        compared_(compared),
+        rank_(rank),
+        seating_(plan.mesh, rank.rank),
+        heads_(plan.statements.size(), kNone) {}
+
+  Errors run(CheckReport& report, ByteSet& read_by_all) {
+    const auto device = device_of(plan_.devices, rank_.rank);
+    if (!device) {
+      add(problem("the plan names no device for the rank", "R34"));
+      return std::move(errors_);
+    }
+    device_ = *device;
+    if (auto read = bytes_read(plan_, rank_)) {
+      read_ = *std::move(read);
+      read_by_all.add(read_);
+      reads_known_ = true;
+    } else {
+      for (const Error& error : read.error()) add(error);
+    }
+    sort_out_destinations();
+    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+      if (facts_.tensors[s].root == s) check_class(s);
+    }
+    check_units();
+    check_memory();
+    report.bytes_proved += proved_bytes_;
+    return std::move(errors_);
+  }
+
+ private:
+  void add(Error error) {
+    if (rank_.rank <= static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
+      error.rank = static_cast<int>(rank_.rank);
+    }
+    errors_.add(std::move(error));
+  }
+  void add(Error error, const Statement& statement) { add(std::move(error).of_tensor(statement.name)); }
+
+  // Chains the destinations of each tie class together: there are few of each.
+  void sort_out_destinations() {
+    next_.assign(rank_.destinations.size(), kNone);
+    for (std::size_t i = rank_.destinations.size(); i-- > 0;) {
+      const Destination& destination = rank_.destinations[i];
+      owned_bytes_ = owned_bytes_ ? checked_add(*owned_bytes_, destination.unit.empty() ? destination.buffer_bytes : 0)
+                                  : std::nullopt;
+      if (destination.statement >= plan_.statements.size()) {
+        add(problem("a destination is for a tensor that the plan does not state", "R1"));
+        continue;
+      }
+      std::uint32_t& head = heads_[facts_.tensors[destination.statement].root];
+      next_[i] = std::exchange(head, static_cast<std::uint32_t>(i));
+    }
+  }
+
+  // Everything about one tensor, or one tie class, on this rank: a destination per slot, if a member is here.
+  void check_class(std::uint32_t root) {
+    const Statement& statement = plan_.statements[root];
+    const Facts::Tensor& tensor = facts_.tensors[root];
+    if (!tensor.sound) return;  // it has been refused already
+    std::size_t expected = 0;
+    for (const std::string_view slot : slot_names(root)) {
+      present_.clear();
+      note_present(root, slot);
+      for (const std::uint32_t alias : tensor.aliases) {
+        if (facts_.tensors[alias].sound) note_present(alias, slot);
+      }
+      if (present_.empty()) continue;
+      ++expected;
+      const Destination* found = nullptr;
+      for (std::uint32_t d = heads_[root]; d != kNone; d = next_[d]) {
+        const Destination& destination = rank_.destinations[d];
+        if (destination.slot != slot) continue;
+        if (found != nullptr) {
+          add(problem("the tensor has two memories where it should have one", "R49").got(quote(found->slot)),
+              statement);
+          return;
+        }
+        found = &destination;
+      }
+      if (found == nullptr) {
+        add(problem("the tensor has no memory on this rank", "R1")
+                .wanted(fmt::format("a destination in slot {}", quote(slot))),
+            plan_.statements[present_.front()]);
+        return;
+      }
+      check_destination(*found, root);
+      if (statement.provenance == Provenance::kCall) check_inputs(root);
+    }
+    std::size_t count = 0;
+    for (std::uint32_t d = heads_[root]; d != kNone; d = next_[d]) ++count;
+    if (count != expected) {
+      add(problem("the tensor has memory that it should not have on this rank", "R1")
+              .wanted(std::to_string(expected))
+              .got(std::to_string(count)),
+          statement);
+    }
+  }
+
+  static const layout::Slot* find_slot(const Statement& statement, std::string_view name) {
+    for (const layout::Slot& slot : statement.placement.slots) {
+      if (slot.name == name) return &slot;
+    }
+    return nullptr;
+  }
+
+  void note_present(std::uint32_t s, std::string_view name) {
+    const layout::Slot* slot = find_slot(plan_.statements[s], name);
+    if (slot != nullptr && is_present(*slot, seating_)) present_.push_back(s);
+  }
+
+  // Of all members of the class: those that no rank has together may have different ones.
+  [[nodiscard]] InlineVector<std::string_view, 2> slot_names(std::uint32_t root) const {
+    InlineVector<std::string_view, 2> names;
+    const auto add_names = [&](std::uint32_t s) {
+      for (const layout::Slot& slot : plan_.statements[s].placement.slots) {
+        if (std::find(names.begin(), names.end(), slot.name) == names.end()) names.push_back(slot.name);
+      }
+    };
+    add_names(root);
+    for (const std::uint32_t alias : facts_.tensors[root].aliases) {
+      if (facts_.tensors[alias].sound) add_names(alias);
+    }
+    return names;
+  }
+
+  // Under any of its names: a tie class is one value.
+  [[nodiscard]] bool is_here(std::uint32_t root) const {
+    const auto has_slot = [&](std::uint32_t s) {
+      const auto& slots = plan_.statements[s].placement.slots;
+      return facts_.tensors[s].sound && std::any_of(slots.begin(), slots.end(), [&](const layout::Slot& slot) {
+               return is_present(slot, seating_);
+             });
+    };
+    const auto& aliases = facts_.tensors[root].aliases;
+    return has_slot(root) || std::any_of(aliases.begin(), aliases.end(), has_slot);
+  }
+
+  // Whatever is computed here needs its inputs here (R66).
+  void check_inputs(std::uint32_t root) {
+    for (const std::string& name : plan_.statements[root].recipe.inputs) {
+      const Statement* input = plan_.find(name);
+      if (input == nullptr) continue;  // refused already
+      const Facts::Tensor& tensor = facts_.tensors[static_cast<std::size_t>(input - plan_.statements.data())];
+      if (!tensor.sound || is_here(tensor.root)) continue;
+      add(problem("the tensor is computed on a rank that has not all of its inputs", "R66").got(quote(name)),
+          plan_.statements[present_.front()]);
+    }
+  }
+
+  void check_destination(const Destination& destination, std::uint32_t root) {
+    const Statement& statement = plan_.statements[present_.front()];
+    const layout::Slot& slot = *find_slot(statement, destination.slot);  // that it is present was seen by it
+    std::vector<std::uint32_t> aliases = destination.aliases;
+    std::sort(aliases.begin(), aliases.end());
+    if (destination.statement != present_.front() ||
+        !std::equal(aliases.begin(), aliases.end(), present_.begin() + 1, present_.end())) {
+      add(problem("the members of the tie class on this rank are not those that share the memory", "R49"), statement);
+      return;
+    }
+    const std::string_view device =
+        statement.placement.device == layout::DeviceRule::kCpu ? std::string_view("cpu") : device_;
+    if (destination.device != device) {
+      add(problem("the tensor is on the wrong device", "R34").wanted(std::string(device)).got(destination.device),
+          statement);
+    }
+    auto share = Share::of(statement.shape, slot, seating_);
+    if (!share) return add(share.error(), statement);
+    // The others have the same share, but may promise that it is even where this one does not.
+    for (auto alias = present_.begin() + 1; alias != present_.end(); ++alias) {
+      const Statement& other = plan_.statements[*alias];
+      const layout::Slot& others = *find_slot(other, destination.slot);
+      if (others == slot) continue;
+      if (auto same = Share::of(other.shape, others, seating_); !same) return add(same.error(), other);
+    }
+    const layout::Cut* group = nullptr;
+    for (const layout::Cut& cut : slot.cuts) {
+      if (cut.kind == layout::CutKind::kFlatGroup) group = &cut;
+    }
+    if (!check_sizes(destination, *share, statement, group)) return;
+    if (group != nullptr) note_unit(destination, statement, *group);
+
+    const Statement& source = plan_.statements[root];
+    const DestinationQuestion question{plan_, destination, *share, source, facts_.traces[root], compared_[root]};
+    const auto proved = check_transfers(question, offers_);
+    if (!proved) return add(proved.error(), statement);
+    proved_bytes_ += *proved;
+    if (const auto compared = check_comparisons(question, offers_); !compared) {
+      return add(compared.error(), statement);
+    }
+    if (!reads_known_ || !check_reads(destination.transfers, statement)) return;
+    for (const auto& comparison : destination.comparisons) {
+      if (!check_reads(comparison, statement)) return;
+    }
+  }
+
+  bool check_reads(const std::vector<Transfer>& transfers, const Statement& statement) {
+    for (const Transfer& transfer : transfers) {
+      if (reads_suffice(plan_, transfer, read_)) continue;
+      const Source& from = plan_.sources[transfer.source];
+      add(problem(fmt::format("bytes of {} that the tensor needs are not read", quote(from.key)), "R11")
+              .in_file(plan_.files[from.file].name)
+              .at(from.bytes),
+          statement);
+      return false;
+    }
+    return true;
+  }
+
+  bool check_sizes(const Destination& destination, const Share& share, const Statement& statement,
+                   const layout::Cut* group) {
+    const auto bytes = bytes_of(share.buffer_elems(), statement.storage);
+    const bool sound = bytes == destination.buffer_bytes;
+    if (!sound) {
+      add(problem("the buffer has the wrong size", "R64")
+              .wanted(bytes ? fmt::format("{} bytes", *bytes) : "a whole number of bytes")
+              .got(std::to_string(destination.buffer_bytes)),
+          statement);
+    }
+    if (share.owned_elems() != destination.owned_elems) {
+      add(problem("the rank's share of the tensor has the wrong size", "R41")
+              .wanted(fmt::format("{} elements", share.owned_elems()))
+              .got(std::to_string(destination.owned_elems)),
+          statement);
+    }
+    if (destination.unit != (group == nullptr ? "" : group->unit)) {
+      add(problem("the tensor is in the wrong shared buffer", "R49").got(quote(destination.unit)), statement);
+      return false;
+    }
+    return sound;
+  }
+
+  void note_unit(const Destination& destination, const Statement& statement, const layout::Cut& cut) {
+    Unit& unit = units_[std::pair(std::string_view(destination.unit), std::string_view(destination.slot))];
+    if (unit.cut == nullptr) {
+      unit = {&cut, statement.storage, destination.device, destination.buffer_bytes, {}, 0};
+    } else if (unit.cut->group_elems != cut.group_elems || unit.cut->axes != cut.axes ||
+               unit.storage != statement.storage || unit.device != destination.device) {
+      add(problem(fmt::format("the members of the flat buffer {} disagree about it", quote(destination.unit)), "R52"),
+          statement);
+    }
+    unit.owned_elems += destination.owned_elems;
+    const std::uint64_t elems = *statement.shape.num_elems();
+    unit.members.emplace_back(cut.group_offset_elems, cut.group_offset_elems + elems, &statement.name);
+  }
+
+  // Each member is at its place; so bytes have two writers only if places overlap.
+  void check_units() {
+    for (auto& [name, unit] : units_) {
+      owned_bytes_ = owned_bytes_ ? checked_add(*owned_bytes_, unit.buffer_bytes) : std::nullopt;
+      const auto owned = bytes_of(unit.owned_elems, unit.storage);
+      if (owned && *owned <= unit.buffer_bytes) gap_bytes_ += unit.buffer_bytes - *owned;
+      std::sort(unit.members.begin(), unit.members.end());
+      std::uint64_t end = 0;
+      for (const auto& [from, to, tensor] : unit.members) {
+        if (from < end && from < to) {
+          add(problem(fmt::format("two tensors overlap in the flat buffer {}", quote(name.first)), "R11")
+                  .of_tensor(*tensor));
+        }
+        end = std::max(end, to);
+      }
+    }
+  }
+
+  void check_memory() {
+    if (owned_bytes_ != rank_.owned_bytes) {
+      add(problem("the buffers do not add up to what the plan states", "R64")
+              .wanted(owned_bytes_ ? std::to_string(*owned_bytes_) : "less than 2^63")
+              .got(std::to_string(rank_.owned_bytes)));
+    }
+    if (gap_bytes_ != rank_.unit_gap_bytes) {
+      add(problem("the gaps of shared buffers do not add up to what the plan states", "R56")
+              .wanted(std::to_string(gap_bytes_))
+              .got(std::to_string(rank_.unit_gap_bytes)));
+    }
+    if (rank_.staging_bytes > plan_.budget_bytes) {
+      add(problem("the rank needs more memory beside its tensors than it may have", "R64")
+              .wanted(fmt::format("at most {}", plan_.budget_bytes))
+              .got(std::to_string(rank_.staging_bytes)));
+    }
+  }
+
+  const Plan& plan_;
+  const Facts& facts_;
+  const CompareTraces& compared_;
+  const RankPlan& rank_;
+  Seating seating_;
+  std::string device_;
+  std::vector<std::uint32_t> heads_;  // by statement: the first destination of a root's class
+  std::vector<std::uint32_t> next_;   // by destination: the next of its class
+  std::vector<std::uint32_t> present_;
+  std::map<std::pair<std::string_view, std::string_view>, Unit> units_;
+  ByteSet read_;
+  bool reads_known_ = false;
+  Offers offers_;
+  std::optional<std::uint64_t> owned_bytes_ = 0;
+  std::uint64_t gap_bytes_ = 0;
+  std::uint64_t proved_bytes_ = 0;
+  Errors errors_;
+};
+
+// Of tensors that hold so far. Only what is read from a file is compared with other keys, cast as it is (R50).
+CompareTraces check_compared(const Plan& plan, Facts& facts, Errors& errors) {
+  CompareTraces traces(plan.statements.size());
+  std::optional<SourceIndex> index;
+  for (std::uint32_t s = 0; s < plan.statements.size(); ++s) {
+    const Statement& statement = plan.statements[s];
+    if (statement.must_equal.empty() || !facts.tensors[s].sound) continue;
+    const auto refuse = [&](Error error) {
+      facts.tensors[s].sound = false;
+      errors.add(std::move(error).of_tensor(statement.name));
+    };
+    if (statement.provenance != Provenance::kFile) {
+      refuse(problem("a tensor that no file holds is to be equal to a key", "R50"));
+      continue;
+    }
+    if (!index) index.emplace(plan.sources);
+    for (const mapping::Expression& other : statement.must_equal) {
+      auto trace = Trace::of(other, *index, plan.sources);
+      if (!trace) {
+        refuse(trace.error());
+        break;
+      }
+      const auto& sources = trace->sources();
+      // A source that is refused is not refused again, but nothing can be compared with it either.
+      const bool usable = std::all_of(sources.begin(), sources.end(), [&](std::uint32_t k) {
+        const Source& source = plan.sources[k];
+        return source.file < plan.files.size() && source.bytes.satisfies_invariants() &&
+               source.bytes.end <= plan.files[source.file].size_bytes &&
+               source.shape.size_bytes(source.dtype) == source.bytes.size_bytes();
+      });
+      if (!usable) facts.tensors[s].sound = false;
+      const bool castable = std::all_of(sources.begin(), sources.end(), [&](std::uint32_t k) {
+        return cast_is_sound(plan.sources[k].dtype, statement.storage);
+      });
+      if (!castable) refuse(problem("a key that must be equal cannot be cast to the tensor's dtype", "R50"));
+      traces[s].push_back(*std::move(trace));
+    }
+  }
+  return traces;
+}
+
+}  // namespace
+
+Result<CheckReport, Errors> check_plan(const Plan& plan) {
+  Errors errors;
+  if (auto checked = check_axes(plan.mesh); !checked) return fail(Errors(checked.error()));
+  Facts facts = check_statements(plan, errors);
+  for (std::uint32_t s = 0; s < plan.statements.size(); ++s) {
+    if (!facts.tensors[s].sound) continue;
+    const auto checked = check_values(plan.statements[s]);
+    if (!checked) errors.add(Error(checked.error()).of_tensor(plan.statements[s].name));
+  }
+  const CompareTraces compared = check_compared(plan, facts, errors);
+
+  std::uint64_t ranks = 1;
+  for (const layout::Axis& axis : plan.mesh.axes()) ranks *= axis.size;
+  std::vector<std::uint64_t> seen;
+  CheckReport report;
+  ByteSet read_by_all;
+  std::size_t settle_at = 1 << 16;
+  for (const RankPlan& rank : plan.ranks) {
+    if (rank.rank >= ranks) {
+      errors.add(problem("the plan has a rank that the mesh has not", "R53")
+                     .wanted(fmt::format("less than {}", ranks))
+                     .got(std::to_string(rank.rank)));
+      continue;
+    }
+    seen.push_back(rank.rank);
+    errors.add(RankCheck(plan, facts, compared, rank).run(report, read_by_all));
+    // Shares of many ranks join to whole tensors: memory stays near that of one rank.
+    if (read_by_all.size() > settle_at) {
+      read_by_all.settle();
+      settle_at = std::max<std::size_t>(settle_at, 2 * read_by_all.size());
+    }
+  }
+  std::sort(seen.begin(), seen.end());
+  if (std::adjacent_find(seen.begin(), seen.end()) != seen.end())
+    errors.add(problem("the plan has a rank twice", "R1"));
+  if (!errors.empty()) return fail(std::move(errors));
+
+  read_by_all.settle();
+  for (const Source& source : plan.sources) {
+    const std::uint64_t read = read_by_all.bytes_within({source.file, source.bytes.begin, source.bytes.end});
+    if (read < source.bytes.size_bytes()) report.unread.push_back({source.key, source.bytes.size_bytes() - read});
+  }
+  return report;
+}
+
+}  // namespace lading::checker

@@ -1,0 +1,19 @@
+// The types of a plan, as this room calls them: it reads nothing else of plan's.
+#pragma once
+
+#include "plan/plan.h"
+
+namespace lading::checker {
+
+using plan::Destination;
+using plan::File;
+using plan::Plan;
+using plan::Provenance;
+using plan::RankPlan;
+using plan::Read;
+using plan::Source;
+using plan::Statement;
+using plan::Transfer;
+using plan::TransferLoop;
+
+}  // namespace lading::checker

@@ -1,0 +1,11 @@
+// From cuts to regions: what a rank holds. The planner's arithmetic; the checker has its own, and no door to this.
+#pragma once
+
+#include "layout/layout.h"
+
+namespace lading::layout {
+
+/// Where a rank's share lies. The shape and the cuts must have passed check_cuts().
+Region region_of(const Shape& global, const std::vector<Cut>& cuts, const Mesh& mesh, std::uint64_t rank);
+
+}  // namespace lading::layout

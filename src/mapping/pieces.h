@@ -1,0 +1,55 @@
+// Piece: an expression worked out: a loop nest that copies elements from one source to one target. Pure. The planner's
+// arithmetic; the checker has its own, and no door to this.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lading/inline_vector.h"
+#include "mapping/expression.h"
+
+namespace lading::mapping {
+
+/// A loop of a piece: for i in [0, count): source index in source_dim += source_step, target likewise.
+struct Loop {
+  std::uint64_t count = 1;
+  std::size_t source_dim = 0;
+  std::uint64_t source_step = 1;
+  std::size_t target_dim = 0;
+  std::uint64_t target_step = 1;
+
+  friend bool operator==(const Loop&, const Loop&) = default;
+};
+
+/// All elements of the loop nest, copied from the source's index to the target's.
+struct Piece {
+  std::uint32_t source = 0;  ///< into Pieces::sources; kFill for a constant
+  // Most pieces are a whole tensor.
+  InlineVector<std::uint64_t, 4> source_origin;
+  InlineVector<std::uint64_t, 4> target_origin;
+  InlineVector<Loop, 2> loops;
+  double fill = 0;
+
+  static constexpr std::uint32_t kFill = 0xFFFF'FFFF;
+  [[nodiscard]] bool is_fill() const { return source == kFill; }
+  [[nodiscard]] std::uint64_t elems() const;
+
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+/// A tensor as the disjoint union of pieces.
+struct Pieces {
+  Shape shape;
+  std::vector<std::string> sources;
+  std::vector<Piece> pieces;
+};
+
+/// Works an expression out. Refuses parts that do not fit, slices that lie outside, factors that do not
+/// multiply to the dim, keys that are not there. The pieces tile the shape exactly.
+Result<Pieces, Errors> expand(const Expression& expression, const ShapeOf& shape_of);
+
+/// The part of a piece whose target index in `dim` lies in [begin, end); no, one or several pieces.
+std::vector<Piece> clip(const Piece& piece, std::size_t dim, std::uint64_t begin, std::uint64_t end);
+
+}  // namespace lading::mapping

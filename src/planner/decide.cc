@@ -1,0 +1,247 @@
+#include "planner/decide.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/text.h"
+#include "planner/call_order.h"
+#include "planner/decide_dtypes.h"
+#include "planner/decide_sources.h"
+#include "planner/fsdp_units.h"
+#include "planner/input_checks.h"
+#include "planner/nothing_in_common.h"
+#include "planner/quantized_checks.h"
+#include "planner/source_coverage.h"
+#include "planner/tie_groups.h"
+#include "planner/value_checks.h"
+
+namespace lading::planner {
+namespace {
+
+using model::Kind;
+using model::Tensor;
+
+class Decider {
+ public:
+  explicit Decider(const PlanInputs& inputs)
+      : inputs_(inputs), policy_(inputs.policy), skeleton_(inputs.skeleton), pins_(inputs.skeleton, inputs.policy) {}
+
+  Result<Decisions, Errors> run() {
+    const Errors of_policy = policy::check_policy(policy_);
+    policy_is_sound_ = of_policy.empty();
+    errors_.add(of_policy);
+    resolve_names();
+    begin_statements();
+    const Errors of_ties = group_ties(inputs_, names_, out_);
+    check_the_layout();
+    errors_.add(names_.problems);
+    errors_.add(of_ties);
+    errors_.add(decide_sources(inputs_, names_, out_));
+    const QuantizedProblems quantized = check_companions(inputs_, out_);
+    errors_.add(quantized.errors);
+    if (policy_is_sound_) add_about_tensors(decide_dtypes(inputs_, pins_, out_));
+    if (policy_is_sound_) errors_.add(check_payload_casts(inputs_, out_));
+    errors_.add(check_keys(inputs_, names_, quantized.left_over, out_.plan));
+    std::sort(out_.plan.ignored_keys.begin(), out_.plan.ignored_keys.end());
+    check_ties();
+    if (policy_is_sound_) check_values();
+    if (policy_is_sound_ && layout_is_sound_) check_units_that_are_known();
+    if (layout_is_sound_) errors_.add(check_placements(inputs_, out_));
+    order_calls();
+    if (layout_is_sound_) errors_.add(check_call_places(inputs_, out_));
+    report_partly_read();
+    report_unmatched_pins();
+    errors_.add(check_name_lists(inputs_, out_.plan));
+    if (!errors_.empty() || have_nothing_in_common(inputs_, names_)) {
+      Errors all = name_unread_payloads(inputs_, errors_);
+      all.add(tell_nothing_in_common(inputs_, names_));
+      all.add(std::move(errors_));
+      return fail(std::move(all));
+    }
+    Plan& plan = out_.plan;
+    plan.mesh = inputs_.layout.mesh;
+    plan.devices = inputs_.layout.devices;
+    plan.seed = policy_.seed;
+    plan.budget_bytes = policy_.budget_bytes;
+    return std::move(out_);
+  }
+
+ private:
+  void resolve_names() {
+    std::vector<mapping::Target> targets;
+    targets.reserve(skeleton_.tensors.size());
+    for (const Tensor& t : skeleton_.tensors) targets.push_back({t.name, &t.shape, can_be_in_a_file(t.kind)});
+    std::vector<std::string_view> keys;
+    keys.reserve(inputs_.catalog.tensors.size());
+    for (const checkpoint::CatalogTensor& t : inputs_.catalog.tensors) keys.push_back(t.name);
+    names_ = mapping::resolve_partly(inputs_.mapping, targets, keys, [&](std::string_view key) -> const Shape* {
+      const checkpoint::CatalogTensor* found = inputs_.catalog.find(key);
+      return found == nullptr ? nullptr : &found->shape;
+    });
+  }
+
+  void begin_statements() {
+    const layout::PlacementIndex placements(inputs_.layout);
+    out_.plan.statements.reserve(skeleton_.tensors.size());
+    for (const Tensor& t : skeleton_.tensors) {
+      Statement& s = out_.plan.statements.emplace_back();
+      s.name = t.name;
+      s.kind = t.kind;
+      s.shape = t.shape;
+      s.placement = placements.of(t.name);
+      if (s.placement.slots.empty()) s.placement.slots.emplace_back();  // which check_layout() refuses
+    }
+    const std::size_t count = out_.plan.statements.size();
+    out_.pieces.resize(count);
+    out_.compared.resize(count);
+    out_.is_derived.resize(count);
+    out_.is_refused.resize(count);
+    out_.is_misplaced.resize(count);
+    for (const std::string& name : names_.disputed) out_.is_refused[*index_of(name)] = true;
+  }
+
+  [[nodiscard]] std::optional<std::size_t> index_of(const std::optional<std::string>& name) const {
+    const Tensor* found = name ? skeleton_.find(*name) : nullptr;
+    return found == nullptr ? std::nullopt : std::optional(static_cast<std::size_t>(found - skeleton_.tensors.data()));
+  }
+
+  void check_the_layout() {
+    std::vector<layout::TensorInfo> infos;
+    infos.reserve(skeleton_.tensors.size());
+    for (std::size_t i = 0; i < skeleton_.tensors.size(); ++i) {
+      const Tensor& t = skeleton_.tensors[i];
+      infos.push_back({t.name, t.shape, t.kind == Kind::kParameter, out_.class_of[i] != i});
+    }
+    const Errors problems = layout::check_layout(inputs_.layout, infos);
+    for (const Error& problem : problems) {
+      const auto i = index_of(problem.tensor);
+      if (i) out_.is_misplaced[*i] = true;
+      layout_is_sound_ = layout_is_sound_ && i;
+    }
+    errors_.add(problems);
+  }
+
+  // Nothing is known of the dtypes of a tensor that has such a problem, nor of those tied to it.
+  void add_about_tensors(const Errors& problems) {
+    std::set<std::uint32_t> heads;
+    for (const Error& problem : problems) {
+      if (const auto i = index_of(problem.tensor)) heads.insert(out_.class_of[*i]);
+    }
+    for (std::size_t i = 0; i < out_.class_of.size(); ++i) {
+      if (heads.contains(out_.class_of[i])) out_.is_refused[i] = true;
+    }
+    errors_.add(problems);
+  }
+
+  void check_ties() {
+    for (const auto& members : out_.tie_classes()) {
+      std::vector<policy::TieMember> dtypes;
+      std::vector<const Statement*> placed;
+      for (const std::uint32_t i : members) {
+        const Statement& s = out_.plan.statements[i];
+        if (!out_.is_refused[i]) dtypes.push_back({s.name, s.storage, s.compute});
+        if (!out_.is_misplaced[i]) placed.push_back(&s);
+      }
+      if (policy_is_sound_ && dtypes.size() > 1) errors_.add(policy::check_tie_dtypes(dtypes));
+      if (layout_is_sound_) errors_.add(check_tie_placements(placed, inputs_.layout.mesh));
+    }
+  }
+
+  void check_values() {
+    for (std::size_t i = 0; i < out_.plan.statements.size() && !errors_.is_full(); ++i) {
+      if (out_.is_refused[i]) continue;
+      if (auto problem = find_value_problem(out_.plan.statements[i])) {
+        errors_.add(*std::move(problem));
+      }
+    }
+  }
+
+  // What is refused anyway is in no unit, so that nothing is compared with it.
+  void check_units_that_are_known() {
+    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
+      if (out_.is_refused[i] || out_.is_misplaced[i]) out_.plan.statements[i].placement.fsdp_group.clear();
+    }
+    errors_.add(check_units(inputs_, out_.plan));
+  }
+
+  void order_calls() {
+    auto order = call_order(out_.plan.statements);
+    if (order) {
+      out_.plan.call_order = *std::move(order);
+    } else {
+      errors_.add(std::move(order).error());
+    }
+  }
+
+  // Of a key that is read, every element should be: a chunk that nobody takes is a tensor half dropped (R11).
+  void report_partly_read() {
+    std::vector<std::pair<std::uint32_t, const mapping::Piece*>> pieces;  // by source
+    pieces.reserve(out_.pieces.size());
+    const auto collect = [&](const FilePieces& file) {
+      for (const mapping::Piece& piece : file.pieces.pieces) {
+        if (!piece.is_fill()) pieces.emplace_back(file.source_numbers[piece.source], &piece);
+      }
+    };
+    for (const FilePieces& file : out_.pieces) collect(file);
+    for (const auto& files : out_.compared) std::for_each(files.begin(), files.end(), collect);
+    const auto by_source = [](const auto& a, const auto& b) { return a.first < b.first; };
+    if (!std::is_sorted(pieces.begin(), pieces.end(), by_source)) {
+      std::stable_sort(pieces.begin(), pieces.end(), by_source);
+    }
+    std::vector<const mapping::Piece*> of_source;
+    auto next = pieces.begin();
+    for (std::size_t i = 0; i < out_.plan.sources.size(); ++i) {
+      of_source.clear();
+      for (; next != pieces.end() && next->first == i; ++next) of_source.push_back(next->second);
+      const Source& source = out_.plan.sources[i];
+      const std::uint64_t elems = *source.shape.num_elems();
+      const std::uint64_t read_elems = covered_elems(source.shape, of_source);
+      if (read_elems >= elems) continue;
+      out_.plan.warnings.add(Error(Code::kPlan, "no tensor takes all of this key")
+                                 .of_tensor(source.key)
+                                 .by_rule("R11")
+                                 .wanted(fmt::format("{} elements", elems))
+                                 .got(fmt::format("{} that are read", read_elems)));
+    }
+  }
+
+  // Pins come from libraries' tables and may match nothing.
+  void report_unmatched_pins() {
+    for (const std::string& pattern : pins_.unmatched()) {
+      out_.plan.warnings.add(
+          Error(Code::kPolicy, fmt::format("the pin {} matches no tensor", quote(pattern))).by_rule("R25"));
+    }
+  }
+
+  const PlanInputs& inputs_;
+  const policy::Policy& policy_;
+  const model::Skeleton& skeleton_;
+  policy::Pins pins_;
+  mapping::Resolution names_;
+  bool policy_is_sound_ = true;
+  bool layout_is_sound_ = true;  // but for single tensors
+  Decisions out_;
+  Errors errors_;
+};
+
+}  // namespace
+
+std::vector<std::vector<std::uint32_t>> Decisions::tie_classes() const {
+  std::map<std::uint32_t, std::vector<std::uint32_t>> by_head;
+  for (std::uint32_t i = 0; i < class_of.size(); ++i) {
+    if (class_of[i] != i) by_head.try_emplace(class_of[i], 1, class_of[i]).first->second.push_back(i);
+  }
+  std::vector<std::vector<std::uint32_t>> classes;
+  classes.reserve(by_head.size());
+  for (auto& [head, members] : by_head) classes.push_back(std::move(members));
+  return classes;
+}
+
+Result<Decisions, Errors> decide(const PlanInputs& inputs) { return Decider(inputs).run(); }
+
+}  // namespace lading::planner

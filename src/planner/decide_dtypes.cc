@@ -1,0 +1,274 @@
+#include "planner/decide_dtypes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+
+namespace lading::planner {
+namespace {
+
+std::string_view owner_of(std::string_view name) {
+  const auto dot = name.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+}
+
+// Whole names: a remedy is to be copied.
+std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", escape(text)); }
+
+std::string first_few(const std::vector<std::string_view>& names) {
+  constexpr std::size_t kFew = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kFew, names.size()); ++i) text += (i > 0 ? ", " : "") + quote(names[i]);
+  if (names.size() > kFew) text += fmt::format(" and {} more", names.size() - kFew);
+  return text;
+}
+
+class DTypeDecider {
+ public:
+  DTypeDecider(const PlanInputs& inputs, const policy::Pins& pins, Decisions& out)
+      : inputs_(inputs), pins_(pins), out_(out), requests_(inputs.policy) {}
+
+  Errors run() {
+    // They matter only where a tower is computed in a dtype of the policy's (R28).
+    find_frozen(inputs_.policy.compute_dtype ? model::ModuleSet(inputs_.skeleton.frozen_subtrees())
+                                             : model::ModuleSet());
+    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
+      if (!out_.is_refused[i]) decide(i);
+    }
+    refuse_payloads();
+    report_records();
+    return std::move(errors_);
+  }
+
+ private:
+  // A storage is a tower's if all its names are: the others would be computed with something that trains.
+  void find_frozen(const model::ModuleSet& modules) {
+    is_frozen_.assign(out_.plan.statements.size(), !modules.empty());
+    if (modules.empty()) return;
+    for (std::size_t i = 0; i < is_frozen_.size(); ++i) {
+      if (!modules.is_above(out_.plan.statements[i].name)) is_frozen_[out_.class_of[i]] = false;
+    }
+  }
+
+  [[nodiscard]] policy::DTypeQuestion question_about(std::size_t i) const {
+    // One storage is asked about once: names may differ in what is requested or pinned, but in nothing else (R31).
+    const std::size_t head = out_.class_of[i];
+    const Speakers& speakers = out_.speakers[head];
+    const model::Tensor& memory = inputs_.skeleton.tensors[speakers.memory];
+    const model::Tensor& member = inputs_.skeleton.tensors[speakers.kind];
+    const Statement& s = out_.plan.statements[i];
+    policy::DTypeQuestion question;
+    question.name = s.name;
+    question.kind = member.kind;
+    question.constructed = memory.dtype;
+    question.presence = memory.presence;
+    question.checkpoint = s.checkpoint_dtype;
+    question.pinned = pins_.of(s.name);
+    question.derived = out_.is_derived[head];
+    if (question.derived) question.declared = inputs_.skeleton.tensors[speakers.value].declared_dtype;
+    question.frozen = is_frozen_[head];
+    question.requires_grad = member.requires_grad;
+    question.request = requests_.of(s.name);
+    return question;
+  }
+
+  void decide(std::size_t i) {
+    Statement& s = out_.plan.statements[i];
+    const std::size_t head = out_.class_of[i];
+    s.checkpoint_dtype = checkpoint_dtype(s, head);
+    const policy::DTypeQuestion question = question_about(i);
+    auto decision = policy::decide_dtype(inputs_.policy, question);
+    if (!decision) {
+      const DType source = question.checkpoint.value_or(question.constructed);
+      const bool is_payload = policy::is_float8(source) || policy::is_packed(source);
+      if (is_payload && decision.error().rule == "R23") {
+        payloads_.push_back(i);
+      } else {
+        errors_.add(std::move(decision).error().of_tensor(s.name));
+      }
+      return;
+    }
+    if (is_held_by_its_record(question, *decision)) held_by_record_.insert(head);
+    s.storage = decision->storage;
+    s.compute = decision->compute;
+    s.storage_rule = decision->storage_rule;
+    s.compute_rule = decision->compute_rule;
+    s.dtype_reason = std::move(decision->reason);
+    s.dtype_reason.reserve(s.dtype_reason.size() + decision->storage_rule.size() + decision->compute_rule.size() + 16);
+    s.dtype_reason.append(" (").append(decision->storage_rule).append("; compute ");
+    s.dtype_reason.append(decision->compute_rule).append(")");
+    check_casts(s, head);
+    if (s.shape.size_bytes(s.storage)) return;
+    errors_.add(Error(Code::kPlan, "the tensor is too large, or ends inside a byte")
+                    .of_tensor(s.name)
+                    .by_rule("S3")
+                    .got(fmt::format("{} {}", name(s.storage), s.shape.text())));
+  }
+
+  // F32 in the file and not pinned, so that compute_dtype is void for it, and only for that (R26).
+  [[nodiscard]] bool is_held_by_its_record(const policy::DTypeQuestion& question,
+                                           const policy::DTypeDecision& decision) const {
+    const policy::Policy& policy = inputs_.policy;
+    if (policy.compute_record != policy::ComputeRecord::kCheckpoint || !question.requires_grad) return false;
+    if (!policy.compute_dtype || bits(*policy.compute_dtype) >= bits(DType::kF32)) return false;
+    if (question.kind != model::Kind::kParameter || question.derived || question.checkpoint != DType::kF32)
+      return false;
+    if (question.pinned && policy::pin_withstands(*question.pinned, *policy.compute_dtype)) return false;
+    return decision.storage == DType::kF32 && decision.compute == DType::kF32;
+  }
+
+  // The commonest recipe is an F32 file, F32 masters and BF16 compute. By the rule it computes in F32 (ADR 0004).
+  void report_records() {
+    if (held_by_record_.empty()) return;
+    std::vector<std::string_view> names;
+    for (const std::size_t i : held_by_record_) names.push_back(out_.plan.statements[i].name);
+    const std::string_view policy = name(*inputs_.policy.compute_dtype);
+    out_.plan.warnings.add(
+        Error(Code::kDType,
+              fmt::format("{} trainable parameter{} will be computed in F32, because the checkpoint has "
+                          "{} in F32, and not in the compute dtype {}",
+                          names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "it" : "them", policy))
+            .of_tensor(names.front())
+            .by_rule("R26")
+            .got(first_few(names))
+            .try_this(
+                fmt::format("write \"compute_record\": \"ignore\" to compute in {}, pinned tensors excepted", policy)));
+  }
+
+  // Payloads of quantized weights do not promote with the request. One error for all, with what to write.
+  void refuse_payloads() {
+    if (payloads_.empty()) return;
+    std::vector<std::string_view> names;
+    for (const std::size_t i : payloads_) {
+      names.push_back(out_.plan.statements[i].name);
+      out_.is_refused[i] = true;
+    }
+    const Statement& first = out_.plan.statements[payloads_.front()];
+    const DType source = first.checkpoint_dtype.value_or(inputs_.skeleton.tensors[payloads_.front()].dtype);
+    const auto requested = requests_.of(first.name).dtype;
+    errors_.add(
+        Error(Code::kDType, fmt::format("{} quantized tensor{} cannot be promoted to the dtype that is requested",
+                                        names.size(), names.size() == 1 ? "" : "s"))
+            .of_tensor(first.name)
+            .by_rule("R23")
+            .wanted(fmt::format("{}, as in the checkpoint", name(source)))
+            .got(fmt::format("a request for {} of {}", requested ? name(*requested) : "auto", first_few(names)))
+            .try_this(payload_remedy()));
+  }
+
+  // The modules to ask "auto" for: the largest ones in which nothing else changes by it. If those are too many
+  // to write, the one module above all payloads, and then other tensors in it change too.
+  [[nodiscard]] std::string payload_remedy() const {
+    constexpr std::size_t kMostModules = 8;
+    const std::set<std::string_view> others = modules_that_auto_would_change();
+    std::set<std::string_view> modules;
+    std::string_view above = owner_of(out_.plan.statements[payloads_.front()].name);
+    for (const std::size_t i : payloads_) {
+      const std::string_view name = out_.plan.statements[i].name;
+      std::string_view module = name;
+      const std::string_view asked_for = asked_for_by(name);
+      while (module != asked_for && !others.contains(owner_of(module))) module = owner_of(module);
+      modules.insert(module);
+      while (!model::is_beneath(name, above)) above = owner_of(above);
+    }
+    const bool is_exact = modules.size() <= kMostModules;
+    if (!is_exact) {
+      modules = {above};
+      for (const std::size_t i : payloads_) {
+        const std::string_view asked_for = asked_for_by(out_.plan.statements[i].name);
+        if (asked_for.size() > above.size()) modules.insert(asked_for);
+      }
+    }
+    std::string field = modules.erase(std::string_view()) > 0 ? "\"dtype\": \"auto\"" : "";
+    if (!modules.empty()) {
+      std::string entries;
+      for (const std::string_view module : modules) {
+        entries += fmt::format("{}{}: \"auto\"", entries.empty() ? "" : ", ", in_quotes(module));
+      }
+      field += fmt::format("{}\"subtree_dtypes\": {{{}}}", field.empty() ? "" : " and ", entries);
+    }
+    return fmt::format("write {}: they stay as in the checkpoint{}", field,
+                       is_exact ? "" : ", and so does everything else there");
+  }
+
+  // The entry of subtree_dtypes that a tensor's request comes from; an entry above it would not be heard.
+  [[nodiscard]] std::string_view asked_for_by(std::string_view name) const { return requests_.entry_of(name); }
+
+  // Modules with a tensor beneath them, other than payloads, that the request makes different from "auto".
+  [[nodiscard]] std::set<std::string_view> modules_that_auto_would_change() const {
+    policy::Policy automatic = inputs_.policy;
+    automatic.dtype.reset();
+    automatic.subtree_dtypes.clear();
+    const std::set<std::size_t> payloads(payloads_.begin(), payloads_.end());
+    std::set<std::string_view> modules;
+    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
+      if (payloads.contains(i) || out_.is_refused[i]) continue;
+      const Statement& s = out_.plan.statements[i];
+      policy::DTypeQuestion question = question_about(i);
+      question.request = policy::Request{};
+      const auto otherwise = policy::decide_dtype(automatic, question);
+      if (otherwise && otherwise->storage == s.storage && otherwise->compute == s.compute) continue;
+      for (std::string_view module = s.name; !module.empty();) {
+        module = owner_of(module);
+        modules.insert(module);
+      }
+    }
+    return modules;
+  }
+
+  // Each part is cast by itself, in one step (R24).
+  void check_casts(const Statement& s, std::size_t head) {
+    for (const std::uint32_t number : out_.pieces[head].source_numbers) {
+      const Source& source = out_.plan.sources[number];
+      if (source.dtype == s.storage || policy::cast_is_possible(source.dtype, s.storage)) continue;
+      errors_.add(
+          Error(Code::kDType, fmt::format("{} cannot be cast to what the whole is stored as", quote(source.key)))
+              .of_tensor(s.name)
+              .by_rule("R23")
+              .wanted(std::string(name(s.storage)))
+              .got(std::string(name(source.dtype))));
+    }
+  }
+
+  // Of all its sources together.
+  std::optional<DType> checkpoint_dtype(const Statement& s, std::size_t head) {
+    std::optional<DType> dtype;
+    for (const std::uint32_t number : out_.pieces[head].source_numbers) {
+      const DType next = out_.plan.sources[number].dtype;
+      if (!dtype) dtype = next;
+      if (*dtype == next) continue;
+      const auto both = policy::promote_types(*dtype, next);
+      if (!both) {
+        errors_.add(Error(Code::kDType, "its parts have dtypes that do not go together")
+                        .of_tensor(s.name)
+                        .by_rule("R23")
+                        .got(fmt::format("{} and {}", name(*dtype), name(next))));
+        return dtype;
+      }
+      dtype = *both;
+    }
+    return dtype;
+  }
+
+  const PlanInputs& inputs_;
+  const policy::Pins& pins_;
+  Decisions& out_;
+  policy::Requests requests_;
+  std::vector<bool> is_frozen_;           // by head: in a tower that nothing trains
+  std::vector<std::size_t> payloads_;     // statements that do not promote with what was requested
+  std::set<std::size_t> held_by_record_;  // heads of classes
+  Errors errors_;
+};
+
+}  // namespace
+
+Errors decide_dtypes(const PlanInputs& inputs, const policy::Pins& pins, Decisions& decisions) {
+  return DTypeDecider(inputs, pins, decisions).run();
+}
+
+}  // namespace lading::planner

@@ -1,0 +1,471 @@
+// Where each tensor's value comes from: one source for a tie class, chosen in a fixed order.
+#include "planner/decide_sources.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/name_list.h"
+#include "base/text.h"
+#include "planner/input_checks.h"
+#include "planner/nothing_in_common.h"
+
+namespace lading::planner {
+namespace {
+
+using checkpoint::CatalogTensor;
+using mapping::Expression;
+using model::Kind;
+using model::Presence;
+using model::RecipeKind;
+using model::Tensor;
+
+std::string_view describe(Kind kind) {
+  switch (kind) {
+    case Kind::kParameter: return "parameter";
+    case Kind::kBuffer: return "buffer";
+    case Kind::kNonPersistentBuffer: return "non-persistent buffer";
+    case Kind::kAttribute: return "plain attribute";
+    case Kind::kExtraState: return "extra state";
+  }
+  return "tensor";
+}
+
+Provenance provenance_of(RecipeKind kind) {
+  switch (kind) {
+    case RecipeKind::kFill: return Provenance::kFill;
+    case RecipeKind::kHost: return Provenance::kHost;
+    case RecipeKind::kCall: return Provenance::kCall;
+    default: return Provenance::kRandom;
+  }
+}
+
+// A fill with NaN is the same as another one.
+bool is_same(model::Recipe one, model::Recipe other) {
+  if (std::isnan(one.value) && std::isnan(other.value)) one.value = other.value = 0;
+  return one == other;
+}
+
+constexpr std::uint32_t kNone = 0xFFFF'FFFF;
+
+class SourceDecider {
+ public:
+  using Members = std::vector<std::uint32_t>;  // of a tie class, or one: statements, ascending
+
+  SourceDecider(const PlanInputs& inputs, mapping::Resolution& names, Decisions& out)
+      : inputs_(inputs),
+        skeleton_(inputs.skeleton),
+        names_(names),
+        is_told_by_patterns_(is_told_by_patterns(inputs, names)),
+        out_(out),
+        allow_missing_(inputs.policy.allow_missing),
+        allow_mismatch_(inputs.policy.allow_mismatch),
+        keep_(inputs.policy.keep),
+        external_(inputs.policy.external),
+        source_number_(inputs.catalog.tensors.size(), kNone) {}
+
+  Errors run() {
+    find_expressions();
+    out_.plan.sources.reserve(inputs_.catalog.tensors.size());
+    std::map<std::uint32_t, Members> tied;  // by head
+    for (Members& members : out_.tie_classes()) tied.emplace(members.front(), std::move(members));
+    Members alone(1);
+    for (std::uint32_t i = 0; i < out_.class_of.size(); ++i) {
+      if (out_.class_of[i] != i) continue;  // decided with its head
+      const auto found = tied.find(i);
+      alone.front() = i;
+      decide(found == tied.end() ? alone : found->second);
+    }
+    for (const auto& [key, why] : left_alone_) {
+      const CatalogTensor* found = find_key(key);
+      const bool is_read = found != nullptr && source_number_[index_of(*found)] != kNone;
+      if (!is_read) out_.plan.ignored_keys.emplace_back(key, why);
+    }
+    return std::move(errors_);
+  }
+
+ private:
+  Statement& statement(std::size_t i) { return out_.plan.statements[i]; }
+  [[nodiscard]] const Tensor& tensor(std::size_t i) const { return skeleton_.tensors[i]; }
+  Speakers& speakers(const Members& members) { return out_.speakers[members.front()]; }
+
+  // What is tied to a tensor that is refused has no source either.
+  void give_up(const Members& members) {
+    for (const std::uint32_t i : members) out_.is_refused[i] = true;
+  }
+  void refuse(const Members& members, const Tensor& t, std::string_view rule, Error error) {
+    errors_.add(std::move(error).of_tensor(t.name).by_rule(rule));
+    give_up(members);
+  }
+
+  // Tensors are decided by name, so the key is mostly the one that was asked for last, or the one behind it.
+  [[nodiscard]] const CatalogTensor* find_key(std::string_view key) {
+    const auto& all = inputs_.catalog.tensors;
+    for (std::size_t near = last_key_; near < std::min(last_key_ + 2, all.size()); ++near) {
+      if (all[near].name == key) return &all[last_key_ = near];
+    }
+    const CatalogTensor* found = inputs_.catalog.find(key);
+    if (found != nullptr) last_key_ = index_of(*found);
+    return found;
+  }
+  [[nodiscard]] std::size_t index_of(const CatalogTensor& found) const {
+    return static_cast<std::size_t>(&found - inputs_.catalog.tensors.data());
+  }
+  [[nodiscard]] const Shape* shape_of(std::string_view key) {
+    const CatalogTensor* found = find_key(key);
+    return found == nullptr ? nullptr : &found->shape;
+  }
+
+  // All are sorted by name; a tensor that has an expression has a rule, or "".
+  void find_expressions() {
+    expressions_.assign(skeleton_.tensors.size(), nullptr);
+    rules_.assign(skeleton_.tensors.size(), nullptr);
+    auto next = names_.resolved.expressions.begin();
+    auto rule = names_.resolved.decided_by.begin();
+    for (std::size_t i = 0; i < skeleton_.tensors.size() && next != names_.resolved.expressions.end(); ++i) {
+      if (next->first != tensor(i).name) continue;
+      expressions_[i] = &(next++)->second;
+      rules_[i] = &(rule++)->second;
+    }
+  }
+
+  void decide(const Members& members) {
+    const std::uint32_t head = members.front();
+    for (std::size_t m = 1; m < members.size(); ++m) {
+      Statement& alias = statement(members[m]);
+      alias.provenance = Provenance::kAlias;
+      alias.alias_of = statement(head).name;
+      alias.rule = "R49";
+      alias.reason = fmt::format("it shares the storage of {}", quote(alias.alias_of));
+    }
+    const auto is_refused = [&](std::uint32_t i) { return out_.is_refused[i]; };
+    if (std::any_of(members.begin(), members.end(), is_refused)) {
+      give_up(members);
+      return;
+    }
+    if (by_users_word(members)) {
+      ignore_keys_of(members, statement(head).provenance == Provenance::kKept ? "keep" : "external");
+      return;
+    }
+    const FromFile from_file = by_file(members);
+    if (from_file == FromFile::kRefused) give_up(members);
+    if (from_file == FromFile::kNothing || from_file == FromFile::kOtherShape) by_value(members, from_file);
+  }
+
+  bool by_users_word(const Members& members) {
+    Statement& s = statement(members.front());
+    const auto named_in = [&](const NameList& list) {
+      const auto found =
+          std::find_if(members.begin(), members.end(), [&](std::uint32_t i) { return list.matches(tensor(i).name); });
+      return found == members.end() ? nullptr : &tensor(*found);
+    };
+    const Tensor* external = named_in(external_);
+    const Tensor* kept = named_in(keep_);
+    if (external != nullptr && kept != nullptr) {
+      refuse(members, *external, "R14",
+             Error(Code::kPlan, "it is to be kept and to be handed in, which contradict each other")
+                 .wanted("keep or external, not both"));
+      return true;
+    }
+    if (external != nullptr) {
+      s.provenance = Provenance::kHost;
+      s.recipe.kind = RecipeKind::kHost;
+      s.rule = "R14";
+      s.reason = "the caller hands the value in (external)";
+      return true;
+    }
+    if (kept == nullptr) return false;
+    if (kept->presence != Presence::kReal) {
+      refuse(members, *kept, "R14",
+             Error(Code::kPlan, "it is to be kept, but has no value yet")
+                 .wanted("a real value")
+                 .got(kept->presence == Presence::kMeta ? "a tensor on meta" : "memory without a value"));
+    }
+    s.provenance = Provenance::kKept;
+    s.kept_device = kept->device;
+    speakers(members).memory = static_cast<std::uint32_t>(kept - skeleton_.tensors.data());
+    s.rule = "R14";
+    s.reason = "the value that is there is kept (keep)";
+    return true;
+  }
+
+  // The keys that these tensors would have been read from are accounted for too (R38).
+  void ignore_keys_of(const Members& members, const std::string& why) {
+    for (const std::uint32_t i : members) {
+      const Expression* expression = expressions_[i];
+      if (expression == nullptr) continue;
+      for (std::string& key : expression->keys()) left_alone_.emplace(std::move(key), why);
+    }
+  }
+
+  enum class FromFile { kTaken, kRefused, kNothing, kOtherShape };
+
+  FromFile by_file(const Members& members) {
+    Statement& s = statement(members.front());
+    FromFile result = FromFile::kNothing;
+    for (const std::uint32_t i : members) {
+      Expression* expression = expressions_[i];
+      if (expression == nullptr) continue;
+      if (result == FromFile::kTaken) {
+        if (!compare_with(members, tensor(i), *expression)) return FromFile::kRefused;
+        continue;
+      }
+      FilePieces file;
+      const FromFile taken = expand(tensor(i), *expression, file);
+      if (taken == FromFile::kRefused) return taken;
+      if (taken == FromFile::kOtherShape) {
+        ignore_keys_of({i}, "allow_mismatch");
+        result = taken;
+        continue;
+      }
+      result = FromFile::kTaken;
+      out_.pieces[members.front()] = std::move(file);
+      s.provenance = Provenance::kFile;
+      s.expression = std::move(*expression);
+      s.mapping_rule = *rules_[i];
+      s.rule = members.size() > 1 ? "R50" : "R38";
+      s.reason = s.mapping_rule.empty()
+                     ? "the checkpoint has it"
+                     : fmt::format("the checkpoint has it, by mapping rule {}", quote(s.mapping_rule));
+    }
+    return result;
+  }
+
+  // Works the expression out, and compares the *global* shape (R41).
+  FromFile expand(const Tensor& t, const Expression& expression, FilePieces& out) {
+    auto pieces = mapping::expand(expression, [&](std::string_view key) { return shape_of(key); });
+    if (!pieces) {
+      for (Error error : pieces.error()) errors_.add(std::move(error).of_tensor(t.name));
+      return FromFile::kRefused;
+    }
+    if (pieces->shape != t.shape) {
+      Error error = Error(Code::kPlan, fmt::format("the {} has another shape in the checkpoint", describe(t.kind)))
+                        .of_tensor(t.name)
+                        .wanted(t.shape.text())
+                        .got(fmt::format("{} from {}", pieces->shape.text(), shorten(expression.text())));
+      if (allow_mismatch_.matches(t.name)) {
+        out_.plan.warnings.add(std::move(error).by_rule("R21").try_this("It is not read, which allow_mismatch allows"));
+        return FromFile::kOtherShape;
+      }
+      errors_.add(std::move(error).by_rule("R41").try_this(
+          "Load the checkpoint that belongs to this model, or allow the mismatch (allow_mismatch)"));
+      return FromFile::kRefused;
+    }
+    if (!number_sources(t, pieces->sources, out.source_numbers)) return FromFile::kRefused;
+    out.pieces = *std::move(pieces);
+    return FromFile::kTaken;
+  }
+
+  // Another key of the class must be in the same form; its bytes are compared while loading (R50).
+  bool compare_with(const Members& members, const Tensor& t, const Expression& other) {
+    Statement& s = statement(members.front());
+    const bool known = std::find(s.must_equal.begin(), s.must_equal.end(), other) != s.must_equal.end();
+    if (known || other == s.expression) return true;
+    auto pieces = mapping::expand(other, [&](std::string_view key) { return shape_of(key); });
+    const bool other_shape = pieces && pieces->shape != s.shape;
+    if (!pieces || (other_shape && allow_mismatch_.matches(t.name))) {
+      FilePieces unused;  // it cannot be worked out, or need not be: told as of any other tensor
+      if (expand(t, other, unused) == FromFile::kRefused) return false;
+      for (std::string& key : other.keys()) left_alone_.emplace(std::move(key), "allow_mismatch");
+      return true;
+    }
+    if (other_shape || dtypes_of(other) != dtypes_of(s.expression)) {
+      refuse(members, tensor(members.front()), "R50",
+             Error(Code::kPlan, "the checkpoint has the tied tensors in different forms")
+                 .wanted(forms_of(s.expression))
+                 .got(forms_of(other))
+                 .try_this("Untie them before sharding (ties = untie), or map one key only"));
+      return false;
+    }
+    FilePieces file;
+    if (!number_sources(t, pieces->sources, file.source_numbers)) return false;
+    file.pieces = *std::move(pieces);
+    s.must_equal.push_back(other);
+    out_.compared[members.front()].push_back(std::move(file));
+    return true;
+  }
+
+  [[nodiscard]] std::set<std::optional<DType>> dtypes_of(const Expression& expression) const {
+    std::set<std::optional<DType>> dtypes;
+    for (const std::string& key : expression.keys()) dtypes.insert(inputs_.catalog.find(key)->dtype);
+    return dtypes;
+  }
+
+  // "head" BF16 [4, 2]
+  [[nodiscard]] std::string forms_of(const Expression& expression) const {
+    constexpr std::size_t kShown = 3;
+    const std::vector<std::string> keys = expression.keys();
+    std::string text;
+    for (std::size_t i = 0; i < std::min(keys.size(), kShown); ++i) {
+      const CatalogTensor& found = *inputs_.catalog.find(keys[i]);
+      text += fmt::format("{}{} {} {}", i == 0 ? "" : ", ", quote(keys[i]),
+                          found.dtype ? name(*found.dtype) : "of an unknown dtype", found.shape.text());
+    }
+    if (keys.size() > kShown) text += fmt::format(" and {} more keys", keys.size() - kShown);
+    return text;
+  }
+
+  bool number_sources(const Tensor& t, const std::vector<std::string>& keys, SourceNumbers& numbers) {
+    bool good = true;
+    numbers.reserve(keys.size());
+    for (const std::string& key : keys) {
+      const CatalogTensor& found = *find_key(key);
+      if (!found.dtype) {
+        errors_.add(Error(Code::kUnknownDType, fmt::format("it needs {}, whose dtype {} is unknown", quote(found.name),
+                                                           quote(found.unknown_dtype)))
+                        .of_tensor(t.name)
+                        .by_rule("R45"));
+        good = false;
+        continue;
+      }
+      std::uint32_t& number = source_number_[index_of(found)];
+      if (number == kNone) number = add_source(found);
+      numbers.push_back(number);
+    }
+    return good;
+  }
+
+  std::uint32_t add_source(const CatalogTensor& found) {
+    const auto [file, is_new] =
+        file_number_.try_emplace(found.file, static_cast<std::uint32_t>(out_.plan.files.size()));
+    if (is_new) {
+      const checkpoint::CatalogFile& f = inputs_.catalog.files[found.file];
+      out_.plan.files.push_back({f.name, f.size_bytes});
+    }
+    out_.plan.sources.push_back({found.name, file->second, found.bytes, *found.dtype, found.shape});
+    return static_cast<std::uint32_t>(out_.plan.sources.size() - 1);
+  }
+
+  // No file has it, or not in this shape: a derivation, the value that is there, or an initial value.
+  void by_value(const Members& members, FromFile from_file) {
+    Statement& s = statement(members.front());
+    const bool other_shape = from_file == FromFile::kOtherShape;
+    const auto is_expected = [&](std::uint32_t i) { return can_be_in_a_file(tensor(i).kind); };
+    if (!names_.settled && !other_shape && std::any_of(members.begin(), members.end(), is_expected)) {
+      give_up(members);  // a mapping that holds may find it
+      return;
+    }
+    const auto missing =
+        std::find_if(members.begin(), members.end(), [&](std::uint32_t i) { return is_missing(tensor(i)); });
+    if (!other_shape && missing != members.end()) {
+      report_missing(members, tensor(*missing));
+      return;
+    }
+    if (take_recipe(members, &Tensor::derivation, "R6", "its value follows from the model's configuration")) {
+      out_.is_derived[members.front()] = true;
+      return;
+    }
+    for (const std::uint32_t i : members) {
+      if (tensor(i).presence != Presence::kReal) continue;
+      s.provenance = Provenance::kKept;
+      s.kept_device = tensor(i).device;
+      s.rule = "R7";
+      s.reason = "no file has it, and the value that is there is kept";
+      return;
+    }
+    const std::string_view why = other_shape ? "the checkpoint has it in another shape, so it is initialised"
+                                             : "no file has it; it is initialised";
+    if (take_recipe(members, &Tensor::init, other_shape ? "R21" : "R12", why)) return;
+    const Tensor& t = tensor(members.front());
+    const bool never_in_file = !can_be_in_a_file(t.kind);
+    refuse(members, t, never_in_file ? "R6" : "R13",
+           Error(Code::kPlan, fmt::format("nothing says what the value of this {} is", describe(t.kind)))
+               .wanted("a derivation, a real value or a recipe")
+               .got("none of them")
+               .try_this("Build the model under lading.skeleton(), or give a recipe for it"));
+  }
+
+  // A key that the checkpoint should have had, and that nobody said may be missing (R39).
+  [[nodiscard]] bool is_missing(const Tensor& t) const {
+    return can_be_in_a_file(t.kind) && !t.adapter && !allow_missing_.matches(t.name);
+  }
+
+  bool take_recipe(const Members& members, std::optional<model::Recipe> Tensor::*which, std::string_view rule,
+                   std::string_view reason) {
+    Statement& s = statement(members.front());
+    for (const std::uint32_t i : members) {
+      const auto& recipe = tensor(i).*which;
+      if (!recipe) continue;
+      const auto differs = [&](std::uint32_t other) {
+        const auto& others = tensor(other).*which;
+        return others && !is_same(*others, *recipe);
+      };
+      if (const auto other = std::find_if(members.begin(), members.end(), differs); other != members.end()) {
+        refuse(members, tensor(i), "R50",
+               Error(Code::kPlan, fmt::format("it shares its storage with {}, and they are to have different values",
+                                              quote(tensor(*other).name)))
+                   .wanted("one recipe for all names of a tie class")
+                   .got("two that differ")
+                   .try_this("Give both the same recipe, or leave one of them out"));
+        return true;
+      }
+      s.recipe = *recipe;
+      s.provenance = provenance_of(recipe->kind);
+      s.rule = rule;
+      s.reason = reason;
+      speakers(members).value = i;
+      return true;
+    }
+    return false;
+  }
+
+  // `t` is the first that may not be missing.
+  void report_missing(const Members& members, const Tensor& t) {
+    if (is_told_by_patterns_) return give_up(members);
+    std::string found = "no such key";
+    const auto& notes = names_.resolved.tensor_notes;
+    if (const auto note = notes.find(t.name); note != notes.end()) found = note->second;
+    std::string remedy = "Map its key (mapping), or say that it may be missing (allow_missing)";
+    if (members.size() > 1) {
+      found += fmt::format(", nor any of the {} tensors tied to it", members.size() - 1);
+      remedy = fmt::format("Map a key for one of them, or say that all may be missing: allow_missing does not have {}",
+                           names_not_allowed(members));
+    }
+    refuse(members, t, members.size() > 1 ? "R50" : "R39",
+           Error(Code::kPlan, fmt::format("the checkpoint does not have this {}", describe(t.kind)))
+               .wanted(fmt::format("a key for {}", t.shape.text()))
+               .got(std::move(found))
+               .try_this(std::move(remedy)));
+  }
+
+  [[nodiscard]] std::string names_not_allowed(const Members& members) const {
+    constexpr std::size_t kShown = 5;
+    std::string text;
+    std::size_t count = 0;
+    for (const std::uint32_t i : members) {
+      if (is_missing(tensor(i)) && count++ < kShown) text += (text.empty() ? "" : ", ") + quote(tensor(i).name);
+    }
+    if (count > kShown) text += fmt::format(" and {} more", count - kShown);
+    return text;
+  }
+
+  const PlanInputs& inputs_;
+  const model::Skeleton& skeleton_;
+  mapping::Resolution& names_;
+  const bool is_told_by_patterns_;
+  Decisions& out_;
+  NameList allow_missing_;
+  NameList allow_mismatch_;
+  NameList keep_;
+  NameList external_;
+  std::vector<Expression*> expressions_;      // by statement; null: no key is for it
+  std::vector<const std::string*> rules_;     // by statement: the id of the rule that made the expression, or ""
+  std::vector<std::uint32_t> source_number_;  // by tensor of the catalog, into Plan::sources; or kNone
+  std::size_t last_key_ = 0;                  // into the catalog's tensors
+  std::map<std::uint32_t, std::uint32_t> file_number_;
+  std::map<std::string, std::string> left_alone_;  // keys that a tensor has and does not read, and why
+  Errors errors_;
+};
+
+}  // namespace
+
+Errors decide_sources(const PlanInputs& inputs, mapping::Resolution& names, Decisions& decisions) {
+  return SourceDecider(inputs, names, decisions).run();
+}
+
+}  // namespace lading::planner

@@ -1,0 +1,206 @@
+#include "planner/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/element_bytes.h"
+#include "layout/region.h"
+#include "planner/buffer_checks.h"
+#include "planner/decide.h"
+#include "planner/work_out.h"
+
+namespace lading::planner {
+namespace {
+
+constexpr std::uint64_t kLeastStagingBytes = 32ULL << 20;
+
+// Ranks with a GPU each; without any, all of them are taken to share one machine.
+std::uint64_t ranks_on_node(const layout::Layout& layout) {
+  const layout::DeviceMap& devices = layout.devices;
+  const auto per_node = [&]() -> std::uint64_t {
+    if (devices.list.empty()) return devices.type == "cpu" ? layout.mesh.ranks() : devices.per_node;
+    std::set<std::string> distinct;
+    for (const layout::Device& device : devices.list) distinct.insert(device.text());
+    return distinct.size() == 1 ? devices.list.size() : distinct.size();
+  };
+  return std::max<std::uint64_t>(1, std::min(per_node(), layout.mesh.ranks()));
+}
+
+// The node's budget, divided among its ranks; but none can load with less than the least.
+std::uint64_t staging_bytes_of(std::uint64_t budget_bytes, std::uint64_t on_node) {
+  return std::min(budget_bytes, std::max(budget_bytes / on_node, kLeastStagingBytes));
+}
+
+// The planner's second half: the decisions, worked out for one rank.
+class RankPlanner {
+ public:
+  RankPlanner(const Decisions& decisions, const layout::Layout& layout, std::uint64_t rank)
+      : decisions_(decisions), layout_(layout), rank_(rank) {
+    plan_.rank = rank;
+  }
+
+  RankPlan run() {
+    const auto& statements = decisions_.plan.statements;
+    plan_.destinations.reserve(statements.size());
+    // Of tie classes, by class and slot: where this rank's destination is. The first member that the rank has there
+    // gives it its name; the others are more names for it (R49).
+    std::map<std::pair<std::uint32_t, std::string_view>, std::size_t> holders;
+    std::vector<bool> is_tied(statements.size(), false);  // by head
+    for (std::uint32_t i = 0; i < statements.size(); ++i) {
+      if (decisions_.class_of[i] != i) is_tied[decisions_.class_of[i]] = true;
+    }
+    for (std::uint32_t i = 0; i < statements.size(); ++i) {
+      const Statement& s = statements[i];
+      const std::uint32_t head = decisions_.class_of[i];
+      for (const layout::Slot& slot : s.placement.slots) {
+        const layout::Region region = layout::region_of(s.shape, slot.cuts, layout_.mesh, rank_);
+        if (!region.present) continue;
+        if (!is_tied[head]) {
+          add_destination({i, head}, slot, region);
+          continue;
+        }
+        const auto [held, is_first] = holders.try_emplace({head, slot.name}, plan_.destinations.size());
+        if (is_first) {
+          add_destination({i, head}, slot, region);
+        } else {
+          plan_.destinations[held->second].aliases.push_back(i);
+        }
+      }
+    }
+    add_up();
+    return std::move(plan_);
+  }
+
+ private:
+  struct Named {
+    std::uint32_t statement = 0;
+    std::uint32_t head = 0;  // of its tie class
+  };
+
+  void add_destination(Named named, const layout::Slot& slot, const layout::Region& region) {
+    const Statement& s = decisions_.plan.statements[named.statement];
+    Destination destination;
+    destination.statement = named.statement;
+    destination.slot = slot.name;
+    destination.device = layout_.device_of(s.placement, rank_).text();
+    destination.unit = region.unit;
+    destination.owned_elems = region.owned_elems();
+    destination.buffer_bytes = *element_bytes(region.buffer_elems, s.storage);
+    const Provenance provenance = decisions_.plan.statements[named.head].provenance;
+    if (provenance == Provenance::kFile) {
+      destination.transfers = work_out_file(decisions_.pieces[named.head], region, s.storage);
+      for (const FilePieces& other : decisions_.compared[named.head]) {
+        destination.comparisons.push_back(work_out_file(other, region, s.storage));
+      }
+    }
+    if (provenance != Provenance::kKept) {
+      for (Transfer& fill : padding_fills(region, s.storage)) destination.transfers.push_back(std::move(fill));
+    }
+    plan_.destinations.push_back(std::move(destination));
+  }
+
+  [[nodiscard]] std::vector<Transfer> work_out_file(const FilePieces& file, const layout::Region& region,
+                                                    DType storage) const {
+    auto transfers = work_out({file.pieces, file.source_numbers, decisions_.plan.sources, storage}, region);
+    LADING_CHECK(transfers.has_value());  // check_buffers() refused what could fail
+    return *std::move(transfers);
+  }
+
+  struct Unit {
+    std::uint64_t buffer_bytes = 0;  // it counts once
+    std::uint64_t owned_bytes = 0;   // by its members
+  };
+
+  // check_buffers() refused what could overflow here, and packed elements that do not end at a byte.
+  void add_up() {
+    std::vector<const Transfer*> transfers;
+    transfers.reserve(plan_.destinations.size());
+    std::map<std::pair<std::string_view, std::string_view>, Unit> units;
+    const auto add = [&](const std::vector<Transfer>& more) {
+      for (const Transfer& transfer : more) transfers.push_back(&transfer);
+    };
+    for (const Destination& destination : plan_.destinations) {
+      add(destination.transfers);
+      for (const auto& comparison : destination.comparisons) add(comparison);
+      if (destination.unit.empty()) {
+        plan_.owned_bytes += destination.buffer_bytes;
+      } else {
+        Unit& unit = units[{destination.unit, destination.slot}];
+        unit.buffer_bytes = std::max(unit.buffer_bytes, destination.buffer_bytes);
+        const DType storage = decisions_.plan.statements[destination.statement].storage;
+        unit.owned_bytes += *element_bytes(destination.owned_elems, storage);
+      }
+    }
+    for (const auto& [name, unit] : units) {
+      plan_.owned_bytes += unit.buffer_bytes;
+      plan_.unit_gap_bytes += unit.buffer_bytes - unit.owned_bytes;
+    }
+    plan_.reads = reads_of(transfers, decisions_.plan.sources);
+    for (const Read& read : plan_.reads) plan_.read_bytes += read.size_bytes * read.count;
+    if (plan_.read_bytes > 0) {
+      plan_.staging_bytes = staging_bytes_of(decisions_.plan.budget_bytes, ranks_on_node(layout_));
+    }
+  }
+
+  const Decisions& decisions_;
+  const layout::Layout& layout_;
+  std::uint64_t rank_;
+  RankPlan plan_;
+};
+
+// The minimum wins over the budget, so ranks that share a node may exceed it.
+void warn_of_budget(const layout::Layout& layout, Plan& plan) {
+  const std::uint64_t on_node = ranks_on_node(layout);
+  const std::uint64_t staging_bytes = staging_bytes_of(plan.budget_bytes, on_node);
+  if (plan.sources.empty() || on_node * staging_bytes <= plan.budget_bytes) return;
+  plan.warnings.add(Error(Code::kPlan, "the ranks of a node may need more host memory together than the budget")
+                        .by_rule("R64")
+                        .wanted(fmt::format("at most {} bytes (budget_bytes)", plan.budget_bytes))
+                        .got(fmt::format("{} bytes: {} ranks of {}, which is the least that a rank can load with",
+                                         on_node * staging_bytes, on_node, staging_bytes))
+                        .try_this(fmt::format("Allow {} bytes (budget_bytes)", on_node * staging_bytes)));
+}
+
+}  // namespace
+
+Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::uint64_t>& ranks) {
+  LADING_ASSIGN_OR_RETURN(Decisions decisions, decide(inputs));
+  Errors errors = check_buffers(decisions, inputs.layout);
+  if (!errors.empty()) return fail(std::move(errors));
+  std::vector<RankPlan> rank_plans;
+  for (const std::uint64_t rank : ranks) {
+    if (rank >= inputs.layout.mesh.ranks()) {
+      errors.add(Error(Code::kPlan, fmt::format("there is no rank {}", rank))
+                     .wanted(fmt::format("a rank below {}", inputs.layout.mesh.ranks())));
+      continue;
+    }
+    const auto is_this = [&](const RankPlan& other) { return other.rank == rank; };
+    if (std::any_of(rank_plans.begin(), rank_plans.end(), is_this)) continue;  // asked for twice
+    rank_plans.push_back(RankPlanner(decisions, inputs.layout, rank).run());
+  }
+  if (!errors.empty()) return fail(std::move(errors));
+  warn_of_budget(inputs.layout, decisions.plan);
+  decisions.plan.ranks = std::move(rank_plans);
+  return std::move(decisions.plan);
+}
+
+Result<model::Skeleton, Errors> skeleton_of(const checkpoint::Catalog& catalog) {
+  std::vector<model::Tensor> tensors;
+  tensors.reserve(catalog.tensors.size());
+  for (const checkpoint::CatalogTensor& found : catalog.tensors) {
+    model::Tensor& tensor = tensors.emplace_back();
+    tensor.name = found.name;
+    tensor.shape = found.shape;
+    tensor.dtype = found.dtype.value_or(DType::kU8);
+    tensor.requires_grad = class_of(tensor.dtype) == DTypeClass::kFloat;  // nobody said that it is frozen
+  }
+  return model::make_skeleton(std::move(tensors), {}, {});
+}
+
+}  // namespace lading::planner

@@ -1,0 +1,202 @@
+#include "planner/quantized_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "checkpoint/quantized.h"
+
+namespace lading::planner {
+namespace {
+
+using checkpoint::CatalogTensor;
+using checkpoint::QuantizedKeys;
+
+constexpr std::string_view kRemedy =
+    "Load a checkpoint that is not quantized, or a model whose modules hold the scales themselves: lading does not "
+    "dequantize";
+
+// "layers.3.experts.12.w" to "layers.*.experts.*.w": tensors of one kind are told together.
+std::string pattern_of(std::string_view name) {
+  std::string pattern;
+  std::size_t begin = 0;
+  while (begin <= name.size()) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    const bool is_number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    if (begin > 0) pattern += '.';
+    pattern += is_number ? "*" : std::string(part);
+    begin = end + 1;
+  }
+  return pattern;
+}
+
+// Payloads of one pattern that have the same trouble.
+struct Group {
+  const Statement* first = nullptr;
+  const CatalogTensor* payload = nullptr;  // of the first
+  std::vector<std::string> left_over;      // of the first
+  std::string scheme;
+  std::uint64_t count = 0;
+};
+using Groups = std::map<std::pair<std::string, std::string>, Group>;  // by pattern of the tensor and of its problem
+
+std::string said_by(const checkpoint::Catalog& catalog) {
+  if (!catalog.quantization) return "";
+  const checkpoint::Quantization& said = *catalog.quantization;
+  if (said.method.empty()) return "config.json has a quantization_config";
+  const std::string format = said.format.empty() ? "" : fmt::format(", format {}", quote(said.format));
+  return fmt::format("config.json says quant_method {}{}", quote(said.method), format);
+}
+
+std::string names_of(const Group& group) {
+  if (group.count == 1) return quote(group.payload->name);
+  return fmt::format("{} keys like {}", group.count, quote(group.payload->name));
+}
+
+Error error_of(const PlanInputs& inputs, const Group& group, const std::string& pattern) {
+  std::string scales;
+  for (const std::string& name : group.left_over) scales += (scales.empty() ? "" : ", ") + quote(name);
+  const std::string said = said_by(inputs.catalog);
+  const std::string message =
+      group.count == 1 ? fmt::format("a quantized tensor ({}) would be loaded without its scales", group.scheme)
+                       : fmt::format("{} quantized tensors {} ({}) would be loaded without their scales", group.count,
+                                     quote(pattern), group.scheme);
+  return Error(Code::kDType, message)
+      .of_tensor(group.first->name)
+      .in_file(inputs.catalog.files[group.payload->file].name)
+      .by_rule("R48")
+      .wanted(fmt::format("a tensor of the model for each of {}", scales))
+      .got(fmt::format("{} in {}, whose scales nothing reads{}{}", names_of(group), name(*group.payload->dtype),
+                       said.empty() ? "" : "; ", said))
+      .try_this(std::string(kRemedy));
+}
+
+// The numbers of all keys that a statement is made of, and compared with.
+std::set<std::uint32_t> sources_of(const Decisions& decisions, std::size_t i) {
+  std::set<std::uint32_t> numbers;
+  const auto add = [&](const FilePieces& file) {
+    numbers.insert(file.source_numbers.begin(), file.source_numbers.end());
+  };
+  add(decisions.pieces[i]);
+  std::for_each(decisions.compared[i].begin(), decisions.compared[i].end(), add);
+  return numbers;
+}
+
+bool has_payloads(const Decisions& decisions) {
+  const auto& sources = decisions.plan.sources;
+  return std::any_of(sources.begin(), sources.end(),
+                     [](const Source& source) { return checkpoint::is_payload_dtype(source.dtype); });
+}
+
+}  // namespace
+
+QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decisions) {
+  QuantizedProblems problems;
+  if (inputs.is_part_of_model || !has_payloads(decisions)) return problems;
+  const QuantizedKeys keys(inputs.catalog);
+  std::set<std::string_view> bound;  // scales that are read, or handed in by the caller
+  for (const Source& source : decisions.plan.sources) bound.insert(source.key);
+  for (const auto& [key, why] : decisions.plan.ignored_keys) {
+    if (why == "external") bound.insert(key);
+  }
+  Groups groups;
+  std::set<std::uint32_t> refused;  // heads of tie classes
+  for (std::uint32_t i = 0; i < decisions.plan.statements.size(); ++i) {
+    const Statement& s = decisions.plan.statements[i];
+    if (s.provenance != Provenance::kFile || decisions.is_refused[i]) continue;
+    for (const std::uint32_t number : sources_of(decisions, i)) {
+      const CatalogTensor& payload = *inputs.catalog.find(decisions.plan.sources[number].key);
+      const auto companions = keys.companions_of(payload);
+      std::vector<std::string> left_over;
+      for (const CatalogTensor* one : companions) {
+        if (bound.contains(one->name)) continue;
+        left_over.push_back(one->name);
+        problems.left_over.insert(one->name);
+      }
+      if (left_over.empty()) continue;
+      refused.insert(decisions.class_of[i]);
+      std::string what = pattern_of(payload.name);
+      for (const std::string& name : left_over) what += "\n" + pattern_of(name);
+      Group& group = groups[{pattern_of(s.name), std::move(what)}];
+      if (group.count++ > 0) continue;
+      group.first = &s;
+      group.payload = &payload;
+      group.scheme = keys.scheme_of(payload, companions);
+      group.left_over = std::move(left_over);
+    }
+  }
+  for (const auto& [pattern, group] : groups) problems.errors.add(error_of(inputs, group, pattern.first));
+  for (std::uint32_t i = 0; i < decisions.class_of.size(); ++i) {
+    if (refused.contains(decisions.class_of[i])) decisions.is_refused[i] = true;
+  }
+  return problems;
+}
+
+Errors check_payload_casts(const PlanInputs& inputs, const Decisions& decisions) {
+  Errors errors;
+  if (!inputs.catalog.quantization || !has_payloads(decisions)) return errors;
+  const QuantizedKeys keys(inputs.catalog);
+  Groups groups;
+  for (std::uint32_t i = 0; i < decisions.plan.statements.size(); ++i) {
+    const Statement& s = decisions.plan.statements[i];
+    if (s.provenance != Provenance::kFile || decisions.is_refused[i]) continue;
+    for (const std::uint32_t number : sources_of(decisions, i)) {
+      const Source& source = decisions.plan.sources[number];
+      const bool is_payload = checkpoint::is_low_precision(source.dtype) ||
+                              (checkpoint::is_payload_dtype(source.dtype) && checkpoint::is_weight_name(source.key));
+      if (!is_payload || source.dtype == s.storage) continue;
+      const CatalogTensor& payload = *inputs.catalog.find(source.key);
+      if (!keys.companions_of(payload).empty()) continue;  // which are loaded too
+      Group& group = groups[{pattern_of(s.name), pattern_of(source.key)}];
+      if (group.count++ > 0) continue;
+      group.first = &s;
+      group.payload = &payload;
+    }
+  }
+  for (const auto& [pattern, group] : groups) {
+    errors.add(
+        Error(Code::kDType, fmt::format("the weights of a quantized checkpoint would be cast without a scale"))
+            .of_tensor(group.first->name)
+            .in_file(inputs.catalog.files[group.payload->file].name)
+            .by_rule("R48")
+            .wanted(fmt::format("{}, as in the checkpoint, or a scale", name(*group.payload->dtype)))
+            .got(fmt::format("{} as {}; {}", names_of(group), name(group.first->storage), said_by(inputs.catalog)))
+            .try_this("Load a checkpoint that is not quantized, or keep the dtype of the file (dtype \"auto\")"));
+  }
+  return errors;
+}
+
+Errors name_unread_payloads(const PlanInputs& inputs, const Errors& refused) {
+  const auto is_told = [](const Error& error) { return error.code == Code::kDType && error.rule == "R48"; };
+  if (std::any_of(refused.begin(), refused.end(), is_told)) return {};
+  const QuantizedKeys keys(inputs.catalog);
+  Group group;
+  std::set<std::string_view> seen;
+  for (const Error& error : refused) {
+    if (error.code != Code::kPlan || !error.tensor || !seen.insert(*error.tensor).second) continue;
+    const CatalogTensor* payload = inputs.catalog.find(*error.tensor);
+    if (payload == nullptr) continue;
+    const auto companions = keys.companions_of(*payload);
+    if (companions.empty() || group.count++ > 0) continue;
+    group.payload = payload;
+    group.scheme = keys.scheme_of(*payload, companions);
+  }
+  if (group.count == 0) return {};
+  const std::string said = said_by(inputs.catalog);
+  return Error(Code::kDType, fmt::format("the checkpoint is quantized ({}), and the model is not", group.scheme))
+      .of_tensor(group.payload->name)
+      .in_file(inputs.catalog.files[group.payload->file].name)
+      .by_rule("R48")
+      .wanted("a tensor of the model for each payload and each scale")
+      .got(fmt::format("{} in {}, which no tensor of the model takes{}{}", names_of(group), name(*group.payload->dtype),
+                       said.empty() ? "" : "; ", said))
+      .try_this(std::string(kRemedy));
+}
+
+}  // namespace lading::planner

@@ -1,0 +1,28 @@
+// Payloads of quantized weights are never loaded without their scales, whatever else is allowed (R48).
+#pragma once
+
+#include <set>
+#include <string_view>
+
+#include "planner/decide.h"
+#include "planner/planner.h"
+
+namespace lading::planner {
+
+struct QuantizedProblems {
+  Errors errors;                         ///< one for all payloads of a pattern
+  std::set<std::string_view> left_over;  ///< the scales that these are about: borrowed from the catalog
+};
+
+/// After sources are chosen: payloads that are read, while a scale or zero point of theirs is not. Refuses their
+/// statements.
+QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decisions);
+
+/// After dtypes are chosen: in a checkpoint that calls itself quantized, payloads without any scale that would be cast.
+Errors check_payload_casts(const PlanInputs& inputs, const Decisions& decisions);
+
+/// Of a plan that is refused, and not for payloads without scales: one problem if keys that the model does not have are
+/// payloads. It explains the others.
+Errors name_unread_payloads(const PlanInputs& inputs, const Errors& refused);
+
+}  // namespace lading::planner

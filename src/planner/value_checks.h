@@ -1,0 +1,17 @@
+// Whether a dtype can hold the constants and the random values that a plan writes. Rounding to the nearest
+// value of a floating dtype is fine; becoming infinite, or another number, is not.
+#pragma once
+
+#include <optional>
+
+#include "lading/result.h"
+#include "planner/plan_types.h"
+
+namespace lading::planner {
+
+[[nodiscard]] bool can_hold(DType dtype, double value);
+
+/// What the statement's storage dtype cannot hold: of its recipe (R19, R20), or a pad of its expressions.
+[[nodiscard]] std::optional<Error> find_value_problem(const Statement& statement);
+
+}  // namespace lading::planner

@@ -1,0 +1,36 @@
+// Works one tensor out for one rank: pieces (what the tensor is made of) times region (what the rank holds)
+// gives transfers (which bytes go where). The only place outside layout/ and mapping/ that makes an offset.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lading/inline_vector.h"
+#include "lading/result.h"
+#include "layout/layout.h"
+#include "mapping/expression.h"
+#include "mapping/pieces.h"
+#include "planner/plan_types.h"
+
+namespace lading::planner {
+
+/// By Pieces::sources: the number in Plan::sources. Of most tensors: one.
+using SourceNumbers = InlineVector<std::uint32_t, 2>;
+
+struct WorkInputs {
+  const mapping::Pieces& pieces;
+  const SourceNumbers& source_numbers;  ///< by Pieces::sources: the number in `sources`
+  const std::vector<Source>& sources;   ///< Plan::sources
+  DType storage = DType::kF32;
+};
+
+/// Sorted by target. Refuses packed elements that would be cut inside a byte; the caller names the tensor.
+Result<std::vector<Transfer>> work_out(const WorkInputs& inputs, const layout::Region& region);
+
+/// Zeros for the elements of a buffer of its own that no tensor owns (R56). A shared unit's gaps are its framework's.
+std::vector<Transfer> padding_fills(const layout::Region& region, DType storage);
+
+/// What must be read for these transfers: every byte once, near ones joined. Sorted by file and place.
+std::vector<Read> reads_of(const std::vector<const Transfer*>& transfers, const std::vector<Source>& sources);
+
+}  // namespace lading::planner
