@@ -78,9 +78,11 @@ def unbraced(template: str) -> str:
 
 
 def target_of(rule: dict[str, Any]) -> str | None:
-    """The tensor that a rule of the mapping makes, where it is a rule for one."""
+    """The tensor that a rule of the mapping makes, where it is a rule for one: a template such as `blocks.{i}.weight` is
+    not."""
     if rule["kind"] == "build":
-        return unbraced(rule["to"])
+        literal = rule["to"].replace("{{", "").replace("}}", "")
+        return None if "{" in literal else unbraced(rule["to"])
     return rule["to"] if rule["kind"] == "rename" else None
 
 

@@ -61,10 +61,10 @@ def _followed(sharded: torch.device | None, entries: list[Entry]) -> tuple[torch
         return found, f"the device is {found}, where the model's {what} are"
     if not real:
         raise _refused(
-            "the model is on meta and not sharded, so nothing says where it shall go", 'Pass device, such as "cuda:0"'
+            "the model is on meta and not sharded, so nothing says where it should go", 'Pass device="cuda:0" or device="cpu".'
         )
     places = ", ".join(sorted(str(device) for device in real))
-    raise _refused(f"the model's parameters are on several devices: {places}", "Pass device, and all of it goes there")
+    raise _refused(f"the model's parameters are on several devices: {places}", "Pass device: all of it then goes there.")
 
 
 def _mesh_device(placements: Placements, entries: list[Entry]) -> torch.device | None:

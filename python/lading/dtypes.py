@@ -53,5 +53,5 @@ def requested_dtype(value: Any) -> str:
     name = value.removeprefix("torch.")
     found = getattr(torch, _SHORT.get(name, name), None)
     if not isinstance(found, torch.dtype):
-        raise ValueError(f"there is no dtype {value!r}")
+        raise ValueError(f'there is no dtype {value!r}; pass one such as "bfloat16" or torch.bfloat16')
     return dtype_name(found)

@@ -317,7 +317,9 @@ def _kept_wide(plan: _engine.Plan, options: Options) -> list[str]:
     if not kept:
         return []
     stay = f"{kept} tensor{'s' if kept > 1 else ''} of the checkpoint stay{'' if kept > 1 else 's'}"
-    return [f'dtype {options.dtype} was requested, but {stay} {", ".join(sorted(wide))} (R23). Pass cast="exact" to round all but pinned ones']
+    why = 'by default (cast="promote") a request never rounds (R23)'
+    remedy = 'Pass cast="exact" to round them, except those that the model keeps in F32.'
+    return [f"dtype {options.dtype} was requested, but {stay} {', '.join(sorted(wide))}: {why}. {remedy}"]
 
 
 def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:

@@ -28,8 +28,8 @@ constexpr std::string_view kTorchCommand =
 constexpr std::string_view kConvertTorchFile =
     "Convert it: TORCH_COMMAND FILE. If the tensors stand under a key such as 'state_dict', take them from there.";
 constexpr std::string_view kConvertTorchDirectory =
-    "Convert them: TORCH_COMMAND DIR/*.bin. If the tensors stand under a key such as 'state_dict', take them from "
-    "there.";
+    "Convert them: TORCH_COMMAND FILES, where FILES are those of the directory that hold weights (not "
+    "training_args.bin or optimizer.pt). If the tensors stand under a key such as 'state_dict', take them from there.";
 constexpr std::string_view kConvertDcp =
     "If you trust who wrote it (its .metadata is a pickle), convert it: python -m "
     "torch.distributed.checkpoint.format_utils dcp_to_torch DIR OUT.pt, and then OUT.pt: TORCH_COMMAND OUT.pt.";

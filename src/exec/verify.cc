@@ -46,7 +46,7 @@ bool is_from_files(Provenance provenance) {
 
 std::string why_not(Provenance provenance) {
   switch (provenance) {
-    case Provenance::kHost: return "not from files: the value was handed in";
+    case Provenance::kHost: return "not from files: the model's constructor computes it, or the caller handed it in";
     case Provenance::kCall: return "not from files: it was computed from other tensors";
     default: return "not from files: the value that was there was kept";
   }

@@ -19,6 +19,7 @@ torch.save(state, folder + "/new.pt")
 torch.save(state, folder + "/old.pt", _use_new_zipfile_serialization=False)
 torch.save({"a": weight, "tied": weight}, folder + "/bin/pytorch_model-1.bin")
 torch.save({k: state[k] for k in ("turned", "b")}, folder + "/bin/pytorch_model-2.bin")
+torch.save(torch.nn.Linear(1, 1), folder + "/bin/training_args.bin")
 dcp.save(state, checkpoint_id=folder + "/dcp", no_dist=True)
 """
 
@@ -32,7 +33,7 @@ def folder(tmp_path_factory):
 
 def commands_of(remedy):
     """What stands between "convert it: " and the end of the sentence, and behind "and then OUT.pt: "."""
-    return re.findall(r"(?:[Cc]onvert (?:it|them)|and then OUT\.pt): (python .*?)(?=\. If|, and then|\.$)", remedy)
+    return re.findall(r"(?:[Cc]onvert (?:it|them)|and then OUT\.pt): (python .*?)(?=\. If|, and then|, where|\.$)", remedy)
 
 
 @pytest.mark.parametrize("path", ["new.pt", "old.pt", "bin", "dcp"])
@@ -42,6 +43,7 @@ def test_the_command_converts(lading, folder, path, tmp_path):
     commands = commands_of(problem["remedy"])
     assert len(commands) == (2 if path == "dcp" else 1), problem["remedy"]
     for command in commands:
+        command = re.sub(r"\bFILES\b", " ".join(shlex.quote(str(file)) for file in folder.glob("bin/pytorch_model*")), command)
         for word in ("FILE", "DIR"):
             command = re.sub(rf"\b{word}\b", shlex.quote(str(folder / path)), command)
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -6,6 +6,7 @@ import naming_models as models
 import pytest
 import torch
 from ranks_launch import run_script
+from safetensors.torch import save_file
 
 import lading
 
@@ -52,6 +53,31 @@ def test_audit_sees_what_is_wrong_under_other_names(folder):
         model.blocks[1].qkv.bias[3] += 1
     report = lading.audit(model, folder, mapping=models.MAPPING)
     assert [problem.tensor for problem in report.problems] == ["blocks.1.qkv.bias"]
+
+
+def test_R47_audit_reads_a_document_with_templates(tmp_path):
+    """Three keys of each block make one tensor. The rule is for the tensors that its template names, all of them."""
+    model, keys = models.Decoder(), {}
+    for name, value in model.state_dict().items():
+        parts = value.chunk(3) if ".qkv." in name else [value]
+        keys |= {name.replace("qkv", letter): part.clone() for letter, part in zip("qkv", parts)} if len(parts) > 1 else {}
+        keys |= {name: value.clone()} if len(parts) == 1 and name != "head.weight" else {}
+    save_file(keys, tmp_path / "model.safetensors")
+    rules = [
+        {"id": kind, "kind": "build", "to": f"blocks.{{i}}.qkv.{kind}", "expression": {
+            "concat": {"dim": 0, "parts": [f"blocks.{{i}}.{letter}.{kind}" for letter in "qkv"]}}}
+        for kind in ("weight", "bias")
+    ]  # fmt: skip
+    document = {"schema": "lading.mapping/1", "rules": rules}
+    loaded = skeleton()
+    lading.materialize(loaded, tmp_path, device="cpu", mapping=document)
+    for one, two in zip(loaded.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, two)
+    report = lading.audit(loaded, tmp_path, mapping=document)
+    assert report.ok, report
+    with torch.no_grad():
+        loaded.blocks[2].qkv.weight[5, 1] += 1
+    assert lading.audit(loaded, tmp_path, mapping=document).tensors == ("blocks.2.qkv.weight",)
 
 
 def refusal(folder, **options):
