@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -54,11 +55,13 @@ class LastLook:
     def __init__(self, parts: Sequence[nn.Module], entries: Sequence[Entry], excused: Sequence[str]) -> None:
         self._parts, self._entries, self._excused = parts, entries, excused
         self._before = [_Held(canonical_modules(part)) for part in parts]
-        known = {id(tensor) for part in self._before for tensor in part.tensors}
-        known |= {state[0] for part in self._before for state in part.others.values()}
-        listed = [entry for entry in entries if entry.kind != EXTRA_STATE and type(entry.value) in _PLAIN]
-        lost = [entry for entry in listed if id(entry.value) not in known]
-        _refuse([_changed(entry.name, "the tensor was replaced") for entry in lost], has_written=False)
+        # Other code may have run since the inventory: get_extra_state, threads.
+        now = {name: identity for part in self._before for name, identity in part.identities()}
+        then = {entry.name: entry.value for entry in entries if entry.kind != EXTRA_STATE}
+        changed = now.keys() ^ then.keys()
+        changed |= {name for name, value in then.items() if name in now and now[name] != _identity(value)}
+        if changed:
+            _refuse([_changed(name, "the tensor was changed") for name in sorted(changed)], has_written=False)
 
     def refuse_changes(self, *, has_written: bool) -> None:
         """To be called when everything is loaded, before the commit."""
@@ -95,7 +98,8 @@ class _Held:
         self.tensors = [*itertools.chain.from_iterable(table.values() for table in tables)]
         there = [tensor for tensor in self.tensors if tensor is not None]
         self.memory = _places(there)
-        self.shapes = [tensor.shape for tensor in there]
+        self.shapes = [*map(_SHAPE, there)]
+        self.forms = _forms(there, self.memory)
         self.is_flat = bool(flat_members(modules))  # then FSDP1's members count, not what the tables hold
         others = modules if self.is_flat else [one for one in modules if has_fields(one[1])]
         self.others = {name: _state(value) for name, value in tensors_of(others)} if others else {}
@@ -111,19 +115,27 @@ class _Held:
             and [*map(id, self.tensors)] == [*map(id, before.tensors)]
             and self.memory == before.memory
             and self.shapes == before.shapes
+            and self.forms == before.forms
         )
+
+    def identities(self) -> Iterator[tuple[str, object]]:
+        """By name: which object it is."""
+        yield from ((name, state[0]) for name, state in self.others.items())
+        rows = zip(self.keys, self.tensors, strict=True)
+        for at, count in enumerate(() if self.is_flat else self.counts):
+            dot = f"{prefix}." if (prefix := self.modules[at // 2][0]) else ""
+            yield from ((dot + key, id(tensor)) for key, tensor in itertools.islice(rows, count) if tensor is not None)
 
     def states(self) -> dict[str, tuple[object, ...]]:
         """By name, one by one: this says what has changed."""
         found = dict(self.others)
-        places = zip(self.memory, self.shapes, strict=True)
+        places = zip(self.memory, self.shapes, self.forms, strict=True)
         rows = zip(self.keys, self.tensors, strict=True)
         for at, count in enumerate(() if self.is_flat else self.counts):
             prefix = self.modules[at // 2][0]
             for key, tensor in itertools.islice(rows, count):
                 if tensor is not None:
-                    memory, shape = next(places)
-                    found[f"{prefix}.{key}" if prefix else key] = (id(tensor), shape, memory)
+                    found[f"{prefix}.{key}" if prefix else key] = (id(tensor), *next(places))
         return found
 
 
@@ -133,6 +145,28 @@ def _places(tensors: list[torch.Tensor]) -> list[object]:
         with contextlib.suppress(RuntimeError):  # a sparse one has no memory of its own
             return [tensor.data_ptr() for tensor in tensors]
     return [*map(_state, tensors)]
+
+
+def _forms(tensors: list[torch.Tensor], memory: list[object]) -> list[object]:
+    """How elements lie in memory that is there: values are written by strides and bits that were planned for."""
+    if not any(memory):
+        return [None] * len(tensors)  # all on meta: their memory is yet to come
+    is_plain = isinstance(memory[0], int)
+    if is_plain and all(map(_CONTIGUOUS, tensors)) and not any(map(_NEG, tensors)) and not any(map(_CONJ, tensors)):
+        return [*map(_DTYPE, tensors)]
+    return [_form(tensor) if place else None for tensor, place in zip(tensors, memory, strict=True)]
+
+
+def _form(tensor: torch.Tensor) -> object:
+    if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
+        return tensor.dtype
+    if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        return tensor.dtype
+    return tensor.dtype, tensor.stride(), tensor.is_neg(), tensor.is_conj()
+
+
+def _identity(value: torch.Tensor) -> int:
+    return id(value.unit.handle) if isinstance(value, FlatMember) else id(value)
 
 
 def _changes(old: dict[str, tuple[object, ...]], now: dict[str, tuple[object, ...]]) -> Iterator[Problem]:
@@ -150,6 +184,8 @@ def _refuse(problems: list[Problem], *, has_written: bool) -> None:
 
 
 _PLAIN = frozenset((nn.Parameter, torch.Tensor))
+_SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")
+_CONTIGUOUS, _NEG, _CONJ = torch.Tensor.is_contiguous, torch.Tensor.is_neg, torch.Tensor.is_conj
 
 
 def _changed(name: str, message: str) -> Problem:
@@ -161,10 +197,11 @@ def _state(value: torch.Tensor) -> tuple[object, ...]:
     """What must stay as it is: the object, its shape and placements, and where its memory is. FSDP1's members are made
     anew each time that they are asked for; their unit and place in it stay."""
     if type(value) in _PLAIN and value.layout is torch.strided:
-        return id(value), value.shape, 0 if value.is_meta else value.data_ptr()
+        memory = 0 if value.is_meta else value.data_ptr()
+        return id(value), memory, value.shape, _form(value) if memory else None
     local = local_of(value)
     memory = local.data_ptr() if not local.is_meta and is_memory(value) else 0
     if isinstance(value, FlatMember):
-        return id(value.unit.handle), value.offset, tuple(value.shape), memory
+        return _identity(value), value.offset, tuple(value.shape), memory
     placements = getattr(value, "placements", None)
     return id(value), tuple(value.shape), tuple(local.shape), placements, memory

@@ -306,9 +306,12 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
             for other in inside:
                 parts *= grid.sizes[other]
             text = ""
-            if getattr(shards[inside[-1]], "split_factor", 1) != 1:
+            last = inside[-1]
+            is_own = unit is not None and grid.lines[place] == unit.shard_ranks[id(entry.value)]
+            is_cut = grid.sizes[place] > 1 and grid.sizes[last] > 1
+            if is_cut and not is_own and getattr(shards[last], "split_factor", 1) != 1:
                 text = f"its placements {placements} end with a strided cut of dim {dim}: torch itself cannot gather them"
-            elif parts != factor:
+            elif parts != factor and is_cut:
                 text = (
                     f"its placements {placements} are strided by {factor}, but the cuts to the right make {parts} parts"
                 )

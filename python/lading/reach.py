@@ -46,7 +46,7 @@ def has_fields(module: nn.Module) -> bool:
     for name in own.keys() - _EVERY_MODULE:
         if type(own[name]) not in _BARE and not _is_bare(type(own[name])):
             return True
-    return False
+    return bool(_slots(type(module)))
 
 
 def _own_fields(module: nn.Module) -> list[tuple[str, Any]]:
@@ -152,6 +152,8 @@ class _Walk:
                     self._tensor(dot + name, tensor)
         for name, value in _own_fields(module):
             self._value(dot + name, value)
+        for name in _slots(type(module)):  # no inventory looks there
+            self._value(dot + name, getattr(module, name, None))
 
     def _tensor(self, name: str, tensor: torch.Tensor) -> None:
         if not tensor.is_meta or id(tensor) in self._known or id(tensor) in self._seen:

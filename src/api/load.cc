@@ -144,7 +144,7 @@ class Loading {
     inputs.open = [this](std::uint32_t file) { return open_file(plan().files[file].name); };
     if (request_.value || report_.plan.values) {
       inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
-        if (const auto* value = value_of_skeleton(s.name)) {
+        if (const auto* value = s.provenance == plan::Provenance::kHost ? value_of_skeleton(s.name) : nullptr) {
           return exec::HostValue{value->bytes.data(), value->bytes.size(), value->dtype};
         }
         if (!request_.value) return fail(exec::nobody_hands_in());

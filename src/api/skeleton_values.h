@@ -20,7 +20,13 @@ struct SkeletonValues {
 
   explicit SkeletonValues(const model::Skeleton& skeleton) {
     for (const model::Tensor& tensor : skeleton.tensors) {
-      if (tensor.data) by_name.emplace(tensor.name, Value{tensor.value_dtype(), *tensor.data});
+      if (!tensor.data) continue;
+      by_name.emplace(tensor.name, Value{tensor.value_dtype(), *tensor.data});
+      // One storage has one value, under whichever of its names it stands.
+      if (!tensor.tie_class) continue;
+      for (const std::string& name : skeleton.tie_classes[*tensor.tie_class]) {
+        by_name.emplace(name, Value{tensor.value_dtype(), *tensor.data});
+      }
     }
   }
 };

@@ -14,8 +14,8 @@ std::optional<std::string> file_beside(const std::optional<PlanDocument>& skelet
   std::string_view stem = skeleton->value;
   if (stem.ends_with(".json")) stem.remove_suffix(5);
   std::string path = fmt::format("{}{}", stem, suffix);
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  std::error_code ignored;  // a link that leads nowhere counts: opening it says so
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return std::nullopt;
   return path;
 }
 

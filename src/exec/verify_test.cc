@@ -203,7 +203,7 @@ TEST(Verify, R1_EverythingThatWasLoadedAgrees) {
   EXPECT_EQ(report.not_verified[0].tensor, "kept");
   EXPECT_THAT(report.not_verified[0].reason, HasSubstr("kept"));
   EXPECT_EQ(report.not_verified[1].tensor, "rope");
-  EXPECT_THAT(report.not_verified[1].reason, HasSubstr("handed in"));
+  EXPECT_THAT(report.not_verified[1].reason, HasSubstr("handed it in"));
 }
 
 TEST(Verify, R62_TheAnswerDoesNotDependOnThreads) {

@@ -142,6 +142,21 @@ std::vector<std::size_t> resolve_class(const std::vector<std::string>& names, st
   return members;
 }
 
+// One storage has one value.
+void check_data(const std::vector<std::size_t>& members, std::size_t index, const Sorted& sorted, Problems& problems) {
+  const Tensor* first = nullptr;
+  for (const std::size_t member : members) {
+    const Tensor& tensor = sorted.tensors[member];
+    if (!tensor.data) continue;
+    if (first == nullptr) first = &tensor;
+    if (tensor.data == first->data && tensor.value_dtype() == first->value_dtype()) continue;
+    problems.add(Error(Code::kSkeleton, fmt::format("tied to {}, which has other data", quote(first->name)))
+                     .of_tensor(tensor.name)
+                     .by_rule("R50"),
+                 Part::kTieClass, index);
+  }
+}
+
 // A non-persistent buffer is never in a state dict and a parameter always is: one storage cannot be both.
 void check_kinds(const std::vector<std::size_t>& members, std::size_t index, const Sorted& sorted, Problems& problems) {
   const auto of_kind = [&](Kind kind) {
@@ -174,6 +189,7 @@ std::vector<std::vector<std::string>> join_classes(const std::vector<std::vector
   std::vector<std::vector<std::string>> classes;
   for (const auto& [root, members] : by_root) {
     check_kinds(members, given_by_member.at(root), sorted, problems);
+    check_data(members, given_by_member.at(root), sorted, problems);
     auto& names = classes.emplace_back();
     for (const std::size_t member : members) {
       names.push_back(sorted.tensors[member].name);

@@ -181,11 +181,25 @@ TEST(SkeletonJson, R6_DataIsTheWholeValue) {
   EXPECT_EQ(skeleton->tensors[0].data->at(31), std::byte{31});
   EXPECT_THAT(messages(with_tensor(host + R"("AAECAw==")")),
               ElementsAre(HasSubstr("$.tensors[0]: its data has another size")));
-  EXPECT_THAT(messages(with_tensor(R"(, "data": )" + right)), ElementsAre(HasSubstr("neither its derivation nor")));
+  EXPECT_THAT(messages(with_tensor(R"(, "data": )" + right)), ElementsAre(HasSubstr("or else its init")));
   EXPECT_THAT(messages(with_tensor(R"(, "init": {"kind": "fill", "value": 0}, "data": )" + right)),
-              ElementsAre(HasSubstr("neither its derivation nor")));
+              ElementsAre(HasSubstr("or else its init")));
+  const std::string fill = R"(, "derivation": {"kind": "fill", "value": 0}, "init": {"kind": "host"}, "data": )";
+  EXPECT_THAT(messages(with_tensor(fill + right)), ElementsAre(HasSubstr("or else its init")));
   EXPECT_THAT(messages(with_tensor(host + R"("AAECAw=")")), ElementsAre(HasSubstr("$.tensors[0].data: not base64")));
   EXPECT_THAT(messages(with_tensor(host + "[1]")), ElementsAre(HasSubstr("$.tensors[0].data: not base64")));
+}
+
+TEST(SkeletonJson, R50_TiedNamesHaveOneValue) {
+  const auto tied = [](std::string_view of_b) {
+    return R"({"schema": "lading.skeleton/1", "ties": [["a", "b"]], "tensors": [
+      {"name": "a", "kind": "buffer", "shape": [1], "dtype": "F32", "derivation": {"kind": "host"}, "data": "AACAPw=="},
+      {"name": "b", "kind": "buffer", "shape": [1], "dtype": "F32", "derivation": {"kind": "host"})" +
+           std::string(of_b) + "}]}";
+  };
+  EXPECT_TRUE(parse(tied("")));
+  EXPECT_TRUE(parse(tied(R"(, "data": "AACAPw==")")));
+  EXPECT_THAT(messages(tied(R"(, "data": "AAAAQA==")")), ElementsAre(HasSubstr("which has other data")));
 }
 
 TEST(SkeletonJson, ImpossibleValuesSayWhere) {

@@ -98,8 +98,8 @@ void check_presence(const Tensor& tensor, std::vector<Error>& errors) {
 
 void check_data(const Tensor& tensor, std::vector<Error>& errors) {
   const auto is_host = [](const std::optional<Recipe>& recipe) { return recipe && recipe->kind == RecipeKind::kHost; };
-  if (!is_host(tensor.derivation) && !is_host(tensor.init)) {
-    errors.push_back(problem(tensor, "it has data, but neither its derivation nor its init is of kind \"host\""));
+  if (!is_host(tensor.derivation ? tensor.derivation : tensor.init)) {  // a derivation goes before an init
+    errors.push_back(problem(tensor, "it has data, but its derivation, or else its init, is not of kind \"host\""));
   }
   const auto size_bytes = tensor.shape.size_bytes(tensor.value_dtype());
   if (size_bytes && *size_bytes != tensor.data->size()) {

@@ -291,6 +291,28 @@ def strided_shards_of_fused_weights(mesh, rank, folder):
     return [] if torch.equal(found, expected) else [f"{found[:, 0].tolist()} for {expected[:, 0].tolist()}"]
 
 
+def fully_shard_over_strided_shards(mesh, rank, folder):
+    """R54, R55: a fused weight is cut strided for tensor parallelism, then by FSDP2: two strided cuts of one dim, which
+    FSDP2 gathers right, whatever DTensor says. Two of our own are refused: torch cannot gather them."""
+    grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    full = models.original("small").blocks[0].up.weight.detach()
+    model = build("small", "skeleton")
+    spread = distribute_tensor(full.clone(), grid["tp"], [_StridedShard(0, split_factor=2)], src_data_rank=None)
+    model.blocks[0].up.weight = torch.nn.Parameter(spread)
+    expected = fully_shard(torch.nn.ParameterList([spread.clone()]), mesh=grid["dp"])[0].to_local().detach().clone()
+    fully_shard(model.blocks[0].up, mesh=grid["dp"])
+    with torch.no_grad():
+        model.blocks[0].up.weight.to_local().zero_()
+    lading.materialize(model, folder / "small", device="cpu", timeout=60)
+    found = model.blocks[0].up.weight.to_local()
+    problems = [] if torch.equal(found, expected) else [f"{found[:, 0].tolist()} for {expected[:, 0].tolist()}"]
+    other = build("small", "skeleton")
+    twice = distribute_tensor(full.clone(), grid, [_StridedShard(0, split_factor=2)] * 2, src_data_rank=None)
+    other.blocks[0].up.weight = torch.nn.Parameter(twice)
+    error = refused(lambda: lading.materialize(other, folder / "small", device="cpu", timeout=60))
+    return problems + ([] if error.tensors == ("blocks.0.up.weight",) and error.rule == "R54" else [str(error)])
+
+
 def several_meshes_in_one_model(mesh, rank, folder):
     """Rows and columns of a mesh, the transposed mesh, and all ranks at once: one common mesh is found."""
     want = models.original("small_untied")
@@ -425,6 +447,7 @@ EXTRA = {
     "fsdp2x4": (
         bad_keys_are_listed_together,
         several_meshes_in_one_model,
+        fully_shard_over_strided_shards,
         a_mesh_without_order_is_refused,
         ranks_outside_of_a_mesh,
         a_group_of_some_ranks,

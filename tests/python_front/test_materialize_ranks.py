@@ -39,6 +39,7 @@ def test_every_tensor_is_right(results, layout, build):
         ("fsdp2", "an_audit_leaves_a_gathered_model_usable"),
         ("fsdp2x4", "bad_keys_are_listed_together"),
         ("fsdp2x4", "several_meshes_in_one_model"),
+        ("fsdp2x4", "fully_shard_over_strided_shards"),
         ("fsdp2x4", "a_mesh_without_order_is_refused"),
         ("fsdp2x4", "ranks_outside_of_a_mesh"),
         ("fsdp2x4", "a_group_of_some_ranks"),

@@ -3,6 +3,7 @@
 Expected values are those of `load_state_dict` on a model that plain torch built.
 """
 
+import contextlib
 import collections
 import dataclasses
 import functools
@@ -339,3 +340,89 @@ def test_R64_a_load_that_needs_more_memory_than_there_is_begins_nothing(tmp_path
     with pytest.raises(lading.LadingError, match="more memory of the host than is free") as raised:
         lading.materialize(model, tmp_path / "model.safetensors", device="cpu")
     assert raised.value.code == "out_of_memory" and model.w.is_meta
+
+
+# ---- a model that changes while it is loaded
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.register_buffer("t", torch.zeros(2), persistent=False)
+
+
+def _swap(model):
+    model.a.weight, model.b.weight = model.b.weight, model.a.weight
+
+
+def _add(model):
+    model.register_buffer("late", torch.zeros(1))
+
+
+def _hang(model):
+    model.extra = [torch.zeros(1)]
+
+
+class Changing(Two):
+    """It changes itself when it is asked for its extra state, which is after its tensors were listed."""
+
+    change = None
+
+    def get_extra_state(self):
+        if self.change is not None:
+            change, self.change = self.change, None
+            change(self)
+        return torch.zeros(1)
+
+    def set_extra_state(self, state):
+        pass
+
+
+@pytest.mark.parametrize("change", [_swap, _add, _hang])
+@pytest.mark.parametrize("is_real", [True, False])
+def test_R61_a_change_after_the_inventory_is_refused(change, is_real, tmp_path):
+    path = saved(tmp_path, **{"a.weight": torch.ones(4, 4), "b.weight": torch.zeros(4, 4), "_extra_state": torch.ones(1)})
+    with contextlib.nullcontext() if is_real else lading.skeleton():
+        model = Changing()
+    object.__setattr__(model, "change", change)
+    with pytest.raises(lading.LadingError, match="while the model was being loaded"):
+        lading.materialize(model, path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight: weight.t_(),
+        lambda weight: setattr(weight, "data", weight.data.t()),
+        lambda weight: setattr(weight, "data", torch._neg_view(weight.data)),
+        lambda weight: setattr(weight, "data", weight.data.view(torch.int32)),
+    ],
+)
+def test_R61_memory_that_is_read_otherwise_is_refused(change, tmp_path):
+    """Its address, size and object stay the same."""
+    path = saved(tmp_path, **{"a.weight": torch.rand(4, 4), "b.weight": torch.rand(4, 4)})
+    model = Two().requires_grad_(False)
+
+    def recipe(module, name):
+        with torch.no_grad():
+            change(model.a.weight)
+        return torch.ones(2)
+
+    with pytest.raises(lading.LadingError, match="a.weight.* while the model was being loaded"):
+        lading.materialize(model, path, device="cpu", recipes={"t": recipe})
+
+
+def test_R11_a_tensor_in_a_slot_is_not_left_on_meta(tmp_path):
+    class Slotted(Two):
+        __slots__ = ("table",)
+
+        def __init__(self):
+            super().__init__()
+            self.table = torch.arange(3.0)
+
+    path = saved(tmp_path, **{"a.weight": torch.ones(4, 4), "b.weight": torch.zeros(4, 4)})
+    with lading.skeleton():
+        model = Slotted()
+    with pytest.raises(lading.LadingError, match="table.*on meta"):
+        lading.materialize(model, path, device="cpu")
