@@ -71,7 +71,7 @@ struct Tensor {
   std::optional<Recipe> derivation;  ///< what the value must be: a function of the config alone (RoPE)
   /// Of a derivation whose memory is there in another dtype: zero.Init makes RoPE tables bf16 (R29).
   std::optional<DType> declared_dtype;
-  std::optional<Recipe> init;              ///< what to start with if nothing else has it
+  std::optional<Recipe> init;  ///< what to start with if nothing else has it
   /// The value of a derivation or init of kHost, if the document has it: in value_dtype(), row by row.
   std::optional<std::vector<std::byte>> data;
   std::optional<std::uint32_t> tie_class;  ///< into Skeleton::tie_classes; make_skeleton sets it
