@@ -56,12 +56,17 @@ class LastLook:
         self._parts, self._entries, self._excused = parts, entries, excused
         self._before = [_Held(canonical_modules(part)) for part in parts]
         # Other code may have run since the inventory: get_extra_state, threads.
-        now = {name: identity for part in self._before for name, identity in part.identities()}
-        then = {entry.name: entry.value for entry in entries if entry.kind != EXTRA_STATE}
-        changed = now.keys() ^ then.keys()
-        changed |= {name for name, value in then.items() if name in now and now[name] != _identity(value)}
-        if changed:
-            _refuse([_changed(name, "the tensor was changed") for name in sorted(changed)], has_written=False)
+        now: dict[str, object] = {}
+        for part in self._before:
+            part.add_identities(now)
+        then = {
+            entry.name: id(entry.value) if type(entry.value) in _PLAIN else _identity(entry.value)
+            for entry in entries
+            if entry.kind != EXTRA_STATE
+        }
+        if now != then:
+            changed = sorted(name for name in now.keys() | then.keys() if now.get(name) != then.get(name))
+            _refuse([_changed(name, "the tensor was changed") for name in changed], has_written=False)
 
     def refuse_changes(self, *, has_written: bool) -> None:
         """To be called when everything is loaded, before the commit."""
@@ -118,13 +123,19 @@ class _Held:
             and self.forms == before.forms
         )
 
-    def identities(self) -> Iterator[tuple[str, object]]:
+    def add_identities(self, found: dict[str, object]) -> None:
         """By name: which object it is."""
-        yield from ((name, state[0]) for name, state in self.others.items())
-        rows = zip(self.keys, self.tensors, strict=True)
+        found.update((name, state[0]) for name, state in self.others.items())
+        begin = 0
         for at, count in enumerate(() if self.is_flat else self.counts):
+            if not count:
+                continue
             dot = f"{prefix}." if (prefix := self.modules[at // 2][0]) else ""
-            yield from ((dot + key, id(tensor)) for key, tensor in itertools.islice(rows, count) if tensor is not None)
+            end = begin + count
+            for key, tensor in zip(self.keys[begin:end], self.tensors[begin:end], strict=True):
+                if tensor is not None:
+                    found[dot + key] = id(tensor)
+            begin = end
 
     def states(self) -> dict[str, tuple[object, ...]]:
         """By name, one by one: this says what has changed."""
