@@ -159,7 +159,7 @@ def _places(tensors: list[torch.Tensor]) -> list[object]:
 
 
 def _forms(tensors: list[torch.Tensor], memory: list[object]) -> list[object]:
-    """How elements lie in memory that is there: values are written by strides and bits that were planned for."""
+    """How the elements of existing memory lie: values are written by strides and bits that were planned for."""
     if not any(memory):
         return [None] * len(tensors)  # all on meta: their memory is yet to come
     is_plain = isinstance(memory[0], int)

@@ -276,7 +276,7 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
 
     DTensor applies placements from left to right, or as `shard_order` says. `_StridedShard` with another cut of the
     same dim to its right stands for one that comes after those, which is how FSDP2 over tensor parallelism is; alone
-    it is a strided cut.
+    it is a strided cut. A cut over a single rank is none.
     """
     tensor = entry.value
     placements = tensor.placements
@@ -299,7 +299,11 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
         problems.append(layout_problem(entry.name, text, "R43", ASCENDING))
     for place in order:
         one, dim = shards[place], shards[place].dim % max(1, tensor.dim())
-        inside = [other for other in order if other > place and shards[other].dim % max(1, tensor.dim()) == dim]
+        inside = [
+            other
+            for other in order
+            if other > place and grid.sizes[other] > 1 and shards[other].dim % max(1, tensor.dim()) == dim
+        ]
         factor = getattr(one, "split_factor", None) if type(one).__name__ == "_StridedShard" else None
         if factor is not None and inside:
             parts = 1
@@ -308,7 +312,7 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
             text = ""
             last = inside[-1]
             is_own = unit is not None and grid.lines[place] == unit.shard_ranks[id(entry.value)]
-            is_cut = grid.sizes[place] > 1 and grid.sizes[last] > 1
+            is_cut = grid.sizes[place] > 1
             if is_cut and not is_own and getattr(shards[last], "split_factor", 1) != 1:
                 text = f"its placements {placements} end with a strided cut of dim {dim}: torch itself cannot gather them"
             elif parts != factor and is_cut:

@@ -310,7 +310,17 @@ def fully_shard_over_strided_shards(mesh, rank, folder):
     twice = distribute_tensor(full.clone(), grid, [_StridedShard(0, split_factor=2)] * 2, src_data_rank=None)
     other.blocks[0].up.weight = torch.nn.Parameter(twice)
     error = refused(lambda: lading.materialize(other, folder / "small", device="cpu", timeout=60))
-    return problems + ([] if error.tensors == ("blocks.0.up.weight",) and error.rule == "R54" else [str(error)])
+    problems += [] if error.tensors == ("blocks.0.up.weight",) and error.rule == "R54" else [str(error)]
+    column = init_device_mesh("cpu", (4, 1), mesh_dim_names=("a", "b"))  # a cut over one rank is none
+    for cuts in ([_StridedShard(0, split_factor=2), Shard(0)], [_StridedShard(0, split_factor=2)] * 2):
+        third = build("small", "skeleton")
+        spread = distribute_tensor(full.clone(), column, cuts, src_data_rank=None)
+        expected = spread.to_local().detach().clone()
+        third.blocks[0].up.weight = torch.nn.Parameter(torch.zeros_like(spread))
+        lading.materialize(third, folder / "small", device="cpu", timeout=60)
+        found = third.blocks[0].up.weight.to_local()
+        problems += [] if torch.equal(found, expected) else [f"{cuts}: {found[:, 0].tolist()} for {expected[:, 0].tolist()}"]
+    return problems
 
 
 def several_meshes_in_one_model(mesh, rank, folder):
