@@ -141,7 +141,7 @@ class Loading {
       }
     }
     if (request_.receive) inputs.receive = [this] { return request_.receive(report_); };
-    inputs.open = [this](std::uint32_t file) { return open_file(plan().files[file].name); };
+    inputs.open = [this](std::uint32_t file) { return report_.plan.source->open_file(shard(plan().files[file])); };
     if (request_.value || report_.plan.values) {
       inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
         if (const auto* value = s.provenance == plan::Provenance::kHost ? value_of_skeleton(s.name) : nullptr) {
@@ -176,18 +176,8 @@ class Loading {
     return owner == report_.tensors[destination].destination.rank ? std::nullopt : owner;
   }
 
-  [[nodiscard]] Result<io::File> open_file(const std::string& name) const {
-    return report_.plan.source->open_file(shard(name));
-  }
-
-  [[nodiscard]] const source::SourceFile& shard(const std::string& name) const {
-    const source::CheckpointSource& source = *report_.plan.source;
-    const auto& files = source.catalog().files;
-    const auto found =
-        std::lower_bound(files.begin(), files.end(), name,
-                         [](const checkpoint::CatalogFile& f, const std::string& n) { return f.name < n; });
-    LADING_CHECK(found != files.end() && found->name == name);
-    return source.shards()[static_cast<std::size_t>(found - files.begin())];
+  [[nodiscard]] const source::SourceFile& shard(const plan::File& file) const {
+    return report_.plan.source->shards()[file.catalog_file];
   }
 
   [[nodiscard]] std::shared_ptr<const ledger::LedgerFacts> facts_of(const exec::Outcome& outcome) const {
@@ -195,7 +185,7 @@ class Loading {
     ledger::LedgerFacts& facts = *made;
     facts.checkpoint = report_.plan.path;
     facts.has_failed = !outcome.errors.empty();
-    for (const plan::File& file : plan().files) facts.files.push_back(identity_of(file.name));
+    for (const plan::File& file : plan().files) facts.files.push_back(identity_of(file));
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
       const exec::TargetOutcome& one = outcome.outcomes[t];
       ledger::DestinationFacts& d = facts.destinations.emplace_back();
@@ -207,8 +197,8 @@ class Loading {
     return made;
   }
 
-  [[nodiscard]] ledger::FileIdentity identity_of(const std::string& name) const {
-    const io::FileIdentity& identity = shard(name).identity;
+  [[nodiscard]] ledger::FileIdentity identity_of(const plan::File& file) const {
+    const io::FileIdentity& identity = shard(file).identity;
     return {identity.inode, static_cast<std::uint64_t>(std::max<std::int64_t>(0, identity.mtime_s)),
             static_cast<std::uint64_t>(identity.mtime_ns)};
   }

@@ -10,6 +10,7 @@
 #include "api/skeleton_values.h"
 #include "base/text.h"
 #include "checker/checker.h"
+#include "io/choose.h"
 #include "layout/strategy.h"
 #include "model/skeleton_json.h"
 #include "plan/explain.h"
@@ -58,6 +59,7 @@ class Planning {
     if (!problems_.empty()) return refuse(PlanStage::kPlanning, std::move(problems_));
     if (!choose_ranks()) return refuse(PlanStage::kRequest, std::move(problems_));
 
+    look_at_caches(*checkpoint);
     auto made = planned(catalog);
     if (made && !policy_.may_untie.empty()) made = tied_again(*std::move(made), *checkpoint);
     if (!made) return refuse(PlanStage::kPlanning, std::move(made).error());
@@ -92,7 +94,16 @@ class Planning {
 
  private:
   Result<plan::Plan, Errors> planned(const checkpoint::Catalog& catalog) const {
-    return planner::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model}, ranks_);
+    return planner::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model, is_cached_},
+                              ranks_);
+  }
+
+  // A file that cannot be opened is told of when it is read.
+  void look_at_caches(const source::CheckpointSource& source) {
+    for (const source::SourceFile& shard : source.shards()) {
+      const auto file = source.open_file(shard);
+      is_cached_.push_back(file && io::Chooser::is_in_memory(*file));
+    }
   }
 
   // What may leave its tie stays if its key holds what the others have, in one form with them (R50).
@@ -313,6 +324,7 @@ class Planning {
   mapping::Mapping mapping_;
   policy::Policy policy_;
   std::vector<std::uint64_t> ranks_;
+  std::vector<bool> is_cached_;  // by the catalog's files
   Errors warnings_;
   Errors problems_;
 };

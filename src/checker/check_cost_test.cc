@@ -38,7 +38,8 @@ Plan square(std::uint64_t n, Expression expression, const Shape& source, std::ve
   plan.statements = {s};
   RankPlan r;
   r.owned_bytes = r.read_bytes = n * n * 4;
-  r.reads = {{0, 0, n * n * 4, 1, 0}};
+  r.reads = {{0, 0, n * n * 4, 1, 0, {}}};
+  for (std::uint32_t t = 0; t < transfers.size(); ++t) r.reads[0].transfers.push_back({0, 0, t});
   r.destinations = {{0, "", "cpu", "", n * n * 4, n * n, std::move(transfers), {}, {}}};
   plan.ranks = {r};
   return plan;
@@ -60,7 +61,8 @@ TEST(CheckCost, R64_a_hundred_thousand_destinations) {
     plan.statements.push_back(s);
     r.destinations.push_back({i, "", "cpu", "", 64, 16, {{i, i * 64, 0, 16, {}, 0}}, {}, {}});
   }
-  r.reads = {{0, 0, kTensors * 64, 1, 0}};
+  r.reads = {{0, 0, kTensors * 64, 1, 0, {}}};
+  for (std::uint32_t i = 0; i < kTensors; ++i) r.reads[0].transfers.push_back({i, 0, 0});
   r.read_bytes = r.owned_bytes = kTensors * 64;
   plan.ranks = {r};
   EXPECT_LT(seconds_to_check(plan, "100,000 plain destinations"), 2);
@@ -94,7 +96,7 @@ TEST(CheckCost, R53_columns_of_a_shard) {
   RankPlan& r = plan.ranks[0];
   r.rank = 1;
   r.owned_bytes = r.read_bytes = kN * kN * 2;
-  r.reads = {{0, kN * 2, kN * 2, kN, kN * 4}};
+  r.reads = {{0, kN * 2, kN * 2, kN, kN * 4, {{0, 0, 0}}}};
   r.destinations[0].buffer_bytes = kN * kN * 2;
   r.destinations[0].owned_elems = kN * kN / 2;
   EXPECT_LT(seconds_to_check(plan, "half the columns of 8192 x 8192"), 1);

@@ -122,6 +122,11 @@ bool is_present(const layout::Slot& slot, const Seating& seating) {
   });
 }
 
+// Cuts apply one after the other to *local* indices: each chooses among the indices that the cuts before it left (R54).
+// `held` translates local indices back to global ones. A dim of 8, as seen by one rank:
+//
+//   shard, index 1 of 2                             local 0 1 2 3 = global 4 5 6 7    held {begin 4, at 0, size 4}
+//   strided shard, 2 groups, index 0 of 2 in each   local 0 1     = global 4 6        held {4, 0, 1}, {6, 1, 1}
 Result<Share> Share::of(const Shape& shape, const layout::Slot& slot, const Seating& seating) {
   Share share;
   const bool sharded = std::any_of(slot.cuts.begin(), slot.cuts.end(), [](const Cut& cut) {
@@ -187,11 +192,12 @@ Result<void> Share::take_chunks(Dim& dim, const Cut& cut, std::uint64_t index, s
   }
   dim.local = taken;
   dim.held = std::move(after);
-  if (dim.held.empty()) dim.held.push_back({0, 0, 0});
+  if (dim.held.empty()) dim.held.push_back({0, 0, 0});        // an empty list would mean all indices
   if (dim.held.front().size == dim.global) dim.held.clear();  // by one rank, which leaves it whole
   return {};
 }
 
+// 10 elements on 4 ranks are parts of 3: the last rank has 1 element and 2 of padding.
 void Share::take_flat(const Cut& cut, std::uint64_t index, std::uint64_t size) {
   const std::uint64_t elems = end_;
   const std::uint64_t part = round_up(elems, cut.pad_multiple == 0 ? size : cut.pad_multiple) / size;
@@ -202,7 +208,8 @@ void Share::take_flat(const Cut& cut, std::uint64_t index, std::uint64_t size) {
 }
 
 // The shared buffer is cut like torch.chunk, and short parts are as long in memory as the first one. Its gaps
-// belong to the framework.
+// belong to the framework. A buffer of 10 on 4 ranks has the parts [0, 3) [3, 6) [6, 9) [9, 10). Of a tensor of 5 at
+// offset 4, rank 1 holds elements [0, 2) from place 1 of its memory on, rank 2 holds [2, 5) from place 0 on.
 void Share::take_group(const Cut& cut, std::uint64_t index, std::uint64_t size) {
   const Interval first = chunk(cut.group_elems, size, 0);
   const Interval part = chunk(cut.group_elems, size, index);
@@ -211,12 +218,13 @@ void Share::take_group(const Cut& cut, std::uint64_t index, std::uint64_t size) 
   const std::uint64_t end = std::clamp(offset + end_, part.begin, part.end);
   buffer_elems_ = first.end;
   buffer_begin_ = begin - part.begin;
-  begin_ = begin == end ? 0 : begin - offset;
+  begin_ = begin == end ? 0 : begin - offset;  // a part that ends in front of the tensor would wrap
   end_ = begin_ + (end - begin);
 }
 
 // How many rows from this one on follow each other in the global tensor as they do here: all whose indices in the dims
-// that are cut in front of `split` are neighbours.
+// that are cut in front of `split` are neighbours. Only the last of these dims counts: the dims between it and `split`
+// are whole, so rows stay row_step apart until its run ends.
 std::uint64_t Share::rows_alike(std::uint64_t row, std::size_t split) const {
   std::uint64_t behind = 1;  // rows for one index of dim d
   for (std::size_t d = split; d-- > 0;) {
@@ -233,6 +241,11 @@ std::uint64_t Share::rows_alike(std::uint64_t row, std::size_t split) const {
   return behind - row;
 }
 
+// Rows 2-3 and columns 3-5 of a tensor [4, 6] are one visit, [15, 18) in 2 rounds, 6 apart:
+//
+//          0  1  2  3  4  5
+//   row 2  .  .  . 15 16 17      split is dim 1, row_elems 3, row_step 6, base 2 * 6 = 12
+//   row 3  .  .  . 21 22 23
 bool Share::for_each_stretch(const Visit& visit) const {
   if (begin_ == end_) return true;
   const auto is_cut = [](const Dim& dim) { return !dim.held.empty(); };
@@ -247,6 +260,8 @@ bool Share::for_each_stretch(const Visit& visit) const {
   const std::uint64_t row_step = dims_[split].global * inner;
   std::uint64_t rounds = 1;
   for (std::uint64_t row = begin_ / row_elems; row * row_elems < end_; row += rounds) {
+    // A flat cut may begin or end inside a row. Rows of several runs go one by one, because the buffer has all runs of
+    // a row before the next row.
     const bool is_whole = begin_ <= row * row_elems && (row + 1) * row_elems <= end_;
     const bool is_one_run = dims_[split].held.size() == 1;
     rounds = is_whole && is_one_run ? std::min(rows_alike(row, split), end_ / row_elems - row) : 1;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "checker/check_naive_verdict.h"
+#include "checker/check_read_mutations_for_tests.h"
 #include "checker/checker.h"
 
 namespace lading::checker::naive {
@@ -32,32 +33,6 @@ bool Mutator::change_totals() {
   std::uint64_t* const totals[] = {&r->owned_bytes, &r->read_bytes, &r->staging_bytes};
   nudge(*totals[dice_.below(3)]);
   if (dice_.once_in(3)) r->staging_bytes = plan_.budget_bytes + dice_.below(2);
-  return true;
-}
-bool Mutator::shrink_read() {
-  RankPlan* r = rank();
-  Read* read = r == nullptr ? nullptr : any(r->reads);
-  if (read == nullptr) return false;
-  --read->size_bytes;
-  if (dice_.once_in(2)) ++read->begin_bytes;
-  r->read_bytes -= read->count;
-  return true;
-}
-bool Mutator::drop_read() {
-  RankPlan* r = rank();
-  if (r == nullptr || r->reads.empty()) return false;
-  r->read_bytes -= r->reads.back().size_bytes * r->reads.back().count;
-  r->reads.pop_back();
-  return true;
-}
-bool Mutator::change_read() {
-  RankPlan* r = rank();
-  Read* read = r == nullptr ? nullptr : any(r->reads);
-  if (read == nullptr) return false;
-  std::uint64_t* const fields[] = {&read->begin_bytes, &read->size_bytes, &read->count, &read->stride_bytes};
-  nudge(*fields[dice_.below(4)]);
-  r->read_bytes = 0;
-  for (const Read& one : r->reads) r->read_bytes += one.size_bytes * one.count;
   return true;
 }
 bool Mutator::change_call_order() {
@@ -241,6 +216,16 @@ const std::vector<Mutator::Kind>& Mutator::kinds() {
       LADING_MUTATION(shrink_read),
       LADING_MUTATION(drop_read),
       LADING_MUTATION(change_read),
+      LADING_MUTATION(extend_read),
+      LADING_MUTATION(double_read),
+      LADING_MUTATION(move_read),
+      LADING_MUTATION(join_reads),
+      LADING_MUTATION(change_read_file),
+      LADING_MUTATION(change_gap),
+      LADING_MUTATION(drop_ref),
+      LADING_MUTATION(double_ref),
+      LADING_MUTATION(move_ref),
+      LADING_MUTATION(change_ref),
       LADING_MUTATION(change_call_order),
       LADING_MUTATION(change_call_inputs),
       LADING_MUTATION(change_shape),

@@ -148,8 +148,9 @@ class Mutator {
     return true;
   }
   bool split_transfer() {  // into two that do the same
-    Destination* d = with_transfers();
-    if (d == nullptr) return false;
+    RankPlan* r = rank();
+    Destination* d = r == nullptr ? nullptr : any(r->destinations);
+    if (d == nullptr || d->transfers.empty()) return false;
     Transfer& t = *any(d->transfers);
     if (t.loops.empty() || t.loops.front().count < 2) return false;
     Transfer rest = t;
@@ -161,6 +162,7 @@ class Mutator {
     d->transfers.push_back(rest);
     std::sort(d->transfers.begin(), d->transfers.end(),
               [](const Transfer& a, const Transfer& b) { return a.target_begin_bytes < b.target_begin_bytes; });
+    serve_again(dice_, plan_, *r);
     return true;
   }
   bool swap_sources() {
@@ -251,6 +253,7 @@ class Mutator {
     RankPlan* r = rank();
     if (r == nullptr || r->destinations.empty()) return false;
     std::swap(r->destinations.front(), *any(r->destinations));
+    serve_again(dice_, plan_, *r);
     return true;
   }
   bool retarget_destination() {
@@ -262,9 +265,22 @@ class Mutator {
   bool change_owned_elems();
   bool change_unit();
   bool change_totals();
+  // Of reads: check_read_mutations_for_tests.h.
+  Read* read(RankPlan* of) { return of == nullptr ? nullptr : any(of->reads); }
+  static void add_up(RankPlan& rank);
   bool shrink_read();
   bool drop_read();
   bool change_read();
+  bool extend_read();
+  bool double_read();
+  bool move_read();
+  bool join_reads();
+  bool change_read_file();
+  bool change_gap();
+  bool drop_ref();
+  bool double_ref();
+  bool move_ref();
+  bool change_ref();
   bool change_call_order();
   bool change_call_inputs();
   bool change_shape();

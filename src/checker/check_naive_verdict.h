@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checker/check_naive.h"
+#include "checker/check_naive_reads.h"
 #include "planner/value_checks.h"
 
 namespace lading::checker::naive {
@@ -250,21 +251,7 @@ class Verdict {
   bool rank_good(const RankPlan& rank) {
     if (!plan_.devices.list.empty() && rank.rank >= plan_.devices.list.size()) return false;
     if (plan_.devices.list.empty() && plan_.devices.per_node == 0) return false;
-    std::vector<std::vector<bool>> read;
-    for (const File& file : plan_.files) read.emplace_back(file.size_bytes, false);
-    std::uint64_t read_bytes = 0;
-    for (const Read& r : rank.reads) {
-      if (r.file >= read.size() || r.count == 0 || r.size_bytes == 0) return false;
-      for (std::uint64_t i = 0; i < r.count; ++i) {
-        for (std::uint64_t b = 0; b < r.size_bytes; ++b) {
-          const std::uint64_t at = r.begin_bytes + i * r.stride_bytes + b;
-          if (at >= read[r.file].size() || read[r.file][at]) return false;
-          read[r.file][at] = true;
-          ++read_bytes;
-        }
-      }
-    }
-    if (read_bytes != rank.read_bytes || rank.staging_bytes > plan_.budget_bytes) return false;
+    if (rank.staging_bytes > plan_.budget_bytes) return false;
 
     std::map<std::pair<std::string, std::string>, std::uint64_t> units;
     std::map<std::pair<std::string, std::string>, std::set<std::uint64_t>> unit_elems;
@@ -300,7 +287,7 @@ class Verdict {
         std::sort(aliases.begin(), aliases.end());
         if (aliases != std::vector<std::uint32_t>(members.begin() + 1, members.end())) return false;
         const Memory memory = *memory_of(first, place, plan_.mesh, rank.rank);
-        if (!destination_good(*found, root, memory, read)) return false;
+        if (!destination_good(*found, root, memory)) return false;
         std::string unit;
         for (const auto& cut : place.cuts) {
           if (cut.kind != layout::CutKind::kFlatGroup) continue;
@@ -325,7 +312,8 @@ class Verdict {
       gap_bits += bytes * 8;
     }
     if (gap_bits / 8 != rank.unit_gap_bytes) return false;
-    return expected == rank.destinations.size() && owned_bytes == rank.owned_bytes;
+    if (expected != rank.destinations.size() || owned_bytes != rank.owned_bytes) return false;
+    return ReadsVerdict(plan_, rank).good();
   }
 
   bool inputs_here(const Statement& call, std::uint64_t rank) const {
@@ -344,16 +332,15 @@ class Verdict {
   }
 
   // Every element that the transfers write, by the bit of the buffer where it begins.
-  bool destination_good(const Destination& d, const Statement& root, const Memory& memory,
-                        const std::vector<std::vector<bool>>& read) const {
+  bool destination_good(const Destination& d, const Statement& root, const Memory& memory) const {
     const std::uint64_t width = bits(root.storage);
     if (memory.cells.size() * width != d.buffer_bytes * 8) return false;
     const auto owned = static_cast<std::uint64_t>(
         std::count_if(memory.cells.begin(), memory.cells.end(), [](const auto& c) { return c.first == Cell::kOwned; }));
     if (owned != d.owned_elems) return false;
     std::map<std::uint64_t, Label> written;
-    if (!transfers_good(d.transfers, d, width, read, written)) return false;
-    if (!comparisons_good(d, root, memory, read)) return false;
+    if (!transfers_good(d.transfers, d, width, written)) return false;
+    if (!comparisons_good(d, root, memory)) return false;
     Dense dense;
     if (root.provenance == Provenance::kFile) dense = *evaluate(root.expression, plan_);
     if (root.provenance == Provenance::kFill) {
@@ -374,14 +361,13 @@ class Verdict {
     return written == elems;
   }
 
-  bool comparisons_good(const Destination& d, const Statement& root, const Memory& memory,
-                        const std::vector<std::vector<bool>>& read) const {
+  bool comparisons_good(const Destination& d, const Statement& root, const Memory& memory) const {
     if (d.comparisons.size() != root.must_equal.size()) return false;
     for (std::size_t c = 0; c < d.comparisons.size(); ++c) {
       const Dense dense = *evaluate(root.must_equal[c], plan_);
       std::map<std::uint64_t, Label> compared;
       std::map<std::uint64_t, Label> wanted;
-      if (!transfers_good(d.comparisons[c], d, bits(root.storage), read, compared)) return false;
+      if (!transfers_good(d.comparisons[c], d, bits(root.storage), compared)) return false;
       for (std::uint64_t i = 0; i < memory.cells.size(); ++i) {
         const auto& [cell, index] = memory.cells[i];
         if (cell == Cell::kOwned) wanted[i * bits(root.storage)] = dense.labels[index];
@@ -392,16 +378,16 @@ class Verdict {
   }
 
   bool transfers_good(const std::vector<Transfer>& transfers, const Destination& d, std::uint64_t width,
-                      const std::vector<std::vector<bool>>& read, std::map<std::uint64_t, Label>& written) const {
+                      std::map<std::uint64_t, Label>& written) const {
     for (std::size_t t = 0; t < transfers.size(); ++t) {
       if (t > 0 && transfers[t - 1].target_begin_bytes >= transfers[t].target_begin_bytes) return false;
-      if (!transfer_good(transfers[t], d, width, read, written)) return false;
+      if (!transfer_good(transfers[t], d, width, written)) return false;
     }
     return true;
   }
 
   bool transfer_good(const Transfer& t, const Destination& d, std::uint64_t width,
-                     const std::vector<std::vector<bool>>& read, std::map<std::uint64_t, Label>& written) const {
+                     std::map<std::uint64_t, Label>& written) const {
     if (!t.is_fill() && t.source >= plan_.sources.size()) return false;
     const Source* source = t.is_fill() ? nullptr : &plan_.sources[t.source];
     const std::uint64_t source_width = source == nullptr ? 8 : bits(source->dtype);
@@ -424,9 +410,6 @@ class Verdict {
         if (from < source->bytes.begin * 8 || from + source_width > source->bytes.end * 8) return false;
         if ((from - source->bytes.begin * 8) % source_width != 0) return false;
         label = {t.source, (from - source->bytes.begin * 8) / source_width};
-        for (std::uint64_t bit = from; bit < from + source_width; ++bit) {
-          if (!read[source->file][bit / 8]) return false;
-        }
       }
       if (!written.emplace(target, label).second) return false;
     }

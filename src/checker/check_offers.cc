@@ -33,6 +33,10 @@ std::optional<std::uint64_t> end_of(std::uint64_t begin, std::uint64_t run_bytes
 
 }  // namespace
 
+// A merge of odometers. Each transfer becomes a stream that gives its runs by ascending target, and a heap takes the
+// lowest of all streams. So one pass over the buffer is enough to compare offers with the demand, and two writers
+// of one element show up as a target below the end of the last offer. Memory does not depend on the number of runs,
+// except where loops must be taken apart (untangle).
 Result<void> Offers::reset(const OfferedTransfers& offered) {
   streams_.clear();
   active_.clear();
@@ -105,7 +109,12 @@ Result<void> Offers::add(const OfferedTransfers& offered, const Transfer& transf
   return untangle(std::move(stream));
 }
 
-// Brings the loops into the order of the buffer, and joins what is contiguous there.
+// Brings the loops into the order of the buffer, and joins what is contiguous there. An odometer ascends only if every
+// loop steps over all that the loops inside it write. Where one does not, its rounds become streams of their own:
+//
+//   runs of 1 element; 4 times, target step 2; 2 times, target step 3
+//     as one odometer    0 2 4 6 | 3 5 7 9      goes back: the inner loop ends at 7, beyond the step of 3
+//     as two streams     0 2 4 6   and   3 5 7 9, merged by pull() into 0 2 3 4 5 6 7 9
 Result<void> Offers::untangle(Stream stream) {
   auto& levels = stream.levels;
   std::sort(levels.begin(), levels.end(), [](const Level& a, const Level& b) { return a.target_step < b.target_step; });
@@ -115,7 +124,7 @@ Result<void> Offers::untangle(Stream stream) {
     const Level& level = levels[joined];
     if (run.is_fill()) {
       // Equal constants lie side by side.
-    } else if (run.count == 1) {
+    } else if (run.count == 1) {  // a single element has no stride yet
       run.stride = level.source_step;
     } else if (level.source_step != run.count * run.stride) {
       break;
@@ -169,6 +178,7 @@ std::uint64_t Offers::pass(const Offer& last, std::uint64_t source_step, std::ui
   if (stream.levels.empty()) return 0;
   Level& level = stream.levels.front();
   const std::uint64_t count = last.origin.count;
+  // `done` is 0 right after a carry, when another level has moved too.
   const bool is_alike = level.done > 0 && !stream.origin.is_fill() && stream.origin.count == count &&
                         level.target_step == count && level.source_step == source_step &&
                         stream.target == last.target + count && stream.origin.begin == last.origin.begin + source_step;
@@ -181,6 +191,7 @@ std::uint64_t Offers::pass(const Offer& last, std::uint64_t source_step, std::ui
     rounds = std::min(rounds, (its_target - stream.target - 1) / count + 1);
   }
   if (rounds == 0) return 0;
+  // All but one by arithmetic; advance() takes the last, because it knows how to carry.
   level.done += rounds - 1;
   stream.target += (rounds - 1) * level.target_step;
   stream.origin.begin += (rounds - 1) * level.source_step;
@@ -194,6 +205,7 @@ std::uint64_t Offers::pass(const Offer& last, std::uint64_t source_step, std::ui
 
 bool Offers::pull(Offer& offer) {
   const auto lower = [](const Place& a, const Place& b) { return a.target > b.target; };
+  // Streams become active as late as possible. Mostly there is one, which needs no heap, and which pass() can skip in.
   while (next_ < streams_.size() && (active_.empty() || streams_[next_].target <= active_.front().target)) {
     active_.push_back({streams_[next_].target, next_});
     std::push_heap(active_.begin(), active_.end(), lower);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "checker/check_naive.h"
+#include "checker/check_random_reads.h"
 
 namespace lading::checker::naive {
 
@@ -45,8 +46,6 @@ class PlanMaker {
     RankPlan out;
     out.rank = rank;
     out.staging_bytes = below(plan_.budget_bytes + 1);
-    std::vector<std::vector<bool>> needed;
-    for (const File& file : plan_.files) needed.emplace_back(file.size_bytes, false);
     std::vector<std::string> units;
     for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
       const Statement& root = plan_.statements[s];
@@ -65,7 +64,7 @@ class PlanMaker {
           }
         }
         if (!found) continue;
-        fill_in(d, slot, rank, needed);
+        fill_in(d, slot, rank);
         if (d.unit.empty() || std::find(units.begin(), units.end(), d.unit) == units.end()) {
           out.owned_bytes += d.buffer_bytes;
         }
@@ -78,7 +77,7 @@ class PlanMaker {
         out.destinations.push_back(std::move(d));
       }
     }
-    add_reads(out, needed);
+    serve_again(*this, plan_, out);
     return out;
   }
 
@@ -327,10 +326,8 @@ class PlanMaker {
     }
   }
 
-  void fill_in(Destination& d, std::size_t slot_index, std::uint64_t rank, std::vector<std::vector<bool>>& needed);
-  void need(const std::vector<std::pair<std::uint64_t, Label>>& cells, std::vector<std::vector<bool>>& needed) const;
+  void fill_in(Destination& d, std::size_t slot_index, std::uint64_t rank);
   std::vector<Transfer> transfers_for(const std::vector<std::pair<std::uint64_t, Label>>& cells, DType storage);
-  void add_reads(RankPlan& rank, const std::vector<std::vector<bool>>& needed);
 
   std::mt19937_64 random_;
   Plan plan_;

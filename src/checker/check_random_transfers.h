@@ -5,8 +5,7 @@
 
 namespace lading::checker::naive {
 
-inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint64_t rank,
-                               std::vector<std::vector<bool>>& needed) {
+inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint64_t rank) {
   const Statement& s = plan_.statements[d.statement];
   const Statement* root = &s;
   for (const Statement& other : plan_.statements) {
@@ -35,7 +34,6 @@ inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint
     if (cell == Cell::kOwned && !dense.labels.empty()) cells.emplace_back(i, dense.labels[index]);
     if (cell == Cell::kZero && root->provenance != Provenance::kKept) cells.emplace_back(i, constant(0));
   }
-  need(cells, needed);
   d.transfers = transfers_for(cells, s.storage);
   for (const auto& other : root->must_equal) {
     const Dense wanted = *evaluate(other, plan_);
@@ -44,18 +42,7 @@ inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint
       const auto& [cell, index] = memory.cells[i];
       if (cell == Cell::kOwned) compared.emplace_back(i, wanted.labels[index]);
     }
-    need(compared, needed);
     d.comparisons.push_back(transfers_for(compared, s.storage));
-  }
-}
-
-inline void PlanMaker::need(const std::vector<std::pair<std::uint64_t, Label>>& cells,
-                            std::vector<std::vector<bool>>& needed) const {
-  for (const auto& [at, label] : cells) {
-    if (label.source == Transfer::kFillSource) continue;
-    const Source& source = plan_.sources[label.source];
-    const std::uint64_t width = bits(source.dtype) / 8;
-    for (std::uint64_t b = 0; b < width; ++b) needed[source.file][source.bytes.begin + label.value * width + b] = true;
   }
 }
 
@@ -119,34 +106,6 @@ inline std::vector<Transfer> PlanMaker::transfers_for(const std::vector<std::pai
     list = std::move(looped);
   }
   return list;
-}
-
-inline void PlanMaker::add_reads(RankPlan& rank, const std::vector<std::vector<bool>>& needed) {
-  for (std::uint32_t f = 0; f < needed.size(); ++f) {
-    const std::uint64_t gap = below(6);
-    std::vector<ByteRange> ranges;
-    for (std::uint64_t b = 0; b < needed[f].size(); ++b) {
-      if (!needed[f][b]) continue;
-      if (!ranges.empty() && b <= ranges.back().end + gap && !once_in(20)) {
-        ranges.back().end = b + 1;
-      } else {
-        ranges.push_back({b, b + 1});
-      }
-    }
-    for (const ByteRange& range : ranges) {
-      if (!rank.reads.empty() && rank.reads.back().file == f && rank.reads.back().size_bytes == range.size_bytes()) {
-        Read& last = rank.reads.back();
-        const std::uint64_t step = range.begin - last.begin_bytes;
-        if (last.count == 1 || step == last.count * last.stride_bytes) {
-          if (last.count == 1) last.stride_bytes = step;
-          ++last.count;
-          continue;
-        }
-      }
-      rank.reads.push_back({f, range.begin, range.size_bytes(), 1, 0});
-    }
-  }
-  for (const Read& read : rank.reads) rank.read_bytes += read.size_bytes * read.count;
 }
 
 }  // namespace lading::checker::naive

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <span>
 #include <tuple>
 #include <utility>
 
 #include "base/checked.h"
-#include "checker/check_bytes.h"
 
 namespace lading::checker {
 namespace {
@@ -20,34 +18,6 @@ constexpr std::uint64_t kMaxReads = std::uint64_t{1} << 24;
 
 Error problem(std::string message, std::string_view rule) {
   return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
-
-struct Nest {
-  std::uint32_t file = 0;
-  std::uint64_t run_bytes = 0;
-  const ByteSet& read;
-};
-
-// Looks at a nest as a whole first, and round by round only where that is too much.
-bool covered(const Nest& nest, std::uint64_t begin, std::span<const TransferLoop> loops) {
-  std::uint64_t end = begin + nest.run_bytes;
-  for (const TransferLoop& loop : loops) end += (loop.count - 1) * loop.source_stride_bytes;
-  if (nest.read.contains({nest.file, begin, end})) return true;
-  if (loops.empty()) return false;
-  const TransferLoop& loop = loops.front();
-  for (std::uint64_t i = 0; i < loop.count;) {
-    const std::uint64_t at = begin + i * loop.source_stride_bytes;
-    if (loops.size() > 1) {
-      if (!covered(nest, at, loops.subspan(1))) return false;
-      ++i;
-      continue;
-    }
-    const std::uint64_t rounds =
-        nest.read.contained_rounds({nest.file, at, at + nest.run_bytes}, loop.source_stride_bytes, loop.count - i);
-    if (rounds == 0) return false;
-    i += rounds;
-  }
-  return true;
 }
 
 std::uint64_t size_of(const ByteSet::Comb& comb) { return comb.first.end - comb.first.begin; }
@@ -69,12 +39,7 @@ std::uint64_t bytes_before(const ByteSet::Comb& comb, std::uint64_t place) {
 
 }  // namespace
 
-void ByteSet::note_overlap(const Range& range) {
-  if (!overlap_) overlap_ = range;
-}
-
-const ByteSet::Range* ByteSet::settle() {
-  overlap_.reset();
+void ByteSet::settle() {
   if (!std::is_sorted(combs_.begin(), combs_.end(), by_place)) std::sort(combs_.begin(), combs_.end(), by_place);
   std::vector<Comb> settled;
   settled.reserve(combs_.size());
@@ -88,7 +53,6 @@ const ByteSet::Range* ByteSet::settle() {
     begin = end;
   }
   combs_ = std::move(settled);
-  return overlap_ ? &*overlap_ : nullptr;
 }
 
 // Combs that reach into each other, or a single one.
@@ -105,13 +69,10 @@ bool ByteSet::join_columns(Iterator begin, Iterator end, std::vector<Comb>& out)
            (comb.count == 1 || (comb.stride == joined.stride && comb.first.end <= row_end));
   };
   if (!fits(joined)) return false;
-  std::optional<Range> overlap;
   for (auto comb = begin + 1; comb != end; ++comb) {
     if (!fits(*comb) || comb->first.begin > joined.first.end) return false;
-    if (comb->first.begin < joined.first.end && !overlap) overlap = comb->first;
     joined.first.end = std::max(joined.first.end, comb->first.end);
   }
-  if (overlap) note_overlap(*overlap);
   if (joined.count > 1 && joined.first.end == row_end)
     joined = {{joined.first.file, joined.first.begin, end_of(joined)}};
   const bool continues = joined.count == 1 && !out.empty() && out.back().count == 1 &&
@@ -139,7 +100,6 @@ void ByteSet::join_one_by_one(Iterator begin, Iterator end, std::vector<Comb>& o
       out.push_back(range);
       continue;
     }
-    if (range.first.begin < last->end) note_overlap(range.first);
     last->end = std::max(last->end, range.first.end);
   }
 }
@@ -149,33 +109,6 @@ ByteSet::Iterator ByteSet::last_from(std::uint32_t file, std::uint64_t begin) co
                           [](const std::pair<std::uint32_t, std::uint64_t>& at, const Comb& comb) {
                             return at < std::pair(comb.first.file, comb.first.begin);
                           });
-}
-
-bool ByteSet::contains(Range range) const {
-  auto after = last_from(range.file, range.begin);
-  if (after == combs_.begin()) return false;
-  for (auto comb = after - 1; comb != combs_.end() && comb->first.file == range.file; ++comb) {
-    if (range.begin < comb->first.begin) return false;
-    const std::uint64_t round = comb->count == 1 ? 0 : (range.begin - comb->first.begin) / comb->stride;
-    if (round >= comb->count) return false;
-    const std::uint64_t end = comb->first.end + round * comb->stride;
-    if (range.end <= end) return true;
-    if (range.begin > end || round + 1 < comb->count) return false;
-    range.begin = end;  // the next comb may begin right there
-  }
-  return false;
-}
-
-std::uint64_t ByteSet::contained_rounds(const Range& first, std::uint64_t stride, std::uint64_t most) const {
-  if (!contains(first)) return 0;
-  const Comb& comb = *(last_from(first.file, first.begin) - 1);
-  if (stride == 0) return most;
-  const std::uint64_t round = comb.count == 1 ? 0 : (first.begin - comb.first.begin) / comb.stride;
-  const std::uint64_t end = comb.first.end + round * comb.stride;
-  if (first.end > end) return 1;  // it goes on in the next comb
-  if (comb.count == 1) return std::min(most, (end - first.end) / stride + 1);
-  if (stride % comb.stride != 0) return 1;
-  return std::min(most, (comb.count - 1 - round) / (stride / comb.stride) + 1);
 }
 
 std::uint64_t ByteSet::bytes_within(const Range& range) const {
@@ -202,11 +135,13 @@ Result<ByteSet, Errors> bytes_read(const Plan& plan, const RankPlan& rank) {
     const auto reach = one.count == 0 ? std::nullopt : checked_mul(one.count - 1, one.stride_bytes);
     const auto last = reach ? checked_add(one.begin_bytes, *reach) : std::nullopt;
     const auto end = last ? checked_add(*last, one.size_bytes) : std::nullopt;
-    if (one.size_bytes == 0 || !end || *end > file.size_bytes) {
-      errors.add(problem("a read of nothing, or beyond the end of the file", "R45")
-                     .in_file(file.name)
-                     .at({one.begin_bytes, end.value_or(one.begin_bytes)})
-                     .wanted(fmt::format("within {} bytes", file.size_bytes)));
+    const bool overlaps = one.count > 1 && one.stride_bytes < one.size_bytes;
+    if (one.size_bytes == 0 || !end || *end > file.size_bytes || overlaps) {
+      errors.add(
+          problem(overlaps ? "the rows of a read overlap" : "a read of nothing, or beyond the end of the file", "R45")
+              .in_file(file.name)
+              .at({one.begin_bytes, end.value_or(one.begin_bytes)})
+              .wanted(fmt::format("within {} bytes", file.size_bytes)));
       continue;
     }
     const auto size = checked_mul(one.size_bytes, one.count);
@@ -220,25 +155,8 @@ Result<ByteSet, Errors> bytes_read(const Plan& plan, const RankPlan& rank) {
                    .wanted(total ? std::to_string(*total) : "less than 2^63")
                    .got(std::to_string(rank.read_bytes)));
   }
-  if (const ByteSet::Range* twice = read.settle()) {
-    errors.add(problem("bytes of a file are read twice", "R64")
-                   .in_file(plan.files[twice->file].name)
-                   .at({twice->begin, twice->end}));
-  }
   if (!errors.empty()) return fail(std::move(errors));
   return read;
-}
-
-bool reads_suffice(const Plan& plan, const Transfer& transfer, const ByteSet& read) {
-  if (transfer.is_fill()) return true;
-  const Source& source = plan.sources[transfer.source];
-  // As transfers lie in their source, none of this overflows.
-  const Nest nest{source.file, *bytes_of(transfer.run_elems, source.dtype), read};
-  if (transfer.loops.empty()) return covered(nest, transfer.source_begin_bytes, {});
-  std::vector<TransferLoop> loops = transfer.loops;
-  std::sort(loops.begin(), loops.end(),
-            [](const TransferLoop& a, const TransferLoop& b) { return a.source_stride_bytes > b.source_stride_bytes; });
-  return covered(nest, transfer.source_begin_bytes, loops);
 }
 
 }  // namespace lading::checker

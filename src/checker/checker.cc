@@ -72,9 +72,7 @@ class RankCheck {
     }
     device_ = *device;
     if (auto read = bytes_read(plan_, rank_)) {
-      read_ = *std::move(read);
-      read_by_all.add(read_);
-      reads_known_ = true;
+      read_by_all.add(*read);
     } else {
       for (const Error& error : read.error()) add(error);
     }
@@ -245,26 +243,7 @@ class RankCheck {
     const auto proved = check_transfers(question, offers_);
     if (!proved) return add(proved.error(), statement);
     proved_bytes_ += *proved;
-    if (const auto compared = check_comparisons(question, offers_); !compared) {
-      return add(compared.error(), statement);
-    }
-    if (!reads_known_ || !check_reads(destination.transfers, statement)) return;
-    for (const auto& comparison : destination.comparisons) {
-      if (!check_reads(comparison, statement)) return;
-    }
-  }
-
-  bool check_reads(const std::vector<Transfer>& transfers, const Statement& statement) {
-    for (const Transfer& transfer : transfers) {
-      if (reads_suffice(plan_, transfer, read_)) continue;
-      const Source& from = plan_.sources[transfer.source];
-      add(problem(fmt::format("bytes of {} that the tensor needs are not read", quote(from.key)), "R11")
-              .in_file(plan_.files[from.file].name)
-              .at(from.bytes),
-          statement);
-      return false;
-    }
-    return true;
+    if (const auto compared = check_comparisons(question, offers_); !compared) add(compared.error(), statement);
   }
 
   bool check_sizes(const Destination& destination, const Share& share, const Statement& statement,
@@ -350,8 +329,6 @@ class RankCheck {
   std::vector<std::uint32_t> next_;   // by destination: the next of its class
   std::vector<std::uint32_t> present_;
   std::map<std::pair<std::string_view, std::string_view>, Unit> units_;
-  ByteSet read_;
-  bool reads_known_ = false;
   Offers offers_;
   std::optional<std::uint64_t> owned_bytes_ = 0;
   std::uint64_t gap_bytes_ = 0;
@@ -428,6 +405,7 @@ Result<CheckReport, Errors> check_plan(const Plan& plan) {
     }
     seen.push_back(rank.rank);
     errors.add(RankCheck(plan, facts, compared, rank).run(report, read_by_all));
+    if (errors.empty()) errors.add(check_reads(plan, rank));  // of transfers that hold
     // Shares of many ranks join to whole tensors: memory stays near that of one rank.
     if (read_by_all.size() > settle_at) {
       read_by_all.settle();

@@ -15,5 +15,6 @@ using plan::Source;
 using plan::Statement;
 using plan::Transfer;
 using plan::TransferLoop;
+using plan::TransferRef;
 
 }  // namespace lading::checker

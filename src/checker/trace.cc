@@ -4,6 +4,18 @@
 
 namespace lading::checker {
 
+// Each node translates a progression of its own elements into progressions of its parts, down to the sources.
+// A progression translates as a whole if it stays in one segment, steps by whole periods, or moves along one dim. Of
+// any other, the node takes a prefix that does, then looks at the rest. So the cost is one step per prefix, not one per
+// element. With {begin, +stride, count}:
+//
+//   C = A [2, 3] and B [2, 2] concatenated in dim 1:  a0 a1 a2 b0 b1 | a3 a4 a5 b2 b3     period 5
+//     row 0     {0, +1, 5}  ->  A {0, +1, 3}, then B {0, +1, 2}
+//     column 3  {3, +5, 2}  ->  B {0, +2, 2}      one period of C (5) is one period of B (2)
+//   T = A transposed:  a0 a3 | a1 a4 | a2 a5      dims {size 3, stride 2, part_stride 1}, {2, 1, 3}
+//     row 0     {0, +1, 2}  ->  A {0, +3, 2}
+//     column 0  {0, +2, 3}  ->  A {0, +1, 3}
+
 bool Trace::follow(std::uint64_t begin, std::uint64_t end, Rounds rounds, OriginSink& sink) const {
   if (begin == end) return true;
   return walk_rounds(root_, {begin, 1, end - begin}, rounds, sink);
@@ -20,10 +32,12 @@ bool Trace::walk_rounds(std::uint32_t node_index, Progression elems, Rounds roun
     const std::uint64_t within = node.kind == NodeKind::kSegments ? elems.begin % node.period : 0;
     const Segment* segment = node.kind == NodeKind::kSegments ? &segment_at(node, within) : nullptr;
     if (rounds.count > 1 && segment != nullptr && within + elems.count <= segment->end) {
+      // The rounds that end in this segment. A segment of 12, rounds of 3 elements, step 6: (12 - 0 - 3) / 6 + 1 = 2.
       together = std::min(rounds.count, (segment->end - within - elems.count) / rounds.step + 1);
       const Progression part{
           elems.begin / node.period * segment->part_period + segment->part_offset + (within - segment->begin), 1,
           elems.count};
+      // Within a segment elements keep their distance, so the part has the same step.
       goes_on = walk_rounds(segment->part, part, {together, rounds.step}, sink);
     } else {
       goes_on = walk(node_index, elems, sink);
@@ -78,6 +92,7 @@ bool Trace::walk_dims(const Node& node, Progression elems, OriginSink& sink) con
   // followed one by one.
   std::size_t moving = 0;
   while (moving + 1 < dims.size() && dims[moving].stride > elems.stride) ++moving;
+  // A whole step changes the index of this dim only, until the dim ends: every dim outside it has a larger stride.
   const bool steps = elems.stride % dims[moving].stride == 0;
   const std::uint64_t step = elems.stride / dims[moving].stride;
   while (elems.count > 0) {

@@ -50,6 +50,15 @@ std::size_t parts_wanted(Op op, std::size_t have) {
 
 }  // namespace
 
+// Two kinds of node are enough for all operations, because every tensor is row-major. Seen from dim d, the dims in
+// front of d only repeat a period, and the dims behind it multiply sizes and offsets by `inner`:
+//
+//   concat, stack, pad   a period is the parts' own periods side by side
+//   slice                a period is a stretch of the part's period. Slice 1..3 of dim 1 of [4, 5, 2] has inner 2,
+//                        period (3 - 1) * 2 = 4, part_period 5 * 2 = 10 and part_offset 1 * 2 = 2. Element 5 is
+//                        period 1, place 1: element 1 * 10 + 2 + 1 = 13 of the part, index [1, 1, 1].
+//   permute, rearrange   one size and two strides per dim: in the result and in the part
+//   reshape              no node: the row-major order stays
 class TraceBuilder {
  public:
   TraceBuilder(SourceIndex& index, const std::vector<Source>& sources) : index_(index), all_(sources) {}
@@ -74,9 +83,11 @@ class TraceBuilder {
     rows.kind = Trace::NodeKind::kSegments;
     const std::uint64_t row = elems_of(shape, 1, shape.rank());
     const std::uint64_t all = elems_of(shape, 0, shape.rank());
+    // check_fill() has refused a row outside of the tensor: the product does not overflow.
     const std::uint64_t begin = std::min(all, *recipe.zero_row * row);
     const std::uint64_t end = std::min(all, begin + row);
     rows.period = all;
+    // A constant has no positions, so any period and offset will do for it.
     if (begin > 0) rows.segments.push_back({0, begin, 0, all, 0});
     if (end > begin) rows.segments.push_back({begin, end, 1, all, 0});
     if (all > end) rows.segments.push_back({end, all, 0, all, 0});
@@ -167,11 +178,13 @@ class TraceBuilder {
       size = *sum;
     }
     Shape shape = with_dim(first, e.dim, size);
+    // visit() checks every result, but append() multiplies before that.
     if (!shape.num_elems()) return refuse("the expression makes a tensor that is too large");
     for (const Built& part : parts) append(node, part.node, elems_of(part.shape, e.dim, first.rank()));
     return Built{add(std::move(node)), std::move(shape)};
   }
 
+  // As concat of parts that have one more dim, of one element, at `dim`: it does not change their periods.
   Result<Built> stack(const Expression& e, const Parts& parts) {
     const Shape& first = parts.front().shape;
     std::vector<std::uint64_t> dims = first.dims();
@@ -197,6 +210,7 @@ class TraceBuilder {
     const std::uint64_t inner = elems_of(part.shape, e.dim + 1, part.shape.rank());
     Trace::Node node;
     node.kind = Trace::NodeKind::kSegments;
+    // 0 for an empty slice. Nothing divides by it: nobody asks for elements of an empty tensor.
     node.period = (e.end - e.begin) * inner;
     node.segments.push_back({0, node.period, part.node, size * inner, e.begin * inner});
     return Built{add(std::move(node)), with_dim(part.shape, e.dim, e.end - e.begin)};
@@ -234,7 +248,8 @@ class TraceBuilder {
     return Built{reordered(part.node, part.shape.dims(), e.order), Shape(std::move(dims))};
   }
 
-  // The dim is seen as several, and only these change places.
+  // The dim is seen as several, and only these change places. Six rows as factors (3, 2) in order (1, 0) become rows
+  // 0 2 4 1 3 5 of the part.
   Result<Built> rearrange(const Expression& e, const Built& part) {
     std::optional<std::uint64_t> product = 1;
     for (const std::uint64_t factor : e.factors) {
@@ -268,7 +283,8 @@ class TraceBuilder {
       part_strides[d] = stride;
       stride *= part_dims[d];
     }
-    // Dims of one element say nothing, and neighbours that stay neighbours are one dim: so runs are long.
+    // Dims of one element say nothing, and neighbours that stay neighbours are one dim: so runs are long. [2, 3, 4] in
+    // order (2, 0, 1) becomes two dims, {size 4, stride 6, part_stride 1} and {6, 1, 4}.
     Trace::Node node;
     node.kind = Trace::NodeKind::kDims;
     node.part = part;

@@ -100,9 +100,7 @@ class Sight {
 };
 
 // A key that is padded must have its padding where the other one has it.
-Result<void> compare_constant(const Load& load, const Lanes& lanes, const Wanted& wanted) {
-  const Work& work = *load.works[wanted.target];
-  const plan::Transfer& constant = *wanted.transfer;
+Result<void> compare_constant(const Load& load, const Lanes& lanes, const Work& work, const plan::Transfer& constant) {
   Sight sight(load, lanes, work);
   const std::uint64_t expected = device::bits_of(constant.fill, work.dtype());
   const std::uint64_t width = std::max(1U, bits(work.dtype()) / 8);  // packed elements byte by byte: they are zero
@@ -174,8 +172,9 @@ Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& 
   return lane.release_slot();
 }
 
-FileSet compare_with_files(const Load& load, const std::vector<Wanted>& wanted, Differs differs) {
-  return run_tasks(load, tasks_of(load, wanted), [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {
+FileSet compare_with_files(const Load& load, const std::function<bool(const plan::Read&)>& wanted, Differs differs) {
+  const std::vector<ReadTask> tasks = tasks_of(load, ReadUse::kCompare, wanted);
+  return run_tasks(load, tasks, [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {
     return compare_from(load, lanes, file, task, differs);
   });
 }
@@ -201,46 +200,34 @@ void wait_for_writes(const Load& load, const FileSet& files) {
   }
 }
 
-// Transfers of all targets, of ties' other keys too, that read one of the files.
-std::vector<Wanted> reads_of(const Load& load, const FileSet& files) {
-  std::vector<Wanted> wanted;
-  const auto add = [&](std::uint32_t target, const std::vector<plan::Transfer>& transfers) {
-    for (const plan::Transfer& transfer : transfers) {
-      if (transfer.is_fill() || !files.contains(load.inputs.plan.sources[transfer.source].file)) continue;
-      wanted.push_back({target, &transfer, load.works[target]->device, false});
-    }
-  };
-  for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
-    const Work& work = *load.works[t];
-    if (work.memory.received) continue;  // compared where it is read
-    add(t, work.destination->transfers);
-    for (const auto& comparison : work.destination->comparisons) add(t, comparison);
-  }
-  return wanted;
-}
-
 }  // namespace
 
 FileSet compare_ties(const Load& load) {
-  std::vector<Wanted> wanted;
-  std::vector<Wanted> constants;
-  for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
-    if (load.works[t]->memory.received) continue;  // compared where it is read
-    for (const auto& comparison : load.works[t]->destination->comparisons) {
+  struct Constant {
+    const Work* work = nullptr;
+    const plan::Transfer* transfer = nullptr;
+  };
+  std::vector<Constant> constants;
+  for (const auto& work : load.works) {
+    if (work->memory.received) continue;  // compared where it is read
+    for (const auto& comparison : work->destination->comparisons) {
       for (const plan::Transfer& transfer : comparison) {
-        (transfer.is_fill() ? constants : wanted).push_back({t, &transfer, load.works[t]->device, false});
+        if (transfer.is_fill()) constants.push_back({work.get(), &transfer});
       }
     }
   }
-  load.crew.run(constants.size(),
-                [&](const Lanes& lanes, std::size_t i) { return compare_constant(load, lanes, constants[i]); });
-  return compare_with_files(load, wanted, tie_differs);
+  load.crew.run(constants.size(), [&](const Lanes& lanes, std::size_t i) {
+    return compare_constant(load, lanes, *constants[i].work, *constants[i].transfer);
+  });
+  return compare_with_files(
+      load, [](const plan::Read& read) { return read.is_comparison(); }, tie_differs);
 }
 
 void compare_again(const Load& load, const FileSet& files) {
   if (files.empty() || load.crew.stopped()) return;
   wait_for_writes(load, files);
-  compare_with_files(load, reads_of(load, files), file_differs);
+  compare_with_files(
+      load, [&](const plan::Read& read) { return files.contains(read.file); }, file_differs);
 }
 
 }  // namespace lading::exec

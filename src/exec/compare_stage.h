@@ -2,7 +2,7 @@
 // been writing to while they were read (R45).
 #pragma once
 
-#include "exec/read_tasks.h"
+#include "exec/reading.h"
 
 namespace lading::exec {
 

@@ -160,6 +160,14 @@ void add_up(const WorkList& works, Crew& crew, const device::DigestAccounts& acc
 
 }  // namespace
 
+std::vector<Target> targets_of(const plan::Plan& plan) {
+  std::vector<Target> targets;
+  for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    for (std::uint32_t d = 0; d < plan.ranks[rank].destinations.size(); ++d) targets.push_back({rank, d});
+  }
+  return targets;
+}
+
 Outcome execute(const Inputs& inputs, const Options& options) {
   Outcome outcome;
   WorkList works;

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "device/device.h"
-#include "exec/schedule.h"
 #include "io/choose.h"
 #include "io/file.h"
 #include "lading/result.h"
@@ -70,6 +69,15 @@ struct Inputs {
   /// thread, when everything that this load reads is written, and before calls and digests of what was received.
   std::function<Result<void>()> receive = nullptr;
 };
+
+/// One memory to be filled: a destination of a rank.
+struct Target {
+  std::uint32_t rank = 0;         ///< into Plan::ranks
+  std::uint32_t destination = 0;  ///< into RankPlan::destinations
+};
+
+/// All destinations of all ranks, in order.
+[[nodiscard]] std::vector<Target> targets_of(const plan::Plan& plan);
 
 struct TargetOutcome {
   std::uint64_t written_bytes = 0;

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/schedule.h"
+#include "exec/read_task.h"
 #include "io/file.h"
 #include "lading/result.h"
 

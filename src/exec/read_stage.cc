@@ -41,16 +41,8 @@ Result<void> fill_from(const Load& load, const Lanes& lanes, const io::File& fil
 }  // namespace
 
 FileSet read_files(const Load& load) {
-  std::vector<Wanted> wanted;
-  for (std::uint32_t t = 0; t < load.targets.size(); ++t) {
-    if (load.works[t]->memory.received) continue;
-    const std::uint32_t device = load.works[t]->device;
-    const bool in_place = load.devices[device].device->is_host();
-    for (const plan::Transfer& transfer : load.works[t]->destination->transfers) {
-      wanted.push_back({t, &transfer, device, in_place});
-    }
-  }
-  const std::vector<ReadTask> tasks = tasks_of(load, wanted);
+  const std::vector<ReadTask> tasks =
+      tasks_of(load, ReadUse::kWrite, [](const plan::Read& read) { return !read.is_comparison(); });
   for (const ReadTask& task : tasks) {
     for (const Step& step : task.steps) {
       if (!is_dense(step)) load.works[step.target]->digest_at_end = true;

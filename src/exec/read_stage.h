@@ -1,7 +1,7 @@
 // The stage of a load that fills memory from files.
 #pragma once
 
-#include "exec/read_tasks.h"
+#include "exec/reading.h"
 
 namespace lading::exec {
 

@@ -6,6 +6,7 @@
 // checker derives the second half from the first by other means, and refuses a plan where they differ.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "lading/dtype.h"
+#include "lading/inline_vector.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 #include "layout/layout.h"
@@ -25,6 +27,7 @@ namespace lading::plan {
 struct File {
   std::string name;
   std::uint64_t size_bytes = 0;
+  std::uint32_t catalog_file = 0;  ///< into the catalog's files
 };
 
 /// A checkpoint tensor that the plan reads from.
@@ -111,24 +114,61 @@ struct Destination {
   std::vector<std::vector<Transfer>> comparisons;
 };
 
-/// Bytes of one file, read once; `count` reads of `size_bytes`, `stride_bytes` apart.
+/// A transfer of a rank: destination, list and number. List 0 is Destination::transfers, list k + 1 is comparisons[k].
+struct TransferRef {
+  std::uint32_t destination = 0;
+  std::uint32_t list = 0;
+  std::uint32_t transfer = 0;
+
+  [[nodiscard]] bool is_comparison() const { return list > 0; }
+  friend auto operator<=>(const TransferRef&, const TransferRef&) = default;
+};
+
+/// Bytes of one file, read at once: `count` rows of `size_bytes`, `stride_bytes` apart, and the transfers that take
+/// their bytes from them. All of them write, or all of them compare; all are on one device.
 struct Read {
   std::uint32_t file = 0;
   std::uint64_t begin_bytes = 0;
   std::uint64_t size_bytes = 0;
   std::uint64_t count = 1;
   std::uint64_t stride_bytes = 0;
+  InlineVector<TransferRef, 2> transfers;
+
+  [[nodiscard]] bool is_comparison() const { return !transfers.empty() && transfers.front().is_comparison(); }
+  [[nodiscard]] std::uint64_t total_bytes() const { return size_bytes * count; }
+};
+
+/// Facts of the machine that the reads depend on. Not in the digest: nodes may differ in them.
+struct ReadLimits {
+  static constexpr std::uint64_t kColdGapBytes = 16 << 10;
+  static constexpr std::uint64_t kCachedGapBytes = 2 << 10;
+
+  /// By file: bytes that nobody takes are read along up to this many, if that saves a read. A read of a cached file
+  /// costs little more than its bytes, so its gaps are smaller. Files that are not listed: kColdGapBytes.
+  std::vector<std::uint64_t> gap_bytes;
+  /// Of a read that has gaps, or serves transfers of several places: a staging slot holds it whole.
+  std::uint64_t joined_bytes = 1 << 20;
+
+  [[nodiscard]] std::uint64_t gap_of(std::uint32_t file) const {
+    return file < gap_bytes.size() ? gap_bytes[file] : kColdGapBytes;
+  }
 };
 
 struct RankPlan {
   std::uint64_t rank = 0;
   std::vector<Destination> destinations;
-  std::vector<Read> reads;  ///< coalesced, by file and place
+  std::vector<Read> reads;  ///< what the executor runs, by file and place: each transfer from a file is in one of them
   std::uint64_t read_bytes = 0;
   std::uint64_t owned_bytes = 0;    ///< of all buffers, padding included
   std::uint64_t staging_bytes = 0;  ///< host memory beside them
   /// Of shared buffers (FSDP1): alignment gaps and padding, which are their framework's. Nothing is written there.
   std::uint64_t unit_gap_bytes = 0;
+
+  /// The transfer must exist.
+  [[nodiscard]] const Transfer& at(const TransferRef& ref) const {
+    const Destination& d = destinations[ref.destination];
+    return ref.is_comparison() ? d.comparisons[ref.list - 1][ref.transfer] : d.transfers[ref.transfer];
+  }
 };
 
 struct Plan {
@@ -140,6 +180,7 @@ struct Plan {
   layout::DeviceMap devices;  ///< by rank
   std::uint64_t seed = 0;
   std::uint64_t budget_bytes = 0;
+  ReadLimits read_limits;
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
   std::vector<RankPlan> ranks;                                    ///< those that were asked for

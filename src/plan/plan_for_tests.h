@@ -86,7 +86,7 @@ inline Plan plan_of_everything() {
   d.unit.clear();
   d.device = "cpu";
   rank.destinations.push_back(d);
-  rank.reads = {{1, 148, 96, 1, 0}, {0, 100, 4, 3, 8}};
+  rank.reads = {{1, 148, 96, 1, 0, {{0, 0, 0}}}, {0, 100, 4, 3, 8, {{1, 2, 0}}}};
   rank.read_bytes = 108;
   rank.owned_bytes = 224;
   rank.staging_bytes = 4096;

@@ -250,7 +250,13 @@ class Writer {
       json_.begin_object(kOneLine).key("file").string(plan_.files[read.file].name);
       json_.key("begin").number(read.begin_bytes).key("size").number(read.size_bytes);
       if (read.count > 1) json_.key("count").number(read.count).key("stride").number(read.stride_bytes);
-      json_.end_object();
+      json_.key("for").begin_array();
+      for (const TransferRef& ref : read.transfers) {
+        json_.begin_array().number(ref.destination).number(ref.transfer);
+        if (ref.is_comparison()) json_.number(ref.list - 1);
+        json_.end_array();
+      }
+      json_.end_array().end_object();
     }
     json_.end_array();
     json_.end_object();

@@ -335,7 +335,10 @@ class SourceDecider {
         file_number_.try_emplace(found.file, static_cast<std::uint32_t>(out_.plan.files.size()));
     if (is_new) {
       const checkpoint::CatalogFile& f = inputs_.catalog.files[found.file];
-      out_.plan.files.push_back({f.name, f.size_bytes});
+      out_.plan.files.push_back({f.name, f.size_bytes, found.file});
+      const bool is_cached = found.file < inputs_.is_cached.size() && inputs_.is_cached[found.file];
+      out_.plan.read_limits.gap_bytes.push_back(is_cached ? plan::ReadLimits::kCachedGapBytes
+                                                          : plan::ReadLimits::kColdGapBytes);
     }
     out_.plan.sources.push_back({found.name, file->second, found.bytes, *found.dtype, found.shape});
     return static_cast<std::uint32_t>(out_.plan.sources.size() - 1);

@@ -13,6 +13,7 @@
 #include "layout/region.h"
 #include "planner/buffer_checks.h"
 #include "planner/decide.h"
+#include "planner/schedule.h"
 #include "planner/work_out.h"
 
 namespace lading::planner {
@@ -119,15 +120,8 @@ class RankPlanner {
 
   // check_buffers() refused what could overflow here, and packed elements that do not end at a byte.
   void add_up() {
-    std::vector<const Transfer*> transfers;
-    transfers.reserve(plan_.destinations.size());
     std::map<std::pair<std::string_view, std::string_view>, Unit> units;
-    const auto add = [&](const std::vector<Transfer>& more) {
-      for (const Transfer& transfer : more) transfers.push_back(&transfer);
-    };
     for (const Destination& destination : plan_.destinations) {
-      add(destination.transfers);
-      for (const auto& comparison : destination.comparisons) add(comparison);
       if (destination.unit.empty()) {
         plan_.owned_bytes += destination.buffer_bytes;
       } else {
@@ -141,8 +135,7 @@ class RankPlanner {
       plan_.owned_bytes += unit.buffer_bytes;
       plan_.unit_gap_bytes += unit.buffer_bytes - unit.owned_bytes;
     }
-    plan_.reads = reads_of(transfers, decisions_.plan.sources);
-    for (const Read& read : plan_.reads) plan_.read_bytes += read.size_bytes * read.count;
+    schedule_reads(decisions_.plan, plan_);
     if (plan_.read_bytes > 0) {
       plan_.staging_bytes = staging_bytes_of(decisions_.plan.budget_bytes, ranks_on_node(layout_));
     }

@@ -22,6 +22,8 @@ struct PlanInputs {
   const policy::Policy& policy;
   /// The skeleton is a part of a model: its other parts may take the scales of this one's payloads (R48).
   bool is_part_of_model = false;
+  /// By the catalog's files: it is in the page cache. Shapes the reads (Plan::read_limits); none listed: no file is.
+  std::vector<bool> is_cached = {};
 };
 
 /// The verdict covers all ranks; `ranks` are the ones whose transfers are worked out. Deterministic: the

@@ -65,7 +65,10 @@ TEST(PlannerTies, R50_R64_WhatIsComparedIsRead) {
   const auto one = tied(kEmbedOnly).plan();
   const auto both = tied(kBoth).plan();
   ASSERT_TRUE(one && both);
-  EXPECT_EQ(both->ranks[0].read_bytes, one->ranks[0].read_bytes + 32U);
+  EXPECT_FALSE(one->ranks[0].reads.back().is_comparison());
+  const Read& compared = both->ranks[0].reads.back();
+  EXPECT_TRUE(compared.is_comparison());
+  EXPECT_EQ(compared.total_bytes(), 32U) << "after everything is written, and counted for itself";
   EXPECT_EQ(both->ranks[0].owned_bytes, one->ranks[0].owned_bytes);
   EXPECT_TRUE(checker::check_plan(*both)->unread.empty());
 }

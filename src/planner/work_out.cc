@@ -1,7 +1,6 @@
 #include "planner/work_out.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/element_bytes.h"
@@ -209,77 +208,6 @@ class Worker {
   bool cut_in_a_byte_ = false;
 };
 
-// Reads that are this near are one: seeking costs more than reading on.
-constexpr std::uint64_t kJoinGapBytes = 16 << 10;
-
-void add_reads(const Transfer& transfer, const Source& source, std::vector<Read>& reads) {
-  const auto run = element_bytes(transfer.run_elems, source.dtype);
-  if (!run || *run == 0) return;
-  // From the inside out: loops whose rows are near each other are read through, the first that jumps
-  // farther becomes a strided read, and what is outside of that is listed.
-  std::vector<TransferLoop> loops = transfer.loops;
-  std::sort(loops.begin(), loops.end(),
-            [](const TransferLoop& a, const TransferLoop& b) { return a.source_stride_bytes < b.source_stride_bytes; });
-  Read read{source.file, transfer.source_begin_bytes, *run, 1, 0};
-  std::vector<TransferLoop> outer;
-  for (const TransferLoop& loop : loops) {
-    if (read.count == 1 && loop.source_stride_bytes <= read.size_bytes + kJoinGapBytes) {
-      read.size_bytes = std::max(read.size_bytes, (loop.count - 1) * loop.source_stride_bytes + read.size_bytes);
-    } else if (read.count == 1) {
-      read.count = loop.count;
-      read.stride_bytes = loop.source_stride_bytes;
-    } else if (loop.source_stride_bytes == read.count * read.stride_bytes) {
-      read.count *= loop.count;
-    } else {
-      outer.push_back(loop);
-    }
-  }
-  if (outer.empty()) {
-    reads.push_back(read);
-    return;
-  }
-  std::vector<Read> expanded = {read};
-  for (const TransferLoop& loop : outer) {
-    std::vector<Read> more;
-    for (const Read& one : expanded) {
-      for (std::uint64_t i = 0; i < loop.count; ++i) {
-        more.push_back(one);
-        more.back().begin_bytes += i * loop.source_stride_bytes;
-      }
-    }
-    expanded = std::move(more);
-  }
-  reads.insert(reads.end(), expanded.begin(), expanded.end());
-}
-
-std::uint64_t end_of(const Read& read) {
-  return read.begin_bytes + (read.count - 1) * read.stride_bytes + read.size_bytes;
-}
-
-// Reads that lie in each other and still share no byte: columns of the same rows.
-bool are_columns(std::vector<Read>::const_iterator begin, std::vector<Read>::const_iterator end) {
-  for (auto read = begin; read != end; ++read) {
-    if (read->count != begin->count || read->stride_bytes != begin->stride_bytes || read->count == 1) return false;
-    if (end_of(*read) - (read->count - 1) * read->stride_bytes > begin->begin_bytes + begin->stride_bytes) return false;
-    if (read != begin && read->begin_bytes < std::prev(read)->begin_bytes + std::prev(read)->size_bytes) return false;
-  }
-  return true;
-}
-
-std::vector<Read> join_near(const std::vector<Read>& reads) {
-  std::vector<Read> joined;
-  for (const Read& read : reads) {
-    Read* last = joined.empty() ? nullptr : &joined.back();
-    const bool plain = last != nullptr && last->file == read.file && last->count == 1 && read.count == 1;
-    if (plain && read.begin_bytes <= end_of(*last) + kJoinGapBytes) {
-      last->size_bytes = end_of(read) - last->begin_bytes;
-    } else {
-      joined.push_back(read);
-    }
-  }
-  return joined;
-}
-
 }  // namespace
 
 Result<std::vector<Transfer>> work_out(const WorkInputs& inputs, const Region& region) {
@@ -300,33 +228,6 @@ std::vector<Transfer> padding_fills(const Region& region, DType storage) {
   fill(0, region.flat->buffer_begin);
   fill(region.flat->buffer_begin + region.flat->end - region.flat->begin, region.buffer_elems);
   return fills;
-}
-
-std::vector<Read> reads_of(const std::vector<const Transfer*>& transfers, const std::vector<Source>& sources) {
-  std::vector<Read> reads;
-  reads.reserve(transfers.size());
-  for (const Transfer* transfer : transfers) {
-    if (!transfer->is_fill()) add_reads(*transfer, sources[transfer->source], reads);
-  }
-  std::sort(reads.begin(), reads.end(), [](const Read& a, const Read& b) {
-    return a.file != b.file ? a.file < b.file : a.begin_bytes < b.begin_bytes;
-  });
-  std::vector<Read> once;
-  once.reserve(reads.size());
-  for (auto begin = reads.begin(); begin != reads.end();) {
-    std::uint64_t reached = end_of(*begin);
-    auto end = begin + 1;
-    for (; end != reads.end() && end->file == begin->file && end->begin_bytes < reached; ++end) {
-      reached = std::max(reached, end_of(*end));
-    }
-    if (end - begin == 1 || are_columns(begin, end)) {
-      once.insert(once.end(), begin, end);
-    } else {
-      once.push_back({begin->file, begin->begin_bytes, reached - begin->begin_bytes, 1, 0});
-    }
-    begin = end;
-  }
-  return join_near(once);
 }
 
 }  // namespace lading::planner

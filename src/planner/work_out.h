@@ -30,7 +30,4 @@ Result<std::vector<Transfer>> work_out(const WorkInputs& inputs, const layout::R
 /// Zeros for the elements of a buffer of its own that no tensor owns (R56). A shared unit's gaps are its framework's.
 std::vector<Transfer> padding_fills(const layout::Region& region, DType storage);
 
-/// What must be read for these transfers: every byte once, near ones joined. Sorted by file and place.
-std::vector<Read> reads_of(const std::vector<const Transfer*>& transfers, const std::vector<Source>& sources);
-
 }  // namespace lading::planner

@@ -78,7 +78,7 @@ std::optional<Verdict> Coordinator::choose_load() {
   // here too.
   while (true) {
     load_ = ++number;
-    channel_.put(key("open", 0), "");
+    channel_.put(key("open", 0), "");  // by every rank, always with this value: nothing is to be decided
     auto end = look_at_end();
     if (!end || !end->failed()) break;
     if (ended()) return end;  // lost
@@ -122,6 +122,7 @@ Result<Verdict, Verdict> Coordinator::agree(const std::string& name, const std::
   return verdict;
 }
 
+// After the first agreement only: until then ranks may come minutes apart, and silence proves nothing.
 void Coordinator::start_heart() {
   const std::lock_guard lock(heart_mutex_);
   if (beats_) return;
@@ -167,6 +168,14 @@ bool Coordinator::all_heard() {
 }
 
 // ---- one step
+//
+// Statements go up a tree of notes, and one decided note, the verdict, ends the step for all. With 18 ranks:
+//
+//   rank 17 -- up/17 --> rank 1 -- up/1 --------.
+//                        ranks 2..16 -- up/N ---+--> rank 0 -- decide(end) --> all ranks read `end`
+//
+// No rank reads more than 16 statements a step, for any number of ranks. Any rank may decide(end) as failed, at any
+// time. The first writer wins, so an early failure ends the step, and a late one cannot change what others have read.
 
 Verdict Coordinator::run_step(const Step& step, Statement mine) {
   if (auto early = gather(step, mine)) return *std::move(early);
@@ -184,6 +193,7 @@ std::optional<Verdict> Coordinator::gather(const Step& step, Statement& all) {
   // Who waits for others says so: it is not taken for silent because one of them is.
   if (const Reply told = channel_.put(step_key("at", me()), ""); told.is_gone()) return lost(told);
   while (true) {
+    // An interval at a time: a rank that waits must still send heartbeats.
     const Reply reply = channel_.wait(keys, std::min(step.limit, channel_.now() + interval()));
     if (reply.is_gone()) return lost(reply);
     if (reply.is_ready()) {
@@ -246,6 +256,7 @@ Verdict Coordinator::conclude(const Step& step, const Statement& all) {
   if (!verdict.failed() && has_overslept(channel_.now() - asked)) verdict = overslept(me(), channel_.now() - asked);
   verdict = read_end(end_step(end_key(step_), encode(verdict)));
   if (verdict.kind == Verdict::Kind::kCommitted && has_overslept(channel_.now() - asked)) {
+    // A rank that lost contact meanwhile has failed, and never writes "heard".
     channel_.put(key("heard", me()), "");
     if (!all_heard()) return lost(Reply::gone("this rank was stopped while it wrote that all are complete"));
   }
@@ -323,6 +334,7 @@ Result<void, Verdict> Coordinator::watch(Time gap) {
   const Reply reply = channel_.wait(keys, channel_.now());
   if (reply.is_gone()) return lading::fail(lost(reply));
   std::size_t next = 0;
+  // One by one if a note is absent: wait() then gives none of the others' beats either.
   for (auto& [rank, seen] : seen_) {
     const Reply one =
         reply.is_ready() ? Reply::ready({reply.values[next]}) : channel_.wait({keys[next]}, channel_.now());
@@ -346,7 +358,8 @@ Result<void, Verdict> Coordinator::watch(Time gap) {
 
 Verdict Coordinator::propose(const Verdict& failure) {
   const std::string note = encode(failure);
-  // A step that is agreed already is behind us: the next one is where everybody comes by.
+  // A step that is agreed already is behind us: the next one is where everybody comes by. The loop ends at the latest
+  // at the first step without a verdict: this failure becomes its verdict.
   for (std::uint64_t step = step_;; ++step) {
     const Reply reply = end_step(end_key(step), note);
     if (!reply.is_ready()) return lost(reply);
@@ -365,7 +378,7 @@ Verdict Coordinator::insist(Verdict failure) {
 }
 
 // A rank that has spoken speaks for all below it. One that waits for a silent one is not silent itself. One that has
-// got all it waited for may be about to speak.
+// got all it waited for may be about to speak. If rank 17 is missing, there is at/1 but no up/1: this names 17, not 1.
 void Coordinator::find_silent(std::uint64_t top, RankSet& silent) {
   const std::string word = top == 0 ? end_key(step_) : step_key("up", top);
   if (top != me() && is_there(word)) return;
@@ -415,8 +428,9 @@ std::vector<std::uint64_t> Coordinator::watched() const {
   return ranks;
 }
 
-// The rest of the deadline is for seeing the last beat, for missing the next, and for telling the others: an interval
-// each.
+// The rest of the deadline is for seeing the last beat, for missing the next, and for telling the others. At a deadline
+// of 10 s (interval 1 s), neighbours see a last beat at 0 s by 1 s. The rank counts as silent at 7 s, a tick notices by
+// 8 s, and all ranks have polled the verdict by 9 s. The last second is for late polls and slow messages.
 Time Coordinator::silence_limit() const { return options_.deadline * 6 / 10; }
 
 bool Coordinator::has_overslept(Time gap) const { return gap > options_.deadline; }

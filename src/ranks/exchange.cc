@@ -13,6 +13,18 @@ namespace {
 constexpr std::size_t kUnderWay = 32;  // transfers at a time
 
 // All transfers of one rank, one by one: by handover, then block by block, then member by member.
+//
+// All ranks follow this one order, so they cannot deadlock. Take the first transfer in it that is not yet over on both
+// sides. All earlier ones are over, so it is the oldest that its sender and its receiver have left, and neither waits
+// for anything else to begin it. Rank 0 owns A, rank 1 owns B, ranks 0, 1 and 2 hold both, one block each:
+//
+//   order     A 0->1    A 0->2    B 1->0    B 1->2
+//   rank 0    send      send      receive
+//   rank 1    receive             send      send
+//   rank 2              receive             receive
+//
+// The order also replaces tags: Bulk pairs the n-th send to a rank with that rank's n-th receive from the sender.
+// A kUnderWay of 1 would be correct; more keeps the network busy.
 class Transfers {
  public:
   Transfers(Bulk& bulk, const std::vector<Handover>& handovers, const ExchangeOptions& options)
@@ -33,6 +45,7 @@ class Transfers {
         while (member_ < handover.members->size()) {
           const std::uint64_t member = (*handover.members)[member_++];
           const bool is_ours = handover.owner == rank_;
+          // An owner sends to all members but itself; any other rank receives once per block, at its own entry.
           if (is_ours == (member == rank_)) continue;
           LADING_ASSIGN_OR_RETURN(const Bulk::Transfer transfer,
                                   is_ours ? bulk_.send(member, block) : bulk_.receive(handover.owner, block));
@@ -79,6 +92,7 @@ class Exchange {
         return fail(Error(Code::kCancelled, "the exchange between the ranks was cut short"));
       }
       LADING_ASSIGN_OR_RETURN(const bool has_moved, look());
+      // Polls, because a wait that blocks could not be cancelled when a peer dies.
       if (!has_moved) std::this_thread::sleep_for(pause);
       pause = has_moved ? kShortest : std::min(2 * pause, kLongest);
     }
@@ -94,6 +108,7 @@ class Exchange {
         continue;
       }
       moved_bytes_ += under_way_[i].bytes;
+      // After an error too: is_over() has freed the transfer, and take_back_all() must not touch it.
       under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(i));
       if (!over) return fail(std::move(over).error());
     }
@@ -103,6 +118,7 @@ class Exchange {
 
   void take_back_all() {
     for (const Transfers::Begun& begun : under_way_) bulk_.take_back(begun.transfer);
+    // The memory of a transfer that is not over by then is still in use, and run() says so: the caller must keep it.
     const Time deadline = steady_now() + options_.patience;
     while (true) {
       std::erase_if(under_way_, [&](const Transfers::Begun& begun) {

@@ -183,6 +183,11 @@ Result<void> CudaLane::keep(Result<void> result) {
   return result;
 }
 
+// How events order the host and the two streams (job pages have events of their own):
+//   the host reads into a slot        after `copied`        the GPU has read the slot
+//   kernels move out of a twin        after `copied`        the twin is filled
+//   a copy fills a twin again         after `distributed`   kernels have read the twin
+//   kernels digest, fill or sample    after `all_copied_`   the copies that are out have arrived
 Result<void> CudaLane::wait_for(Slot& slot) {
   if (!slot.is_busy) return {};
   slot.is_busy = false;
@@ -220,7 +225,7 @@ Result<void> CudaLane::release() {
     slot().twin_is_read = true;
     return record(slot().distributed, streams_.kernels);
   }
-  // The kernels read the slot itself.
+  // The kernels read the slot itself, after all copies: `copied` now means that both are done.
   return record(slot().copied, streams_.kernels);
 }
 
@@ -274,6 +279,7 @@ Result<void> CudaLane::move_from_slot(const Move& move) {
 // runs share one.
 Result<void> CudaLane::move_from_elsewhere(const Move& move) {
   LADING_CHECK(move.loops.empty());
+  // Eight elements of a packed dtype end at a byte.
   const std::uint64_t at_once = std::max<std::uint64_t>(8, options_.slot_bytes * 8 / bits(move.from) / 8 * 8);
   for (std::uint64_t done = 0; done < move.run_elems; done += at_once) {
     const std::uint64_t elems = std::min(at_once, move.run_elems - done);
@@ -464,6 +470,7 @@ Result<void> CudaLane::wait() {
 
 Result<void> CudaLane::fetch(const std::byte* memory, std::span<std::byte> out) {
   LADING_TRY(keep(end_bounce()));
+  // Kernels write destinations too, and the copy below is on the other stream.
   LADING_TRY(keep(wait()));
   LADING_TRY(keep(gpu_->call("copying from it", gpu_->driver().copy_to_host, static_cast<void*>(out.data()),
                              address_of(memory), out.size(), streams_.copies)));

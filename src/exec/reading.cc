@@ -1,5 +1,6 @@
-#include "exec/read_tasks.h"
+#include "exec/reading.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "exec/file_table.h"
@@ -19,31 +20,39 @@ Error explain(const Load& load, Error error, const ReadTask& task) {
   return load.works[step->target]->name(std::move(error));
 }
 
-// Rows with gaps: whether to read the gaps along depends on where the file is. A file that cannot be opened is told of
-// when it is read.
-void look_at_gaps(const Load& load, const std::vector<Wanted>& wanted, ScheduleOptions& options) {
-  const plan::Plan& plan = load.inputs.plan;
-  std::vector<bool> has_gaps(plan.files.size(), false);
-  for (const Wanted& want : wanted) {
-    if (!want.transfer->is_fill() && !want.transfer->loops.empty()) {
-      has_gaps[plan.sources[want.transfer->source].file] = true;
-    }
-  }
-  options.gap_bytes.assign(plan.files.size(), kGapBytes);
-  for (std::uint32_t f = 0; f < has_gaps.size(); ++f) {
-    if (!has_gaps[f]) continue;
-    const auto file = load.inputs.open(f);
-    if (file && io::Chooser::is_in_memory(*file)) options.gap_bytes[f] = kGapInMemoryBytes;
-  }
-}
-
 }  // namespace
 
-std::vector<ReadTask> tasks_of(const Load& load, const std::vector<Wanted>& wanted) {
-  ScheduleOptions options;
-  look_at_gaps(load, wanted, options);
-  for (const LoadDevice& device : load.devices) options.slot_bytes.push_back(device.lane_options.slot_bytes);
-  return schedule_reads(load.inputs.plan, load.targets, wanted, options);
+std::vector<ReadTask> tasks_of(const Load& load, ReadUse use, const std::function<bool(const plan::Read&)>& wanted) {
+  const plan::Plan& plan = load.inputs.plan;
+  std::vector<ReadTask> tasks;
+  std::uint32_t first_target = 0;
+  ReadJob job;
+  for (const plan::RankPlan& rank : plan.ranks) {
+    for (const plan::Read& read : rank.reads) {
+      if (!wanted(read)) continue;
+      job.served.clear();
+      for (const plan::TransferRef& ref : read.transfers) {
+        const std::uint32_t target = first_target + ref.destination;
+        const Work& work = *load.works[target];
+        const plan::Transfer& transfer = rank.at(ref);
+        if (work.memory.received || transfer.elems() == 0) continue;
+        job.served.push_back({target, &transfer, work.dtype()});
+      }
+      if (job.served.empty()) continue;
+      job.read = &read;
+      job.device = load.works[job.served[0].target]->device;
+      const LoadDevice& device = load.devices[job.device];
+      job.slot_bytes = device.lane_options.slot_bytes;
+      job.may_be_in_place = use == ReadUse::kWrite && device.device->is_host();
+      split_read(plan, job, tasks);
+    }
+    first_target += static_cast<std::uint32_t>(rank.destinations.size());
+  }
+  // Ranks that share a file read it together, so that it need not be opened twice.
+  std::stable_sort(tasks.begin(), tasks.end(), [](const ReadTask& a, const ReadTask& b) {
+    return std::pair(a.file, a.begin_bytes) < std::pair(b.file, b.begin_bytes);
+  });
+  return tasks;
 }
 
 FileSet run_tasks(const Load& load, const std::vector<ReadTask>& tasks, const UseTask& use) {

@@ -1,4 +1,4 @@
-// What the stages that read files share: tasks made of transfers, and the reading of their bytes.
+// What the stages that read files share: tasks made of the plan's reads, and the reading of their bytes.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,18 @@
 #include <vector>
 
 #include "exec/load.h"
+#include "exec/read_task.h"
 
 namespace lading::exec {
 
 /// Indices into Plan::files.
 using FileSet = std::set<std::uint32_t>;
 
-/// The transfers as tasks in file order, with gaps and slots that suit this load's files and devices.
-[[nodiscard]] std::vector<ReadTask> tasks_of(const Load& load, const std::vector<Wanted>& wanted);
+/// The plan's reads that `wanted` asks for, as tasks in file order that fit in this load's slots. What another load
+/// hands over is left out. `use`: kCompare reads nothing in place.
+enum class ReadUse : std::uint8_t { kWrite, kCompare };
+[[nodiscard]] std::vector<ReadTask> tasks_of(const Load& load, ReadUse use,
+                                             const std::function<bool(const plan::Read&)>& wanted);
 
 /// What is done with a task, on one of the crew's threads.
 using UseTask = std::function<Result<void>(const Lanes& lanes, const io::File& file, const ReadTask& task)>;

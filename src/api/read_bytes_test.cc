@@ -1,0 +1,77 @@
+// What a plan says that it reads is what a load reads, whatever the strategy.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lading/load.h"
+#include "support/safetensors_bytes.h"
+#include "support/temp_dir.h"
+
+namespace lading {
+namespace {
+
+struct Case {
+  std::string mesh;
+  std::string strategy;
+  std::vector<std::pair<std::string, std::string>> tp_plan;
+};
+
+// Many small tensors, wide ones with columns far apart and near each other, and one larger than a staging slot.
+std::string checkpoint() {
+  std::string header = "{";
+  std::uint64_t begin = 0;
+  const auto add = [&](const std::string& name, std::uint64_t rows, std::uint64_t columns) {
+    const std::uint64_t end = begin + rows * columns * 4;
+    header += fmt::format(R"({}"{}":{{"dtype":"F32","shape":[{},{}],"data_offsets":[{},{}]}})",
+                          header.size() > 1 ? "," : "", name, rows, columns, begin, end);
+    begin = end;
+  };
+  for (int i = 0; i < 40; ++i) add(fmt::format("layers.{:02}.small", i), 3, 5);
+  add("wide.far", 64, 16'384);
+  add("wide.near", 700, 1'000);
+  add("wide.odd", 333, 77);
+  add("tall", 5'001, 64);
+  std::string data(begin, '\0');
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 131 >> 3);
+  return test::safetensors_bytes(header + "}", data);
+}
+
+TEST(ReadBytes, R64_PlanAndLoadReportTheSameBytesOverAllStrategies) {
+  test::TempDir dir;
+  dir.write("model.safetensors", checkpoint());
+  using TpPlan = std::vector<std::pair<std::string, std::string>>;
+  const TpPlan cut = {{"wide.*", "colwise"}, {"tall", "rowwise"}};
+  const TpPlan other = {{"wide.*", "rowwise"}, {"tall", "colwise"}};
+  const std::vector<Case> cases = {
+      {"", "single", {}},
+      {"dp=3", "ddp", {}},
+      {"dp=4", "fsdp2", {}},
+      {"replicate=2,shard=2", "hsdp", {}},
+      {"dp=3", "zero3", {}},
+      {"tp=4", "tp", cut},
+      {"tp=4", "tp", other},
+      {"tp=3", "tp", other},
+      {"dp=2,tp=2", "fsdp2+tp", cut},
+      {"dp=2,tp=2", "fsdp2+tp", other},
+  };
+  for (const Case& one : cases) {
+    Request request;
+    request.plan.checkpoint = dir.path("");
+    request.plan.mesh = one.mesh;
+    request.plan.strategy = one.mesh.empty() ? "" : one.strategy;
+    request.plan.tp_plan = one.tp_plan;
+    request.plan.ranks.reset();
+    const auto report = materialize(request);
+    ASSERT_TRUE(report) << one.strategy << ": " << report.error().problems.front().text();
+    std::uint64_t planned = 0;
+    for (const RankTotals& rank : report->plan.ranks) planned += rank.read_bytes;
+    EXPECT_EQ(report->read_bytes, planned) << one.strategy << " over " << one.mesh;
+    EXPECT_GT(planned, 0U);
+  }
+}
+
+}  // namespace
+}  // namespace lading
