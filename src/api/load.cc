@@ -8,7 +8,6 @@
 #include "api/load_memory.h"
 #include "api/skeleton_values.h"
 #include "exec/executor.h"
-#include "layout/region.h"
 #include "ledger/ledger.h"
 #include "plan/plan.h"
 #include "plan/replicas.h"
@@ -35,7 +34,7 @@ io::BackendChoice choice_of(ReadMethod method) {
 
 DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, const plan::Destination& destination) {
   const plan::Statement& s = plan.statements[destination.statement];
-  const plan::Statement& root = s.provenance == plan::Provenance::kAlias ? *plan.find(s.alias_of) : s;
+  const plan::Statement& root = plan.statements[destination.root];
   DestinationInfo info;
   info.rank = rank.rank;
   info.name = s.name;
@@ -46,11 +45,8 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   info.dtype = s.storage;
   info.shape = s.shape;
   info.size_bytes = destination.buffer_bytes;
-  for (const layout::Slot& slot : s.placement.slots) {
-    if (slot.name != destination.slot) continue;
-    const layout::Region region = layout::region_of(s.shape, slot.cuts, plan.mesh, rank.rank);
-    info.local_shape = region.flat ? Shape{region.buffer_elems} : region.local_shape;
-  }
+  const layout::Region& region = rank.regions[destination.region];
+  info.local_shape = region.flat ? Shape{region.buffer_elems} : region.local_shape;
   for (const std::uint32_t alias : destination.aliases) info.aliases.push_back(plan.statements[alias].name);
   return info;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lading/load.h"
+#include "layout/region.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
 
@@ -71,6 +72,23 @@ TEST(ReadBytes, R64_PlanAndLoadReportTheSameBytesOverAllStrategies) {
     EXPECT_EQ(report->read_bytes, planned) << one.strategy << " over " << one.mesh;
     EXPECT_GT(planned, 0U);
   }
+}
+
+// Planning, loading and the ledger together ask once per shape, placement and rank.
+TEST(ReadBytes, R53_ARegionIsWorkedOutOnce) {
+  test::TempDir dir;
+  dir.write("model.safetensors", checkpoint());
+  Request request;
+  request.plan.checkpoint = dir.path("");
+  request.plan.mesh = "dp=4";
+  request.plan.strategy = "fsdp2";
+  request.plan.ranks.reset();
+  const std::uint64_t before = layout::regions_worked_out();
+  const auto report = materialize(request);
+  ASSERT_TRUE(report);
+  EXPECT_FALSE(ledger_json(*report).empty());
+  constexpr std::uint64_t kShapes = 5;
+  EXPECT_EQ(layout::regions_worked_out() - before, kShapes * 4) << "of 44 tensors on 4 ranks";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "checker/checker.h"
+#include "layout/region.h"
 
 namespace lading::checker {
 namespace {
@@ -40,7 +41,8 @@ Plan square(std::uint64_t n, Expression expression, const Shape& source, std::ve
   r.owned_bytes = r.read_bytes = n * n * 4;
   r.reads = {{0, 0, n * n * 4, 1, 0, {}}};
   for (std::uint32_t t = 0; t < transfers.size(); ++t) r.reads[0].transfers.push_back({0, 0, t});
-  r.destinations = {{0, "", "cpu", "", n * n * 4, n * n, std::move(transfers), {}, {}}};
+  r.regions = {layout::region_of(Shape({n, n}), {}, layout::Mesh(), 0)};
+  r.destinations = {{0, 0, 0, "", "cpu", "", n * n * 4, n * n, std::move(transfers), {}, {}}};
   plan.ranks = {r};
   return plan;
 }
@@ -59,8 +61,9 @@ TEST(CheckCost, R64_a_hundred_thousand_destinations) {
     s.expression = Expression::source(name);
     s.checkpoint_dtype = DType::kF32;
     plan.statements.push_back(s);
-    r.destinations.push_back({i, "", "cpu", "", 64, 16, {{i, i * 64, 0, 16, {}, 0}}, {}, {}});
+    r.destinations.push_back({i, i, 0, "", "cpu", "", 64, 16, {{i, i * 64, 0, 16, {}, 0}}, {}, {}});
   }
+  r.regions = {layout::region_of(Shape({4, 4}), {}, layout::Mesh(), 0)};
   r.reads = {{0, 0, kTensors * 64, 1, 0, {}}};
   for (std::uint32_t i = 0; i < kTensors; ++i) r.reads[0].transfers.push_back({i, 0, 0});
   r.read_bytes = r.owned_bytes = kTensors * 64;
@@ -99,6 +102,7 @@ TEST(CheckCost, R53_columns_of_a_shard) {
   r.reads = {{0, kN * 2, kN * 2, kN, kN * 4, {{0, 0, 0}}}};
   r.destinations[0].buffer_bytes = kN * kN * 2;
   r.destinations[0].owned_elems = kN * kN / 2;
+  r.regions = {layout::region_of(Shape({kN, kN}), {cut}, plan.mesh, 1)};
   EXPECT_LT(seconds_to_check(plan, "half the columns of 8192 x 8192"), 1);
 }
 

@@ -199,6 +199,7 @@ Result<void> Share::take_chunks(Dim& dim, const Cut& cut, std::uint64_t index, s
 
 // 10 elements on 4 ranks are parts of 3: the last rank has 1 element and 2 of padding.
 void Share::take_flat(const Cut& cut, std::uint64_t index, std::uint64_t size) {
+  is_flat_ = true;
   const std::uint64_t elems = end_;
   const std::uint64_t part = round_up(elems, cut.pad_multiple == 0 ? size : cut.pad_multiple) / size;
   begin_ = std::min(elems, index * part);
@@ -211,6 +212,7 @@ void Share::take_flat(const Cut& cut, std::uint64_t index, std::uint64_t size) {
 // belong to the framework. A buffer of 10 on 4 ranks has the parts [0, 3) [3, 6) [6, 9) [9, 10). Of a tensor of 5 at
 // offset 4, rank 1 holds elements [0, 2) from place 1 of its memory on, rank 2 holds [2, 5) from place 0 on.
 void Share::take_group(const Cut& cut, std::uint64_t index, std::uint64_t size) {
+  is_flat_ = true;
   const Interval first = chunk(cut.group_elems, size, 0);
   const Interval part = chunk(cut.group_elems, size, index);
   const std::uint64_t offset = cut.group_offset_elems;
@@ -220,6 +222,25 @@ void Share::take_group(const Cut& cut, std::uint64_t index, std::uint64_t size) 
   buffer_begin_ = begin - part.begin;
   begin_ = begin == end ? 0 : begin - offset;  // a part that ends in front of the tensor would wrap
   end_ = begin_ + (end - begin);
+}
+
+bool Share::is(const layout::Region& region, const Shape& shape) const {
+  if (!region.present || region.runs.size() != shape.rank() || region.local_shape.rank() != shape.rank()) return false;
+  for (std::size_t d = 0; d < shape.rank(); ++d) {
+    const bool is_whole = dims_.empty() || dims_[d].held.empty();
+    const std::vector<Held> held = is_whole ? std::vector<Held>{{0, 0, shape[d]}} : dims_[d].held;
+    const bool is_none = held.front().size == 0;
+    const std::vector<layout::Run>& runs = region.runs[d];
+    if (runs.size() != (is_none ? 0 : held.size())) return false;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (runs[i] != layout::Run{held[i].begin, held[i].at, held[i].size}) return false;
+    }
+    if (region.local_shape[d] != (is_whole ? shape[d] : dims_[d].local)) return false;
+  }
+  if (region.buffer_elems != buffer_elems_ || region.flat.has_value() != is_flat_) return false;
+  if (!is_flat_) return true;
+  if (begin_ == end_) return region.flat->begin == region.flat->end && region.flat->buffer_begin == 0;
+  return *region.flat == layout::Region::Flat{begin_, end_, buffer_begin_};
 }
 
 // How many rows from this one on follow each other in the global tensor as they do here: all whose indices in the dims

@@ -44,6 +44,9 @@ class Share {
   /// Elements behind the owned ones that belong to nobody and must be zero (R56).
   [[nodiscard]] std::uint64_t padding_elems() const { return padding_elems_; }
 
+  /// Whether the region, of a tensor of this shape, says the same.
+  [[nodiscard]] bool is(const layout::Region& region, const Shape& shape) const;
+
   /// Stretches of the global tensor, row-major: [begin, end), and so on in `rounds`; false: enough.
   using Visit = std::function<bool(std::uint64_t begin, std::uint64_t end, Rounds rounds)>;
   /// The owned elements in the order of the buffer. Rows that are cut alike are visited together.
@@ -73,6 +76,7 @@ class Share {
   std::uint64_t buffer_begin_ = 0;
   std::uint64_t buffer_elems_ = 0;
   std::uint64_t padding_elems_ = 0;
+  bool is_flat_ = false;
 };
 
 }  // namespace lading::checker

@@ -27,6 +27,31 @@ bool Mutator::change_unit() {
   if (d != nullptr) d->unit = d->unit.empty() ? "block" : "";
   return d != nullptr;
 }
+bool Mutator::change_region() {
+  RankPlan* r = rank();
+  layout::Region* region = r == nullptr ? nullptr : any(r->regions);
+  if (region == nullptr || region->owned_elems() == 0) return false;
+  std::vector<std::uint64_t*> fields = {&region->buffer_elems};
+  for (auto& runs : region->runs) {
+    for (layout::Run& run : runs) fields.insert(fields.end(), {&run.begin, &run.local_begin, &run.size});
+  }
+  if (region->flat) {
+    fields.insert(fields.end(), {&region->flat->begin, &region->flat->end, &region->flat->buffer_begin});
+  }
+  nudge(**any(fields));
+  return true;
+}
+bool Mutator::change_region_number() {
+  RankPlan* r = rank();
+  Destination* d = r == nullptr ? nullptr : any(r->destinations);
+  if (d != nullptr) d->region = static_cast<std::uint32_t>(dice_.below(r->regions.size() + 1));
+  return d != nullptr;
+}
+bool Mutator::change_root() {
+  Destination* d = destination();
+  if (d != nullptr) d->root = static_cast<std::uint32_t>(dice_.below(plan_.statements.size() + 1));
+  return d != nullptr;
+}
 bool Mutator::change_totals() {
   RankPlan* r = rank();
   if (r == nullptr) return false;
@@ -212,6 +237,9 @@ const std::vector<Mutator::Kind>& Mutator::kinds() {
       LADING_MUTATION(change_buffer_size),
       LADING_MUTATION(change_owned_elems),
       LADING_MUTATION(change_unit),
+      LADING_MUTATION(change_region),
+      LADING_MUTATION(change_region_number),
+      LADING_MUTATION(change_root),
       LADING_MUTATION(change_totals),
       LADING_MUTATION(shrink_read),
       LADING_MUTATION(drop_read),

@@ -264,6 +264,9 @@ class Mutator {
   bool change_buffer_size();
   bool change_owned_elems();
   bool change_unit();
+  bool change_region();
+  bool change_region_number();
+  bool change_root();
   bool change_totals();
   // Of reads: check_read_mutations_for_tests.h.
   Read* read(RankPlan* of) { return of == nullptr ? nullptr : any(of->reads); }

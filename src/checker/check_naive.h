@@ -171,7 +171,9 @@ inline Indices chunk(const Indices& list, std::uint64_t pieces, std::uint64_t wh
 enum class Cell : std::uint8_t { kOwned, kZero, kForeign };
 struct Memory {
   bool present = true;
-  bool uneven = false;                                // where that is refused
+  bool uneven = false;  // where that is refused
+  bool is_flat = false;
+  std::vector<Indices> lists;                         // indices per dim, before it is flattened
   std::vector<std::pair<Cell, std::uint64_t>> cells;  // with the row-major index of what is owned
 };
 
@@ -252,8 +254,10 @@ inline std::optional<Memory> memory_of(const Statement& statement, const layout:
                    all.begin() + static_cast<std::ptrdiff_t>(part * (me + 1)));
     }
   }
+  memory.lists = lists;
   if (flat) {
     memory.cells = *flat;
+    memory.is_flat = true;
   } else {
     for (const std::uint64_t i : elements()) memory.cells.emplace_back(Cell::kOwned, i);
   }

@@ -11,6 +11,7 @@
 
 #include "checker/check_naive.h"
 #include "checker/check_random_reads.h"
+#include "layout/region.h"
 
 namespace lading::checker::naive {
 
@@ -64,7 +65,9 @@ class PlanMaker {
           }
         }
         if (!found) continue;
+        d.root = s;
         fill_in(d, slot, rank);
+        add_region(out, d, slot);
         if (d.unit.empty() || std::find(units.begin(), units.end(), d.unit) == units.end()) {
           out.owned_bytes += d.buffer_bytes;
         }
@@ -79,6 +82,15 @@ class PlanMaker {
     }
     serve_again(*this, plan_, out);
     return out;
+  }
+
+  // Often one that is there already.
+  void add_region(RankPlan& out, Destination& d, std::size_t slot) {
+    const Statement& s = plan_.statements[d.statement];
+    layout::Region region = layout::region_of(s.shape, s.placement.slots[slot].cuts, plan_.mesh, out.rank);
+    const auto known = std::find(out.regions.begin(), out.regions.end(), region);
+    d.region = static_cast<std::uint32_t>(known - out.regions.begin());
+    if (known == out.regions.end()) out.regions.push_back(std::move(region));
   }
 
   Plan& plan() { return plan_; }

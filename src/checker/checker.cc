@@ -236,6 +236,14 @@ class RankCheck {
       if (cut.kind == layout::CutKind::kFlatGroup) group = &cut;
     }
     if (!check_sizes(destination, *share, statement, group)) return;
+    const bool has_region = destination.region < rank_.regions.size() &&
+                            rank_.regions[destination.region].unit == destination.unit &&
+                            share->is(rank_.regions[destination.region], statement.shape);
+    if (!has_region) {
+      return add(problem("the region is not the rank's share of the tensor", "R53"), statement);
+    }
+    if (destination.root != root)
+      return add(problem("the tensor names a wrong root of its tie class", "R49"), statement);
     if (group != nullptr) note_unit(destination, statement, *group);
 
     const Statement& source = plan_.statements[root];

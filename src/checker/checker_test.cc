@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "layout/region.h"
 #include "mapping/expression.h"
 
 namespace lading::checker {
@@ -74,6 +75,7 @@ struct OneTensor {
     d.transfers = std::move(transfers);
     r.owned_bytes = d.buffer_bytes;
     r.destinations = {d};
+    r.regions = {layout::region_of(shape, cuts, mesh, rank)};
     read_what_is_taken(out, r);
     out.ranks = {r};
     return out;
@@ -322,20 +324,26 @@ TEST(Checker, R11_members_of_a_flat_buffer_do_not_overlap) {
   c.group_elems = 16;
   plan.statements[0].placement.slots[0].cuts = {c};
   plan.ranks[0].destinations[0].unit = "block";
+  plan.ranks[0].regions = {layout::region_of(Shape({6}), {c}, kTwo, 0)};
   plan.statements.push_back(plan.statements[0]);
   plan.statements[1].name = "x";
   plan.ranks[0].destinations.push_back(plan.ranks[0].destinations[0]);
   Destination& second = plan.ranks[0].destinations[1];
-  second.statement = 1;
+  second.statement = second.root = second.region = 1;
   // One buffer, counted once, in which the second tensor begins at 7 and goes on on the other rank.
-  plan.statements[1].placement.slots[0].cuts[0].group_offset_elems = 7;
+  plan.ranks[0].regions.emplace_back();
+  const auto move_second = [&](std::uint64_t offset) {
+    plan.statements[1].placement.slots[0].cuts[0].group_offset_elems = offset;
+    plan.ranks[0].regions[1] = layout::region_of(Shape({6}), plan.statements[1].placement.slots[0].cuts, kTwo, 0);
+  };
+  move_second(7);
   second.owned_elems = 1;
   second.transfers = {run(0, 7, 1)};
   read_what_is_taken(plan, plan.ranks[0]);
   EXPECT_EQ(verdict(plan).substr(0, 3), "R56") << "one element is nobody's, and the plan does not say so";
   plan.ranks[0].unit_gap_bytes = 4;
   EXPECT_EQ(verdict(plan), "good");
-  plan.statements[1].placement.slots[0].cuts[0].group_offset_elems = 5;
+  move_second(5);
   second.owned_elems = 3;
   second.transfers = {run(0, 5, 3)};
   expect_refused(plan, "R11", "overlap in the flat buffer");

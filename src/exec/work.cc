@@ -2,19 +2,8 @@
 
 #include <algorithm>
 
-#include "layout/region.h"
-
 namespace lading::exec {
 namespace {
-
-layout::Region region_of(const plan::Plan& plan, const plan::Statement& s, const std::string& slot,
-                         std::uint64_t rank) {
-  for (const layout::Slot& candidate : s.placement.slots) {
-    if (candidate.name == slot) return layout::region_of(s.shape, candidate.cuts, plan.mesh, rank);
-  }
-  LADING_CHECK(false);
-  return {};
-}
 
 // How much of a constant lies among the owned elements (padded rows of a vocabulary are part of the tensor, and a
 // constant may run on into padding).
@@ -37,10 +26,10 @@ std::uint64_t owned_bytes_of(const Work& work, const plan::Transfer& fill) {
 Work::Work(const plan::Plan& plan, const plan::RankPlan& rank_plan, const plan::Destination& of, Memory at)
     : destination(&of),
       statement(&plan.statements[of.statement]),
-      root(statement->provenance == plan::Provenance::kAlias ? plan.find(statement->alias_of) : statement),
+      root(&plan.statements[of.root]),
       rank(rank_plan.rank),
       memory(at),
-      runs(region_of(plan, *statement, of.slot, rank), statement->shape) {
+      runs(rank_plan.regions[of.region], statement->shape) {
   if (root->provenance == plan::Provenance::kKept) return;
   expected_bytes = bytes_of_elems(runs.owned_elems(), dtype());
   for (const plan::Transfer& transfer : of.transfers) {

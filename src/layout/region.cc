@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 
 #include "layout/chunk.h"
 #include "layout/layout.h"
@@ -8,6 +9,8 @@ namespace lading::layout {
 namespace {
 
 using Runs = std::vector<Run>;
+
+std::atomic<std::uint64_t> worked_out = 0;
 
 std::uint64_t length(const Runs& runs) { return runs.empty() ? 0 : runs.back().local_begin + runs.back().size; }
 
@@ -100,7 +103,10 @@ Region absent(std::size_t dims) {
 
 }  // namespace
 
+std::uint64_t regions_worked_out() { return worked_out.load(std::memory_order_relaxed); }
+
 Region region_of(const Shape& global, const std::vector<Cut>& cuts, const Mesh& mesh, std::uint64_t rank) {
+  worked_out.fetch_add(1, std::memory_order_relaxed);
   Region region;
   region.runs.resize(global.rank());
   for (std::size_t d = 0; d < global.rank(); ++d) {

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "layout/region.h"
 #include "ledger/ledger.h"
 #include "support/planner_support.h"
 
@@ -46,14 +45,6 @@ inline device::Digest digest_of_elements(const std::vector<std::uint64_t>& eleme
   return digest;
 }
 
-inline Region region_of(const plan::Plan& plan, const plan::RankPlan& rank, const plan::Destination& d) {
-  const plan::Statement& s = plan.statements[d.statement];
-  for (const layout::Slot& slot : s.placement.slots) {
-    if (slot.name == d.slot) return Region::of(layout::region_of(s.shape, slot.cuts, plan.mesh, rank.rank));
-  }
-  return {};
-}
-
 /// What a load that went well finds.
 inline LedgerFacts good_facts(const plan::Plan& plan) {
   LedgerFacts facts;
@@ -69,7 +60,7 @@ inline LedgerFacts good_facts(const plan::Plan& plan) {
       found.expected_bytes = s.provenance == plan::Provenance::kKept ? 0 : *Shape{d.owned_elems}.size_bytes(s.storage);
       found.written_bytes = found.expected_bytes;
       if (s.provenance == plan::Provenance::kKept) continue;
-      found.digest = digest_of_elements(elements_of(region_of(plan, plan.ranks[r], d), s.shape), s.storage);
+      found.digest = digest_of_elements(elements_of(Region::of(plan.ranks[r].regions[d.region]), s.shape), s.storage);
     }
   }
   return facts;

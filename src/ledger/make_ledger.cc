@@ -3,7 +3,6 @@
 #include <tuple>
 
 #include "base/version.h"
-#include "layout/region.h"
 #include "ledger/ledger.h"
 
 namespace lading::ledger {
@@ -158,8 +157,7 @@ class Maker {
 
   void add_record(const plan::RankPlan& rank, const Destination& destination, const DestinationFacts* facts) {
     const Statement& s = plan_.statements[destination.statement];
-    const Statement* const root = s.provenance == Provenance::kAlias ? plan_.find(s.alias_of) : &s;
-    LADING_CHECK(root != nullptr);
+    const Statement* const root = &plan_.statements[destination.root];
     Record record;
     record.rank = rank.rank;
     record.tensor = destination.statement;
@@ -167,7 +165,7 @@ class Maker {
     record.provenance = root->provenance;
     record.reads = taken_by(destination, plan_);
     record.cast_from = casts_of(destination, plan_, s.storage);
-    record.region = region_of(s, destination.slot, rank.rank);
+    record.region = Region::of(rank.regions[destination.region]);
     record.device = destination.device;
     record.owned_elems = destination.owned_elems;
     record.bytes = size_of(destination.owned_elems, s.storage);
@@ -190,14 +188,6 @@ class Maker {
       shared.bytes = shared.written_bytes = shared.expected_bytes = 0;
     }
     ledger_.records.push_back(std::move(record));
-  }
-
-  [[nodiscard]] Region region_of(const Statement& s, const std::string& slot, std::uint64_t rank) const {
-    for (const layout::Slot& candidate : s.placement.slots) {
-      if (candidate.name == slot) return Region::of(layout::region_of(s.shape, candidate.cuts, plan_.mesh, rank));
-    }
-    LADING_CHECK(false);
-    return {};
   }
 
   const Plan& plan_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "layout/region.h"
 #include "model/skeleton_json.h"
 #include "plan/words.h"
 
@@ -128,17 +127,13 @@ class Explainer {
 
   void share_of(const Destination& d) {
     const Statement& held = plan_.statements[d.statement];
-    const auto slot = std::find_if(held.placement.slots.begin(), held.placement.slots.end(),
-                                   [&](const layout::Slot& candidate) { return candidate.name == d.slot; });
     std::vector<std::string> parts;
-    if (slot != held.placement.slots.end()) {
-      const layout::Region region = layout::region_of(held.shape, slot->cuts, plan_.mesh, rank_->rank);
-      for (std::size_t dim = 0; dim < region.runs.size(); ++dim) {
-        parts.push_back(runs_words(region.runs[dim], held.shape[dim], dim));
-      }
-      if (region.flat) {
-        parts.push_back(fmt::format("of these, row-major, elements {} to {}", region.flat->begin, region.flat->end));
-      }
+    const layout::Region& region = rank_->regions[d.region];
+    for (std::size_t dim = 0; dim < region.runs.size(); ++dim) {
+      parts.push_back(runs_words(region.runs[dim], held.shape[dim], dim));
+    }
+    if (region.flat) {
+      parts.push_back(fmt::format("of these, row-major, elements {} to {}", region.flat->begin, region.flat->end));
     }
     if (parts.empty()) parts.emplace_back("its only element");
     say("share", fmt::format("rank {}{}: {}; {} elements in a buffer of {} bytes", rank_->rank,

@@ -101,6 +101,8 @@ struct Transfer {
 /// The memory of one tensor in one slot on one rank.
 struct Destination {
   std::uint32_t statement = 0;  ///< into Plan::statements; for a tie class, the first member this rank has
+  std::uint32_t root = 0;       ///< the statement that has the source: of a tie class, its first member
+  std::uint32_t region = 0;     ///< into RankPlan::regions: which elements, and where they lie in the buffer
   std::string slot;
   std::string device;                  ///< "cpu", "cuda:1"
   std::string unit;                    ///< the shared buffer's name (FSDP1), or ""
@@ -156,6 +158,7 @@ struct ReadLimits {
 
 struct RankPlan {
   std::uint64_t rank = 0;
+  std::vector<layout::Region> regions;  ///< destinations of one shape that are cut alike share one
   std::vector<Destination> destinations;
   std::vector<Read> reads;  ///< what the executor runs, by file and place: each transfer from a file is in one of them
   std::uint64_t read_bytes = 0;

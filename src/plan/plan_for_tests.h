@@ -68,8 +68,14 @@ inline Plan plan_of_everything() {
 
   RankPlan rank;
   rank.rank = 3;
+  rank.regions.resize(2);
+  rank.regions[0].runs = {{{0, 0, 4}}, {{0, 0, 6}}};
+  rank.regions[0].local_shape = {4, 6};
+  rank.regions[0].buffer_elems = 24;
+  rank.regions[1] = rank.regions[0];
+  rank.regions[1].runs[0] = {{4, 0, 4}};
   Destination d;
-  d.statement = 5;
+  d.statement = d.root = 5;
   d.device = "cuda:3";
   d.buffer_bytes = 96;
   d.owned_elems = 24;
@@ -77,7 +83,7 @@ inline Plan plan_of_everything() {
   d.aliases = {6};
   rank.destinations = {d};
   d = {};
-  d.statement = 0;
+  d.region = 1;
   d.device = "cuda:3";
   d.unit = "unit";
   d.buffer_bytes = 64;

@@ -89,19 +89,21 @@ class Places {
 
 class BufferCheck {
  public:
-  BufferCheck(const Decisions& decisions, const layout::Layout& layout) : decisions_(decisions), layout_(layout) {}
+  BufferCheck(const Decisions& decisions, const layout::Layout& layout, Regions& regions)
+      : decisions_(decisions), layout_(layout), regions_(regions) {}
 
   Errors run() {
     const auto& statements = decisions_.plan.statements;
     for (std::size_t i = 0; i < statements.size() && !errors_.is_full(); ++i) {
-      for (const layout::Slot& slot : statements[i].placement.slots) check_slot(i, slot);
+      for (std::size_t k = 0; k < statements[i].placement.slots.size(); ++k) check_slot(i, k);
     }
     return std::move(errors_);
   }
 
  private:
-  void check_slot(std::size_t i, const layout::Slot& slot) {
+  void check_slot(std::size_t i, std::size_t k) {
     const Statement& s = decisions_.plan.statements[i];
+    const layout::Slot& slot = s.placement.slots[k];
     const bool is_packed = policy::is_packed(s.storage);
     if (slot.cuts.empty() && !is_packed) {
       // Whole on every rank, as most are: there is no region to work out.
@@ -109,11 +111,11 @@ class BufferCheck {
     }
     const Places places(s.shape, slot.cuts, layout_.mesh);
     const std::uint64_t largest_on = places.rank(0);
-    const Region largest = layout::region_of(s.shape, slot.cuts, layout_.mesh, largest_on);
+    const Region& largest = regions_.of(i, k, largest_on);
     const auto bytes = element_bytes(largest.buffer_elems, s.storage);
     if (!bytes && !is_packed) return refuse_size(s, largest, largest_on);
-    if (is_packed && !check_packed(i, slot, places)) return;
     if (bytes) add_up(s, slot, *bytes, largest);
+    if (is_packed) check_packed(i, k, places);
   }
 
   // Owners are not told apart: what no mesh could hold on one rank is no model's.
@@ -137,7 +139,7 @@ class BufferCheck {
                     .got(fmt::format("{} bytes beside {} of others", bytes, sum_bytes_)));
   }
 
-  bool check_packed(std::size_t i, const layout::Slot& slot, const Places& places) {
+  void check_packed(std::size_t i, std::size_t k, const Places& places) {
     const Statement& s = decisions_.plan.statements[i];
     if (places.count() > kMostPlaces) {
       errors_.add(Error(Code::kPlan, "the layout cuts packed elements into too many parts")
@@ -146,11 +148,11 @@ class BufferCheck {
                       .wanted(fmt::format("at most {}", kMostPlaces))
                       .got(std::to_string(places.count()))
                       .try_this("Cut it otherwise, or replicate this tensor"));
-      return false;
+      return;
     }
     for (std::uint64_t place = 0; place < places.count(); ++place) {
       const std::uint64_t rank = places.rank(place);
-      const Region region = layout::region_of(s.shape, slot.cuts, layout_.mesh, rank);
+      const Region& region = regions_.of(i, k, rank);
       if (ends_at_bytes(i, region)) continue;
       const Region whole = layout::region_of(s.shape, {}, layout_.mesh, 0);
       const bool by_mapping = !ends_at_bytes(i, whole);
@@ -162,9 +164,8 @@ class BufferCheck {
                         .try_this(by_mapping ? "Cut and turn whole bytes only, or keep the tensor as it is in the file"
                                              : "Cut it otherwise, or replicate this tensor");
       errors_.add(by_mapping ? std::move(error) : with_rank(std::move(error), rank));
-      return false;  // one rank tells it
+      return;  // one rank tells it
     }
-    return true;
   }
 
   // Memory, the elements that are owned, their place, and every run that is read or compared.
@@ -200,6 +201,7 @@ class BufferCheck {
 
   const Decisions& decisions_;
   const layout::Layout& layout_;
+  Regions& regions_;
   std::uint64_t sum_bytes_ = 0;
   bool is_too_much_ = false;
   std::set<std::pair<std::string_view, std::string_view>> units_;
@@ -208,8 +210,8 @@ class BufferCheck {
 
 }  // namespace
 
-Errors check_buffers(const Decisions& decisions, const layout::Layout& layout) {
-  return BufferCheck(decisions, layout).run();
+Errors check_buffers(const Decisions& decisions, const layout::Layout& layout, Regions& regions) {
+  return BufferCheck(decisions, layout, regions).run();
 }
 
 }  // namespace lading::planner

@@ -5,9 +5,10 @@
 #include "lading/result.h"
 #include "layout/layout.h"
 #include "planner/decide.h"
+#include "planner/regions.h"
 
 namespace lading::planner {
 
-Errors check_buffers(const Decisions& decisions, const layout::Layout& layout);
+Errors check_buffers(const Decisions& decisions, const layout::Layout& layout, Regions& regions);
 
 }  // namespace lading::planner

@@ -10,15 +10,16 @@
 #include <utility>
 
 #include "base/element_bytes.h"
-#include "layout/region.h"
 #include "planner/buffer_checks.h"
 #include "planner/decide.h"
+#include "planner/regions.h"
 #include "planner/schedule.h"
 #include "planner/work_out.h"
 
 namespace lading::planner {
 namespace {
 
+constexpr std::uint32_t kNone = 0xFFFF'FFFF;
 constexpr std::uint64_t kLeastStagingBytes = 32ULL << 20;
 
 // Ranks with a GPU each; without any, all of them are taken to share one machine.
@@ -41,8 +42,12 @@ std::uint64_t staging_bytes_of(std::uint64_t budget_bytes, std::uint64_t on_node
 // The planner's second half: the decisions, worked out for one rank.
 class RankPlanner {
  public:
-  RankPlanner(const Decisions& decisions, const layout::Layout& layout, std::uint64_t rank)
-      : decisions_(decisions), layout_(layout), rank_(rank) {
+  RankPlanner(const Decisions& decisions, const layout::Layout& layout, Regions& regions, std::uint64_t rank)
+      : decisions_(decisions),
+        layout_(layout),
+        regions_(regions),
+        rank_(rank),
+        region_numbers_(regions.table().kinds(), kNone) {
     plan_.rank = rank;
   }
 
@@ -59,16 +64,15 @@ class RankPlanner {
     for (std::uint32_t i = 0; i < statements.size(); ++i) {
       const Statement& s = statements[i];
       const std::uint32_t head = decisions_.class_of[i];
-      for (const layout::Slot& slot : s.placement.slots) {
-        const layout::Region region = layout::region_of(s.shape, slot.cuts, layout_.mesh, rank_);
-        if (!region.present) continue;
+      for (std::uint32_t k = 0; k < s.placement.slots.size(); ++k) {
+        if (!regions_.of(i, k, rank_).present) continue;
         if (!is_tied[head]) {
-          add_destination({i, head}, slot, region);
+          add_destination({i, head, k});
           continue;
         }
-        const auto [held, is_first] = holders.try_emplace({head, slot.name}, plan_.destinations.size());
+        const auto [held, is_first] = holders.try_emplace({head, s.placement.slots[k].name}, plan_.destinations.size());
         if (is_first) {
-          add_destination({i, head}, slot, region);
+          add_destination({i, head, k});
         } else {
           plan_.destinations[held->second].aliases.push_back(i);
         }
@@ -82,13 +86,26 @@ class RankPlanner {
   struct Named {
     std::uint32_t statement = 0;
     std::uint32_t head = 0;  // of its tie class
+    std::uint32_t slot = 0;
   };
 
-  void add_destination(Named named, const layout::Slot& slot, const layout::Region& region) {
+  std::uint32_t region_number(const Named& named) {
+    std::uint32_t& number = region_numbers_[regions_.kind(named.statement, named.slot)];
+    if (number == kNone) {
+      number = static_cast<std::uint32_t>(plan_.regions.size());
+      plan_.regions.push_back(regions_.of(named.statement, named.slot, rank_));
+    }
+    return number;
+  }
+
+  void add_destination(Named named) {
     const Statement& s = decisions_.plan.statements[named.statement];
     Destination destination;
     destination.statement = named.statement;
-    destination.slot = slot.name;
+    destination.root = named.head;
+    destination.region = region_number(named);
+    const layout::Region& region = plan_.regions[destination.region];
+    destination.slot = s.placement.slots[named.slot].name;
     destination.device = layout_.device_of(s.placement, rank_).text();
     destination.unit = region.unit;
     destination.owned_elems = region.owned_elems();
@@ -143,7 +160,9 @@ class RankPlanner {
 
   const Decisions& decisions_;
   const layout::Layout& layout_;
+  Regions& regions_;
   std::uint64_t rank_;
+  std::vector<std::uint32_t> region_numbers_;  // by kind, into plan_.regions
   RankPlan plan_;
 };
 
@@ -164,7 +183,8 @@ void warn_of_budget(const layout::Layout& layout, Plan& plan) {
 
 Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::uint64_t>& ranks) {
   LADING_ASSIGN_OR_RETURN(Decisions decisions, decide(inputs));
-  Errors errors = check_buffers(decisions, inputs.layout);
+  Regions regions(decisions.plan.statements, inputs.layout.mesh);
+  Errors errors = check_buffers(decisions, inputs.layout, regions);
   if (!errors.empty()) return fail(std::move(errors));
   std::vector<RankPlan> rank_plans;
   for (const std::uint64_t rank : ranks) {
@@ -175,7 +195,8 @@ Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::
     }
     const auto is_this = [&](const RankPlan& other) { return other.rank == rank; };
     if (std::any_of(rank_plans.begin(), rank_plans.end(), is_this)) continue;  // asked for twice
-    rank_plans.push_back(RankPlanner(decisions, inputs.layout, rank).run());
+    rank_plans.push_back(RankPlanner(decisions, inputs.layout, regions, rank).run());
+    regions.table().release(rank);
   }
   if (!errors.empty()) return fail(std::move(errors));
   warn_of_budget(inputs.layout, decisions.plan);
