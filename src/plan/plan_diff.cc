@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "base/json_writer.h"
 
@@ -15,16 +17,48 @@ namespace {
 // Longer values are compared part by part, so that what is told can be read.
 constexpr std::size_t kWholeBytes = 240;
 
-void write_value(JsonWriter& json, const JsonValue& value) {
+// A rank among those of its group: the group's offsets are functions of it (rank_groups.h).
+struct Place {
+  std::vector<std::uint64_t> coordinate;
+  std::size_t member = 0;
+};
+
+// What an offset is on the rank; nothing if the value is no such offset.
+std::optional<std::uint64_t> resolve(const JsonValue& value, const Place& place) {
+  if (const auto list = value.find("list"); list && list->is_array() && value.size() == 1) {
+    std::size_t i = 0;
+    for (const JsonMember member : *list) {
+      if (i++ == place.member) return member.value.as_uint64();
+    }
+    return std::nullopt;
+  }
+  const auto base = value.find("base");
+  const auto steps = value.find("steps");
+  if (!base || !steps || value.size() != 2 || !steps->is_array()) return std::nullopt;
+  // The file is anybody's: sums wrap, and are compared all the same.
+  std::uint64_t sum = base->as_uint64().value_or(0);
+  std::size_t axis = 0;
+  for (const JsonMember step : *steps) {
+    if (axis >= place.coordinate.size()) return std::nullopt;
+    sum += step.value.as_uint64().value_or(0) * place.coordinate[axis++];
+  }
+  return sum;
+}
+
+void write_value(JsonWriter& json, const JsonValue& value, const Place& place) {
   switch (value.kind()) {
     case JsonKind::kObject:
+      if (const auto offset = resolve(value, place)) {
+        json.number(*offset);
+        return;
+      }
       json.begin_object(JsonWriter::Lines::kOne);
-      for (const JsonMember member : value) write_value(json.key(member.key), member.value);
+      for (const JsonMember member : value) write_value(json.key(member.key), member.value, place);
       json.end_object();
       return;
     case JsonKind::kArray:
       json.begin_array(JsonWriter::Lines::kOne);
-      for (const JsonMember member : value) write_value(json, member.value);
+      for (const JsonMember member : value) write_value(json, member.value, place);
       json.end_array();
       return;
     case JsonKind::kString: json.string(value.text()); return;
@@ -35,9 +69,9 @@ void write_value(JsonWriter& json, const JsonValue& value) {
   }
 }
 
-std::string text_of(const JsonValue& value) {
+std::string text_of(const JsonValue& value, const Place& place) {
   JsonWriter json;
-  write_value(json, value);
+  write_value(json, value, place);
   std::string text = json.take();
   text.pop_back();  // the newline
   return text;
@@ -58,8 +92,9 @@ class Differ {
     if (!errors_.empty()) return fail(std::move(errors_));
     const Members old_fields = members_of(before.root());
     const Members new_fields = members_of(after.root());
-    static const std::set<std::string, std::less<>> kApart = {
-        "schema", "ok", "digest", "files", "sources", "tensors", "ranks", "warnings", "problems", "unread_bytes"};
+    static const std::set<std::string, std::less<>> kApart = {"schema",   "ok",       "digest",      "files",
+                                                              "sources",  "tensors",  "ranks",       "rank_groups",
+                                                              "warnings", "problems", "unread_bytes"};
     fields({"plan", ""}, old_fields, new_fields, kApart);
     // Known only where all ranks were worked out, so that it is compared where both have it.
     const auto unread_before = old_fields.find("unread_bytes");
@@ -71,7 +106,7 @@ class Differ {
       const Members a = list_of(before.root(), key, id);
       const Members b = list_of(after.root(), key, id);
       if (section == "rank") {
-        ranks(a, b);
+        ranks(before.root(), after.root(), a, b);
       } else {
         named(section, "", a, b);
       }
@@ -139,8 +174,8 @@ class Differ {
 
   void add(const Subject& subject, std::string field, const JsonValue* before, const JsonValue* after) {
     Change change{subject.section, subject.name, std::move(field), {}, {}};
-    if (before != nullptr) change.before = text_of(*before);
-    if (after != nullptr) change.after = text_of(*after);
+    if (before != nullptr) change.before = text_of(*before, before_);
+    if (after != nullptr) change.after = text_of(*after, after_);
     out_.changes.push_back(std::move(change));
   }
 
@@ -174,8 +209,8 @@ class Differ {
   }
 
   void values(const Subject& subject, const std::string& path, const JsonValue& x, const JsonValue& y) {
-    const std::string before = text_of(x);
-    const std::string after = text_of(y);
+    const std::string before = text_of(x, before_);
+    const std::string after = text_of(y, after_);
     if (before == after) return;
     const bool objects = x.is_object() && y.is_object();
     const bool arrays = x.is_array() && y.is_array() && x.size() == y.size();
@@ -213,15 +248,65 @@ class Differ {
         [&](std::string_view name, const JsonValue* x, const JsonValue* y) { add(subject(name), "", x, y); });
   }
 
-  void ranks(const Members& a, const Members& b) {
-    static const std::set<std::string, std::less<>> kApart = {"destinations"};
+  // The group of a rank, and the rank's place in it; nothing, and a problem, if the document does not say it.
+  std::optional<JsonValue> group_of(const JsonValue& root, const JsonValue& rank, Place& place) {
+    const auto groups = root.find("rank_groups");
+    const auto wanted = rank.find("group");
+    const auto number = rank.find("rank")->as_uint64();
+    const auto group = wanted ? wanted->as_uint64() : std::nullopt;
+    std::optional<JsonValue> found;
+    if (groups && groups->is_array() && group && number) {
+      std::uint64_t i = 0;
+      for (const JsonMember member : *groups) {
+        if (i++ == *group) found = member.value;
+      }
+    }
+    const auto members = found ? found->find("ranks") : std::nullopt;
+    if (!members || !members->is_array()) {
+      errors_.add(Error(Code::kSchema, "$.ranks: a rank has no group")
+                      .at({rank.offset(), rank.offset() + 1})
+                      .wanted("a number of an element of rank_groups"));
+      return std::nullopt;
+    }
+    place.member = 0;
+    for (const JsonMember member : *members) {
+      if (member.value.as_uint64() == number) break;
+      ++place.member;
+    }
+    place.coordinate = coordinate_of(root, *number);
+    return found;
+  }
+
+  static std::vector<std::uint64_t> coordinate_of(const JsonValue& root, std::uint64_t rank) {
+    std::vector<std::uint64_t> sizes;
+    if (const auto mesh = root.find("mesh"); mesh && mesh->is_array()) {
+      for (const JsonMember axis : *mesh) {
+        const auto size = axis.value.find("size");
+        sizes.push_back(size ? std::max<std::uint64_t>(1, size->as_uint64().value_or(1)) : 1);
+      }
+    }
+    std::vector<std::uint64_t> coordinate(sizes.size(), 0);
+    for (std::size_t axis = sizes.size(); axis-- > 0;) {
+      coordinate[axis] = rank % sizes[axis];
+      rank /= sizes[axis];
+    }
+    return coordinate;
+  }
+
+  void ranks(const JsonValue& before, const JsonValue& after, const Members& a, const Members& b) {
+    static const std::set<std::string, std::less<>> kApart = {"group"};
     merge(
         a, b,
         [&](std::string_view rank, const JsonValue& x, const JsonValue& y) {
           fields({"rank", std::string(rank)}, members_of(x), members_of(y), kApart);
-          const Members mine = list_of(x, "destinations", "tensor");
-          const Members theirs = list_of(y, "destinations", "tensor");
-          named("destination", fmt::format("rank {}, ", rank), mine, theirs);
+          const auto mine = group_of(before, x, before_);
+          const auto theirs = group_of(after, y, after_);
+          if (!mine || !theirs) return;
+          named("destination", fmt::format("rank {}, ", rank), list_of(*mine, "destinations", "tensor"),
+                list_of(*theirs, "destinations", "tensor"));
+          static const std::set<std::string, std::less<>> kOthers = {"ranks", "destinations"};
+          fields({"rank", std::string(rank)}, members_of(*mine), members_of(*theirs), kOthers);
+          before_ = after_ = {};
         },
         [&](std::string_view, const JsonValue* x, const JsonValue* y) {
           const JsonValue& rank = x != nullptr ? *x : *y;
@@ -232,6 +317,8 @@ class Differ {
 
   PlanDiff out_;
   Errors errors_;
+  Place before_;  // of the rank that is compared, in either document
+  Place after_;
 };
 
 }  // namespace

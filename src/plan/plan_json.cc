@@ -7,6 +7,7 @@
 #include "layout/layout_json_write.h"
 #include "model/skeleton_json.h"
 #include "plan/plan.h"
+#include "plan/rank_groups.h"
 #include "plan/totals.h"
 #include "plan/words.h"
 
@@ -138,9 +139,7 @@ class Writer {
     for (const std::uint32_t i : plan_.call_order) json_.string(plan_.statements[i].name);
     json_.end_array();
     write_keys();
-    json_.key("ranks").begin_array();
-    for (const RankPlan& rank : plan_.ranks) write_rank(rank);
-    json_.end_array();
+    write_ranks();
     if (plan_.unread_bytes) json_.key("unread_bytes").number(*plan_.unread_bytes);
     write_errors(json_, "warnings", plan_.warnings);
     write_errors(json_, "problems", {});
@@ -179,15 +178,32 @@ class Writer {
     json_.end_array();
   }
 
-  void write_transfer(const Transfer& transfer) {
+  // A number, or what it is on each rank of the group.
+  void write_offset(const Offset& offset) {
+    if (!offset.list.empty()) {
+      json_.begin_object(kOneLine).key("list");
+      write_numbers(json_, offset.list);
+      json_.end_object();
+    } else if (!offset.steps.empty()) {
+      json_.begin_object(kOneLine).key("base").number(offset.base).key("steps").begin_array(kOneLine);
+      for (const std::uint64_t step : offset.steps) json_.number(step);
+      json_.end_array().end_object();
+    } else {
+      json_.number(offset.base);
+    }
+  }
+
+  void write_transfer(const Transfer& transfer, const Offset& from, const Offset& to) {
     json_.begin_object(kOneLine);
     if (transfer.is_fill()) {
       json_.key("fill").number(transfer.fill);
     } else {
       json_.key("source").string(plan_.sources[transfer.source].key);
-      json_.key("from").number(transfer.source_begin_bytes);
+      json_.key("from");
+      write_offset(from);
     }
-    json_.key("to").number(transfer.target_begin_bytes);
+    json_.key("to");
+    write_offset(to);
     json_.key("elems").number(transfer.run_elems);
     if (!transfer.loops.empty()) {
       json_.key("loops").begin_array();
@@ -200,17 +216,22 @@ class Writer {
     json_.end_object();
   }
 
-  void write_transfers(std::string_view key, const std::vector<Transfer>& transfers) {
-    json_.key(key).begin_array();
-    for (const Transfer& transfer : transfers) write_transfer(transfer);
+  using Offsets = std::vector<Offset>::const_iterator;
+
+  void write_transfers(const std::vector<Transfer>& transfers, Offsets& offset) {
+    json_.key("transfers").begin_array();
+    for (const Transfer& transfer : transfers) {
+      write_transfer(transfer, offset[0], offset[1]);
+      offset += 2;
+    }
     json_.end_array();
   }
 
-  void write_destination(const Destination& destination) {
+  void write_destination(const Destination& destination, std::string_view own_device, Offsets& offset) {
     json_.begin_object();
     json_.key("tensor").string(plan_.statements[destination.statement].name);
     json_.key("slot").string(destination.slot);
-    json_.key("device").string(destination.device);
+    json_.key("device").string(destination.device == own_device ? "rank" : destination.device);
     write_text(json_, "unit", destination.unit);
     json_.key("buffer_bytes").number(destination.buffer_bytes);
     json_.key("owned_elems").number(destination.owned_elems);
@@ -219,12 +240,12 @@ class Writer {
       for (const std::uint32_t alias : destination.aliases) json_.string(plan_.statements[alias].name);
       json_.end_array();
     }
-    write_transfers("transfers", destination.transfers);
+    write_transfers(destination.transfers, offset);
     if (!destination.comparisons.empty()) {
       json_.key("comparisons").begin_array();
       for (const auto& comparison : destination.comparisons) {
         json_.begin_object();
-        write_transfers("transfers", comparison);
+        write_transfers(comparison, offset);
         json_.end_object();
       }
       json_.end_array();
@@ -232,32 +253,63 @@ class Writer {
     json_.end_object();
   }
 
-  void write_rank(const RankPlan& rank) {
-    json_.begin_object();
+  void write_read(const Read& read, const Offset& begin) {
+    json_.begin_object(kOneLine).key("file").string(plan_.files[read.file].name);
+    json_.key("begin");
+    write_offset(begin);
+    json_.key("size").number(read.size_bytes);
+    if (read.count > 1) json_.key("count").number(read.count).key("stride").number(read.stride_bytes);
+    json_.key("for").begin_array();
+    for (const TransferRef& ref : read.transfers) {
+      json_.begin_array().number(ref.destination).number(ref.transfer);
+      if (ref.is_comparison()) json_.number(ref.list - 1);
+      json_.end_array();
+    }
+    json_.end_array().end_object();
+  }
+
+  [[nodiscard]] std::string device_of(const RankPlan& rank) const { return plan_.devices.of(rank.rank).text(); }
+
+  void write_ranks() {
+    const std::vector<RankGroup> groups = group_ranks(plan_);
+    std::vector<std::size_t> group_of(plan_.ranks.size());
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      for (const std::size_t member : groups[g].members) group_of[member] = g;
+    }
+    json_.key("ranks").begin_array();
+    for (std::size_t r = 0; r < plan_.ranks.size(); ++r) write_rank(plan_.ranks[r], group_of[r]);
+    json_.end_array();
+    json_.key("rank_groups").begin_array();
+    for (const RankGroup& group : groups) write_group(group);
+    json_.end_array();
+  }
+
+  void write_rank(const RankPlan& rank, std::size_t group) {
+    json_.begin_object(kOneLine);
     json_.key("rank").number(rank.rank);
+    json_.key("group").number(group);
+    json_.key("device").string(device_of(rank));
     json_.key("read_bytes").number(rank.read_bytes);
     json_.key("owned_bytes").number(rank.owned_bytes);
     json_.key("staging_bytes").number(rank.staging_bytes);
     if (rank.unit_gap_bytes > 0) json_.key("unit_gap_bytes").number(rank.unit_gap_bytes);
     json_.key("device_bytes").begin_object(kOneLine);
     for (const auto& [device, bytes] : device_bytes(rank)) json_.key(device).number(bytes);
-    json_.end_object();
+    json_.end_object().end_object();
+  }
+
+  void write_group(const RankGroup& group) {
+    const RankPlan& rank = plan_.ranks[group.members.front()];
+    json_.begin_object();
+    json_.key("ranks").begin_array(kOneLine);
+    for (const std::size_t member : group.members) json_.number(plan_.ranks[member].rank);
+    json_.end_array();
+    auto offset = group.offsets.begin();
     json_.key("destinations").begin_array();
-    for (const Destination& destination : rank.destinations) write_destination(destination);
+    for (const Destination& destination : rank.destinations) write_destination(destination, device_of(rank), offset);
     json_.end_array();
     json_.key("reads").begin_array();
-    for (const Read& read : rank.reads) {
-      json_.begin_object(kOneLine).key("file").string(plan_.files[read.file].name);
-      json_.key("begin").number(read.begin_bytes).key("size").number(read.size_bytes);
-      if (read.count > 1) json_.key("count").number(read.count).key("stride").number(read.stride_bytes);
-      json_.key("for").begin_array();
-      for (const TransferRef& ref : read.transfers) {
-        json_.begin_array().number(ref.destination).number(ref.transfer);
-        if (ref.is_comparison()) json_.number(ref.list - 1);
-        json_.end_array();
-      }
-      json_.end_array().end_object();
-    }
+    for (const Read& read : rank.reads) write_read(read, *offset++);
     json_.end_array();
     json_.end_object();
   }

@@ -53,6 +53,7 @@ TEST(PlanJson, SaysAllOfIt) {
            R"({"source": "k.2", "from": 148, "to": 0, "elems": 12, "loops": [[2, 48, 48]]})",
            R"({"fill": 0.5, "to": 96, "elems": 4})",
            R"({"file": "a.safetensors", "begin": 100, "size": 4, "count": 3, "stride": 8, "for": [[1, 0, 1]]})",
+           R"({"rank": 3, "group": 0, "device": "cuda:3", "read_bytes": 108)",
            R"("device_bytes": {"cpu": 64, "cuda:3": 160})",
            R"({"key": "old", "rule": "rule"})",
            R"("message": "beware")",
