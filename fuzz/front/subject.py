@@ -175,4 +175,5 @@ def _recipes(model: nn.Module, twin: nn.Module) -> dict[str, Any]:
     def recipe(value: torch.Tensor) -> Any:
         return lambda module, name: value.detach().clone()
 
-    return {name: recipe(known[name]) for name in lost if name in known}
+    # A name with a star is a pattern, and matches others too: the first that matches decides.
+    return {name: recipe(known[name]) for name in sorted(lost, key=lambda name: "*" in name) if name in known}

@@ -20,7 +20,7 @@ from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry
 from .patterns import Pattern, matches
 from .recording import SkeletonError, snapshot_of
 from .replay import Seeds, value_of
-from .watch import is_dtensor, was_recorded
+from .watch import is_dtensor, is_unwritten, was_recorded
 
 _LOADED = "_lading_loaded"
 
@@ -59,7 +59,8 @@ def kept_unwritten(kept: Iterable[str], entries: Iterable[Entry], spoken_for: Se
             or any(matches(pattern, entry.name) for pattern in spoken_for)
         ):
             continue
-        is_new = entry.is_real and type(entry.value) is not fsdp1.FlatMember and entry.value._version == 0
+        # FSDP1 copies parameters into a buffer when it wraps: what it copied then, nobody can tell.
+        is_new = entry.is_real and (type(entry.value) is fsdp1.FlatMember or is_unwritten(entry.value))
         if is_new and (snapshot_of(entry.module, entry.attribute) is not None or was_recorded(entry.module)):
             message = "the checkpoint does not have it, and it got memory since it was built on meta, but no value"
             remedy = "Leave it on meta, and it is initialised. If the value is yours, name it in keep"

@@ -35,7 +35,7 @@ from .recording import Captured, Op, Operand, Recording, SkeletonError, Version,
 from .replay import Seeds, early_value, seed_number, value_of
 from .skeleton_functions import FunctionMode, recorded_truncated_normal
 from .skeleton_ops import OpInfo, op_info
-from .watch import reopen, seal, watch, watch_data
+from .watch import reopen, seal, watch, watch_data, watch_to_empty
 from .while_used import WhileUsed
 
 __all__ = ["Recipe", "Recording", "SkeletonError", "derive", "recipe_of", "recording_of", "skeleton", "snapshot_of"]
@@ -61,6 +61,7 @@ def skeleton(*, seed: int = 0) -> Iterator[Recording]:
         yield _active.recording
         return
     watch_data()
+    watch_to_empty()
     recording = Recording(seed)
     _note_modules()
     with contextlib.ExitStack() as stack:

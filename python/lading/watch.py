@@ -15,6 +15,7 @@ All of it ends with the load (`release`).
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from .recording import Operand, Recording, Version, cell_of, operand_of, unknown
 
 _SEALED, _ALIASES, _RECORD = "_lading_sealed", "_lading_aliases", "_lading_record"
 _NO_VALUE = "_lading_no_value"  # on tensors that got memory of us, and nothing was put into it yet
+_EMPTIED = "_lading_emptied"  # on tensors that `to_empty` gave memory: the count of writes at that time
 _WAS_RECORDED = "_lading_was_recorded"  # on modules; copies and pickles have it too, and no record
 _AFTER = "after the lading.skeleton() block, so its recorded value is out of date"
 _WRITTEN, _REPLACED = f"the tensor was written on meta {_AFTER}", f"the tensor's memory on meta was replaced {_AFTER}"
@@ -154,6 +156,31 @@ def watch_data() -> None:
     """From the first `lading.skeleton()` on, `.data` of a recorded tensor is noted. For all others it stays as it was."""
     if torch.Tensor.data is _data:
         torch.Tensor.data = property(_get_data, _set_data, _data.__delete__, _data.__doc__)  # type: ignore[assignment]
+
+
+_to_empty = nn.Module.to_empty
+
+
+@functools.wraps(_to_empty)
+def _note_emptied(module: nn.Module, *, device: Any, recurse: bool = True) -> nn.Module:
+    _to_empty(module, device=device, recurse=recurse)
+    for part in module.modules() if recurse else (module,):
+        for tensor in (*part._parameters.values(), *part._buffers.values()):
+            if tensor is not None:
+                vars(tensor)[_EMPTIED] = _write_count(tensor)
+    return module
+
+
+def watch_to_empty() -> None:
+    """From the first `lading.skeleton()` on, `to_empty` marks what it gave memory: even a tensor that had a value has none
+    then, and its count of writes does not tell."""
+    if nn.Module.to_empty is _to_empty:
+        nn.Module.to_empty = _note_emptied  # type: ignore[method-assign]
+
+
+def is_unwritten(tensor: torch.Tensor) -> bool:
+    """Whether nobody has written to a tensor since it got its memory."""
+    return _write_count(tensor) in (0, vars(tensor).get(_EMPTIED))
 
 
 # ---- replacements
