@@ -22,7 +22,7 @@ function(lading_precompile target first)
 endfunction()
 
 # Public headers of base; all others of include/lading are api's.
-set(LADING_BASE_HEADERS byte_range.h dtype.h error.h export.h inline_vector.h result.h shape.h)
+set(LADING_BASE_HEADERS byte_range.h dtype.h error.h export.h inline_vector.h provenance.h result.h shape.h)
 
 # The folder of links for `target`, which is `room` or its tests.
 function(lading_doors target room)

@@ -15,6 +15,7 @@
 #include "lading/dtype.h"
 #include "lading/export.h"
 #include "lading/plan.h"
+#include "lading/provenance.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 
@@ -28,15 +29,15 @@ struct LedgerFacts;
 struct DestinationInfo {
   std::uint64_t rank = 0;
   std::string name;
-  std::string slot;                  ///< "", or the name of a second memory of the tensor ("secondary")
-  std::string unit;                  ///< "", or the buffer that it shares with other tensors of this rank
-  std::string device;                ///< "cpu", "cuda:1"
-  std::string provenance;            ///< "file", "host", "call", "fill", "random", "kept"
-  DType dtype = DType::kF32;         ///< of the memory
-  Shape shape;                       ///< of the whole tensor
-  Shape local_shape;                 ///< of this part; of a flat partition: one dim, padding included
-  std::uint64_t size_bytes = 0;      ///< of the memory, padding included; of a unit: of the whole unit
-  std::vector<std::string> aliases;  ///< other names of the same storage
+  std::string slot;                           ///< "", or the name of a second memory of the tensor ("secondary")
+  std::string unit;                           ///< "", or the buffer that it shares with other tensors of this rank
+  std::string device;                         ///< "cpu", "cuda:1"
+  Provenance provenance = Provenance::kFile;  ///< never kAlias: those are `aliases`
+  DType dtype = DType::kF32;                  ///< of the memory
+  Shape shape;                                ///< of the whole tensor
+  Shape local_shape;                          ///< of this part; of a flat partition: one dim, padding included
+  std::uint64_t size_bytes = 0;               ///< of the memory, padding included; of a unit: of the whole unit
+  std::vector<std::string> aliases;           ///< other names of the same storage
   /// The ranks that hold the same bytes under the same name, ascending, this one among them.
   std::shared_ptr<const std::vector<std::uint64_t>> replicas;
 };

@@ -13,6 +13,7 @@
 #include "lading/dtype.h"
 #include "lading/export.h"
 #include "lading/inspect.h"
+#include "lading/provenance.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 
@@ -78,7 +79,7 @@ struct PlannedTensor {
   std::string kind;  ///< "parameter", "buffer", …
   Shape shape;       ///< global
   DType storage = DType::kF32;
-  std::string provenance;         ///< "file", "host", "call", "fill", "random", "alias", "kept"
+  Provenance provenance = Provenance::kFile;
   std::uint64_t local_bytes = 0;  ///< on the first rank that was worked out; of an alias: 0
 };
 

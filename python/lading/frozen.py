@@ -68,7 +68,7 @@ def cast_frozen(
 
 def _is_meant(entry: Entry, decided: TensorDTypes) -> bool:
     """What is on meta would be allocated in the compute dtype by a load that is told of it."""
-    would_be = decided.storage_rule == "R28" and decided.storage != entry.dtype
+    would_be = decided.follows_tower and decided.storage != entry.dtype
     return decided.cast is not None or (entry.is_meta and would_be)
 
 

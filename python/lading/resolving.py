@@ -45,6 +45,7 @@ class TensorDTypes:
     storage_rule: str
     compute_rule: str
     reason: str
+    follows_tower: bool  # of a frozen subtree that is computed in one dtype (R28)
     cast: torch.dtype | None  # what memory of a frozen subtree is to be cast to (R28)
 
     @classmethod
@@ -61,6 +62,7 @@ class TensorDTypes:
             fields["storage_rule"],
             fields["compute_rule"],
             fields["reason"],
+            fields["follows_tower"],
             dtype("cast"),
         )
 

@@ -116,9 +116,10 @@ void describe_in_c(ReadyPlan& plan) {
   for (const DestinationInfo& d : plan.destinations) {
     std::vector<const char*>& aliases = plan.aliases.emplace_back();
     for (const std::string& alias : d.aliases) aliases.push_back(alias.c_str());
-    plan.in_c.push_back({d.rank, d.name.c_str(), d.slot.c_str(), d.unit.c_str(), d.device.c_str(), d.provenance.c_str(),
-                         name(d.dtype).data(), d.shape.dims().data(), d.shape.rank(), d.local_shape.dims().data(),
-                         d.local_shape.rank(), d.size_bytes, aliases.data(), aliases.size()});
+    plan.in_c.push_back({d.rank, d.name.c_str(), d.slot.c_str(), d.unit.c_str(), d.device.c_str(),
+                         word(d.provenance).data(), name(d.dtype).data(), d.shape.dims().data(), d.shape.rank(),
+                         d.local_shape.dims().data(), d.local_shape.rank(), d.size_bytes, aliases.data(),
+                         aliases.size()});
   }
 }
 

@@ -69,7 +69,7 @@ void write_destination(JsonWriter& json, const DestinationInfo& d, const Replica
   json.key("slot").string(d.slot);
   json.key("unit").string(d.unit);
   json.key("device").string(d.device);
-  json.key("provenance").string(d.provenance);
+  json.key("provenance").string(word(d.provenance));
   json.key("dtype").string(name(d.dtype));
   write_dims(json, "shape", d.shape);
   write_dims(json, "local_shape", d.local_shape);
@@ -261,6 +261,7 @@ std::string answer_of(const DTypesReport& report) {
     json.key("storage_rule").string(tensor.storage_rule);
     json.key("compute_rule").string(tensor.compute_rule);
     json.key("reason").string(tensor.reason);
+    json.key("follows_tower").boolean(tensor.follows_tower);
     if (tensor.cast) json.key("cast").string(name(*tensor.cast));
     json.end_object();
   }

@@ -16,7 +16,7 @@ exec::KeyComparer keys_of(const source::CheckpointSource& source) {
 
 const plan::Statement& root_of(const plan::Plan& plan, const std::string& name) {
   const plan::Statement& own = *plan.find(name);
-  return own.provenance == plan::Provenance::kAlias ? *plan.find(own.alias_of) : own;
+  return own.provenance == Provenance::kAlias ? *plan.find(own.alias_of) : own;
 }
 
 }  // namespace
@@ -37,9 +37,9 @@ Result<Leaving> compare_leaving(const plan::Plan& plan, const model::Skeleton& s
       const plan::Statement& own = root_of(plan, name);
       if (&own == &of_class || own.name != name) continue;
       std::optional<std::uint64_t> elem;
-      if (own.provenance == plan::Provenance::kFile) {
+      if (own.provenance == Provenance::kFile) {
         elem = 0;
-        if (own.storage == of_class.storage && of_class.provenance == plan::Provenance::kFile) {
+        if (own.storage == of_class.storage && of_class.provenance == Provenance::kFile) {
           LADING_ASSIGN_OR_RETURN(elem, keys.first_difference(own, own.expression, of_class.expression));
         }
       }

@@ -62,7 +62,16 @@ class Resolving {
     }
     for (std::size_t i = 0; i < decisions->size(); ++i) {
       policy::DTypeDecision& d = (*decisions)[i];
-      add(i, {{}, {}, {}, d.storage, d.compute, d.storage_rule, d.compute_rule, std::move(d.reason), {}});
+      add(i, {.name = {},
+              .kind = {},
+              .checkpoint = {},
+              .storage = d.storage,
+              .compute = d.compute,
+              .storage_rule = d.storage_rule,
+              .compute_rule = d.compute_rule,
+              .reason = std::move(d.reason),
+              .follows_tower = d.follows_tower,
+              .cast = {}});
     }
     return true;
   }
@@ -84,15 +93,16 @@ class Resolving {
     report_.warnings.add(std::move(decisions->plan.warnings));
     for (std::size_t i = 0; i < decisions->plan.statements.size(); ++i) {
       plan::Statement& s = decisions->plan.statements[i];
-      add(i, {{},
-              {},
-              s.checkpoint_dtype,
-              s.storage,
-              s.compute,
-              s.storage_rule,
-              s.compute_rule,
-              std::move(s.dtype_reason),
-              {}});
+      add(i, {.name = {},
+              .kind = {},
+              .checkpoint = s.checkpoint_dtype,
+              .storage = s.storage,
+              .compute = s.compute,
+              .storage_rule = s.storage_rule,
+              .compute_rule = s.compute_rule,
+              .reason = std::move(s.dtype_reason),
+              .follows_tower = s.follows_tower,
+              .cast = {}});
     }
     return {};
   }
@@ -101,7 +111,7 @@ class Resolving {
     const model::Tensor& tensor = skeleton_.tensors[i];
     decided.name = tensor.name;
     decided.kind = model::word(tensor.kind);
-    if (decided.compute_rule == "R28" && decided.compute != decided.storage) decided.cast = decided.compute;
+    if (decided.follows_tower && decided.compute != decided.storage) decided.cast = decided.compute;
     report_.tensors.push_back(std::move(decided));
   }
 

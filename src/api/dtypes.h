@@ -28,6 +28,7 @@ struct TensorDTypes {
   std::string_view storage_rule;
   std::string_view compute_rule;
   std::string reason;
+  bool follows_tower = false;  ///< of a frozen subtree that is computed in one dtype (R28)
   /// Memory of a frozen tower that is to be cast to the compute dtype (R28); never a part of a sharded tensor.
   std::optional<DType> cast;
 };

@@ -98,7 +98,7 @@ std::vector<ranks::ReplicaSet> replica_sets(const Report& report) {
   std::vector<ranks::ReplicaSet> sets;
   for (const LoadedTensor& tensor : report.tensors) {
     const DestinationInfo& d = tensor.destination;
-    if (d.replicas->size() < 2 || tensor.digest.empty() || d.provenance == "kept") continue;
+    if (d.replicas->size() < 2 || tensor.digest.empty() || d.provenance == Provenance::kKept) continue;
     const auto [place, is_new] = places.emplace(d.replicas.get(), sets.size());
     if (is_new) sets.push_back({ranks::RankSet(*d.replicas), {}});
     sets[place->second].digests.push_back({d.name, d.slot, tensor.digest});

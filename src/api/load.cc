@@ -41,7 +41,7 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   info.slot = destination.slot;
   info.unit = destination.unit;
   info.device = destination.device;
-  info.provenance = word(root.provenance);
+  info.provenance = root.provenance;
   info.dtype = s.storage;
   info.shape = s.shape;
   info.size_bytes = destination.buffer_bytes;
@@ -98,7 +98,7 @@ class Loading {
     for (std::size_t i = 0; i < destinations.size() && !problems_.is_full(); ++i) {
       DestinationInfo& d = destinations[i];
       LoadedTensor loaded;
-      if (!request_.memory && d.provenance == "kept") {
+      if (!request_.memory && d.provenance == Provenance::kKept) {
         problems_.add(
             Error(Code::kUsage, "a value that is there already shall be kept, but nobody brought it")
                 .of_tensor(d.name)
@@ -140,7 +140,7 @@ class Loading {
     inputs.open = [this](std::uint32_t file) { return report_.plan.source->open_file(shard(plan().files[file])); };
     if (request_.value || report_.plan.values) {
       inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
-        if (const auto* value = s.provenance == plan::Provenance::kHost ? value_of_skeleton(s.name) : nullptr) {
+        if (const auto* value = s.provenance == Provenance::kHost ? value_of_skeleton(s.name) : nullptr) {
           return exec::HostValue{value->bytes.data(), value->bytes.size(), value->dtype};
         }
         if (!request_.value) return fail(exec::nobody_hands_in());
@@ -187,7 +187,7 @@ class Loading {
       ledger::DestinationFacts& d = facts.destinations.emplace_back();
       d = {outcome.targets[t].rank, outcome.targets[t].destination, one.written_bytes, one.expected_bytes, {},
            received_from(t)};
-      const bool is_kept = report_.tensors[t].destination.provenance == "kept";
+      const bool is_kept = report_.tensors[t].destination.provenance == Provenance::kKept;
       if (request_.digests == Digests::kOn && outcome.errors.empty() && !is_kept) d.digest = one.digest;
     }
     return made;

@@ -297,8 +297,7 @@ class Planning {
     report.warnings = made.warnings;
     report.tensors.reserve(made.statements.size());
     for (const plan::Statement& s : made.statements) {
-      report.tensors.push_back(
-          {s.name, std::string(model::word(s.kind)), s.shape, s.storage, std::string(word(s.provenance)), 0});
+      report.tensors.push_back({s.name, std::string(model::word(s.kind)), s.shape, s.storage, s.provenance, 0});
     }
     for (const plan::RankPlan& rank : made.ranks) {
       const auto bytes = plan::device_bytes(rank);

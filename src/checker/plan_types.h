@@ -8,7 +8,6 @@ namespace lading::checker {
 using plan::Destination;
 using plan::File;
 using plan::Plan;
-using plan::Provenance;
 using plan::RankPlan;
 using plan::Read;
 using plan::Source;

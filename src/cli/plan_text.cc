@@ -53,7 +53,7 @@ class Page {
 
   void provenances() {
     std::map<std::string, std::uint64_t> counts;
-    for (const PlannedTensor& tensor : report_.tensors) counts[tensor.provenance] += 1;
+    for (const PlannedTensor& tensor : report_.tensors) counts[std::string(word(tensor.provenance))] += 1;
     if (counts.empty()) return;
     heading("Sources");
     for (const auto& [word, count] : counts) line(fmt::format("  {} {:>16}", pad(word, 8), plural(count, "tensor")));
@@ -144,7 +144,8 @@ class Page {
     heading(report_.ranks.empty() ? "Tensors" : fmt::format("Tensors, on rank {}", report_.ranks.front().rank));
     for (const PlannedTensor& tensor : report_.tensors) {
       line(fmt::format("  {:>9}  {} {} {}  {}", human_bytes(tensor.local_bytes), pad(name(tensor.storage), 8),
-                       pad(tensor.provenance, 6), pad(tensor.shape.text(), 20), shown_name(tensor.name)));
+                       pad(std::string(word(tensor.provenance)), 6), pad(tensor.shape.text(), 20),
+                       shown_name(tensor.name)));
     }
   }
 

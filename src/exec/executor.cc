@@ -60,7 +60,7 @@ void refuse_overlaps(const WorkList& works, Crew& crew) {
 
 // Other values are made where they are needed, and a shared buffer holds more than one tensor.
 void refuse_to_receive(const Inputs& inputs, const Work& work, Crew& crew) {
-  if (work.root->provenance != plan::Provenance::kFile || !work.destination->unit.empty()) {
+  if (work.root->provenance != Provenance::kFile || !work.destination->unit.empty()) {
     crew.add_error(work.name(Error(Code::kUsage, "only a tensor from a file, in memory of its own, can be received")
                                  .try_this("let every rank load it (owners)")));
   } else if (!inputs.receive) {
@@ -83,7 +83,7 @@ void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew
                                     .wanted(fmt::format("{} bytes", destination.buffer_bytes))
                                     .got(fmt::format("{} bytes", memory.data == nullptr ? 0 : memory.size_bytes))));
     }
-    if (work->root->provenance == plan::Provenance::kRandom) {
+    if (work->root->provenance == Provenance::kRandom) {
       if (auto sampling = parameters_of(work->root->recipe)) {
         work->sampling = *sampling;
       } else {

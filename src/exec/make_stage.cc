@@ -12,7 +12,6 @@ namespace {
 
 using device::Lane;
 using layout::OwnedRun;
-using plan::Provenance;
 using plan::Transfer;
 
 // Calls `act` for every run that the tile owns, until one fails.

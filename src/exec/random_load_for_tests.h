@@ -68,7 +68,7 @@ class RandomLoad {
   /// Whether its value comes from a file, and nothing else shares its memory.
   [[nodiscard]] bool can_be_received(const Target& target) const {
     const plan::Destination& d = plan_.ranks[target.rank].destinations[target.destination];
-    return d.unit.empty() && root_of(plan_.statements[d.statement]).provenance == plan::Provenance::kFile;
+    return d.unit.empty() && root_of(plan_.statements[d.statement]).provenance == Provenance::kFile;
   }
   /// Which of them is a destination's.
   static std::string key(const plan::RankPlan& rank, const plan::Destination& d) {
@@ -101,7 +101,7 @@ class RandomLoad {
   [[nodiscard]] bool is_sensible() const {
     for (const plan::Statement& s : plan_.statements) {
       const bool integer = class_of(s.storage) != DTypeClass::kFloat;
-      if (integer && s.provenance == plan::Provenance::kRandom) return false;
+      if (integer && s.provenance == Provenance::kRandom) return false;
       if (integer && s.expression.text().find("pad") != std::string::npos) return false;
     }
     return true;
@@ -115,7 +115,7 @@ class RandomLoad {
 
   [[nodiscard]] const plan::Statement& root_of(const plan::Statement& s) const {
     for (const plan::Statement& other : plan_.statements) {
-      if (s.provenance == plan::Provenance::kAlias && other.name == s.alias_of) return other;
+      if (s.provenance == Provenance::kAlias && other.name == s.alias_of) return other;
     }
     return s;
   }
@@ -142,7 +142,6 @@ class RandomLoad {
   // One element of the whole tensor.
   void write_element(const plan::Statement& root, const std::optional<checker::naive::Dense>& dense,
                      std::uint64_t index, DType storage, std::byte* to) const {
-    using plan::Provenance;
     const std::uint64_t rows = root.shape.rank() == 0 ? 1 : root.shape[0];
     const bool zero = root.recipe.zero_row && index / (*root.shape.num_elems() / rows) == *root.recipe.zero_row;
     const std::uint64_t width = bits(storage) / 8;
@@ -168,7 +167,7 @@ class RandomLoad {
     const std::uint64_t width = bits(s.storage) / 8;
     Bytes& buffer = expected_[key(rank, d)];
     std::optional<checker::naive::Dense> dense;
-    if (root.provenance == plan::Provenance::kFile) dense = checker::naive::evaluate(root.expression, plan_);
+    if (root.provenance == Provenance::kFile) dense = checker::naive::evaluate(root.expression, plan_);
     device::Digest digest;
     for (const layout::Slot& slot : s.placement.slots) {
       if (slot.name != d.slot) continue;
@@ -180,7 +179,7 @@ class RandomLoad {
           write_element(root, dense, index, s.storage, place);
           digest += device::digest_of({place, width}, index * width);
           compare(root, d, index, s.storage, place);
-        } else if (cell == checker::naive::Cell::kZero && root.provenance != plan::Provenance::kKept) {
+        } else if (cell == checker::naive::Cell::kZero && root.provenance != Provenance::kKept) {
           std::memset(place, 0, width);
         }
       }

@@ -27,7 +27,6 @@ using ledger::Ledger;
 using ledger::Share;
 using ledger::SlotDigest;
 using ledger::Tensor;
-using plan::Provenance;
 
 // Reading and adding up saturate a machine's memory long before this.
 constexpr std::uint32_t kMostThreads = 16;

@@ -70,7 +70,7 @@ class Loaded {
       const Target& target = outcome.targets[i];
       const TargetOutcome& found = outcome.outcomes[i];
       const auto& d = plan->ranks[target.rank].destinations[target.destination];
-      const bool kept = plan->statements[d.statement].provenance == plan::Provenance::kKept;
+      const bool kept = plan->statements[d.statement].provenance == Provenance::kKept;
       facts.destinations.push_back({target.rank, target.destination, found.written_bytes, found.expected_bytes,
                                     kept ? std::nullopt : std::optional(found.digest)});
     }

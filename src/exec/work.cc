@@ -30,13 +30,13 @@ Work::Work(const plan::Plan& plan, const plan::RankPlan& rank_plan, const plan::
       rank(rank_plan.rank),
       memory(at),
       runs(rank_plan.regions[of.region], statement->shape) {
-  if (root->provenance == plan::Provenance::kKept) return;
+  if (root->provenance == Provenance::kKept) return;
   expected_bytes = bytes_of_elems(runs.owned_elems(), dtype());
   for (const plan::Transfer& transfer : of.transfers) {
     if (!transfer.is_fill()) continue;
     const std::uint64_t owned_bytes = owned_bytes_of(*this, transfer);
     expected_bytes += bytes_of_elems(transfer.elems(), dtype()) - owned_bytes;
-    if (owned_bytes > 0 && root->provenance == plan::Provenance::kFill) made_by_transfers = true;
+    if (owned_bytes > 0 && root->provenance == Provenance::kFill) made_by_transfers = true;
   }
 }
 

@@ -12,8 +12,6 @@
 namespace lading::ledger {
 namespace {
 
-using plan::Provenance;
-
 // A grid finer than this is no layout of ours. What it covers is then not known, which is safe to say.
 constexpr std::uint64_t kMostCells = std::uint64_t{1} << 22;
 constexpr std::size_t kRanksInMessages = 8;

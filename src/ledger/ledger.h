@@ -60,7 +60,7 @@ struct Tensor {
   Shape shape;  ///< global
   DType storage = DType::kF32;
   std::optional<DType> checkpoint_dtype;
-  plan::Provenance provenance = plan::Provenance::kFile;
+  Provenance provenance = Provenance::kFile;
   mapping::Expression expression;               ///< kFile
   std::vector<mapping::Expression> must_equal;  ///< other keys of the tie class, which hold the same (R50)
   std::vector<Source> sources;                  ///< of both, by key, each once
@@ -96,7 +96,7 @@ struct Record {
   std::string slot;
   /// kAlias: the rank has the memory under another name, `alias_of`, and all that was written is counted there.
   /// Otherwise where the value comes from: for a member of a tie class, what the class's source is.
-  plan::Provenance provenance = plan::Provenance::kFile;
+  Provenance provenance = Provenance::kFile;
   std::string alias_of;
   std::vector<TakenBytes> reads;               ///< by file and place
   std::optional<std::uint64_t> received_from;  ///< the rank that read them and handed over what it had made of them

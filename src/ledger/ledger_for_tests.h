@@ -57,9 +57,9 @@ inline LedgerFacts good_facts(const plan::Plan& plan) {
       DestinationFacts& found = facts.destinations.emplace_back();
       found.rank = r;
       found.destination = i;
-      found.expected_bytes = s.provenance == plan::Provenance::kKept ? 0 : *Shape{d.owned_elems}.size_bytes(s.storage);
+      found.expected_bytes = s.provenance == Provenance::kKept ? 0 : *Shape{d.owned_elems}.size_bytes(s.storage);
       found.written_bytes = found.expected_bytes;
-      if (s.provenance == plan::Provenance::kKept) continue;
+      if (s.provenance == Provenance::kKept) continue;
       found.digest = digest_of_elements(elements_of(Region::of(plan.ranks[r].regions[d.region]), s.shape), s.storage);
     }
   }

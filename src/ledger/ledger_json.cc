@@ -10,8 +10,6 @@
 namespace lading::ledger {
 namespace {
 
-using plan::Provenance;
-
 constexpr auto kOneLine = JsonWriter::Lines::kOne;
 
 void write_text(JsonWriter& json, std::string_view key, std::string_view text) {
@@ -54,7 +52,7 @@ void write_tensor(JsonWriter& json, const Tensor& tensor, const Ledger& ledger) 
   write_shape(json.key("shape"), tensor.shape);
   json.key("storage_dtype").string(name(tensor.storage));
   if (tensor.checkpoint_dtype) json.key("checkpoint_dtype").string(name(*tensor.checkpoint_dtype));
-  json.key("provenance").string(plan::word(tensor.provenance));
+  json.key("provenance").string(word(tensor.provenance));
   if (tensor.provenance == Provenance::kFile) {
     plan::write_expression(json.key("expression"), tensor.expression);
     if (!tensor.must_equal.empty()) {
@@ -92,7 +90,7 @@ void write_record(JsonWriter& json, const Record& record, const Ledger& ledger) 
   json.key("tensor").string(tensor.name);
   json.key("slot").string(record.slot);
   json.key("kind").string(model::word(tensor.kind));
-  json.key("provenance").string(plan::word(record.provenance));
+  json.key("provenance").string(word(record.provenance));
   if (record.provenance == Provenance::kAlias) json.key("alias_of").string(record.alias_of);
   if (!record.reads.empty()) {
     json.key("reads").begin_array();

@@ -164,7 +164,7 @@ TEST(LedgerJson, RefusesRecordsThatCannotBe) {
 TEST(LedgerJson, RefusesAnAliasThatSaysSomethingElse) {
   Ledger ledger = ledger_of(test::world_of_everything());
   for (Record& record : ledger.records) {
-    if (record.provenance == plan::Provenance::kAlias && record.rank == 2) record.digest->lanes[0] += 1;
+    if (record.provenance == Provenance::kAlias && record.rank == 2) record.digest->lanes[0] += 1;
   }
   const auto parsed = parse(ledger_json(ledger));
   ASSERT_FALSE(parsed);

@@ -10,7 +10,6 @@ namespace {
 
 using plan::Destination;
 using plan::Plan;
-using plan::Provenance;
 using plan::Statement;
 using plan::Transfer;
 using plan::TransferLoop;

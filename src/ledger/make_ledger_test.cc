@@ -8,7 +8,6 @@ namespace lading::ledger {
 namespace {
 
 using namespace planner::world;
-using plan::Provenance;
 using test::ledger_of;
 
 const Record* find(const Ledger& ledger, std::uint64_t rank, std::string_view name, std::string_view slot = "") {

@@ -14,8 +14,6 @@
 namespace lading::ledger {
 namespace {
 
-using plan::Provenance;
-
 bool comes_before(const Record& a, const Record& b) {
   return std::tie(a.rank, a.tensor, a.slot) < std::tie(b.rank, b.tensor, b.slot);
 }
@@ -67,17 +65,17 @@ class RecordReader {
     add_problem(errors_, value, path, std::move(error));
   }
 
-  void read_provenance(JsonFields& fields, const JsonValue& value, std::string_view word, Record& record) {
+  void read_provenance(JsonFields& fields, const JsonValue& value, std::string_view said, Record& record) {
     const Provenance own = ledger_.tensors[ledger_.root_of(record.tensor)].provenance;
-    if (word == plan::word(Provenance::kAlias)) {
+    if (said == word(Provenance::kAlias)) {
       record.provenance = Provenance::kAlias;
       fields.string("alias_of", record.alias_of);
       return;
     }
     record.provenance = own;
-    if (word != plan::word(own)) {
-      wrong(value, fields.path_of("provenance"), "not the tensor's provenance",
-            fmt::format("{}, or alias", plan::word(own)), std::string(word));
+    if (said != word(own)) {
+      wrong(value, fields.path_of("provenance"), "not the tensor's provenance", fmt::format("{}, or alias", word(own)),
+            std::string(said));
     }
     const auto& slots = what(record).placement.slots;
     const auto is_this = [&](const layout::Slot& slot) { return slot.name == record.slot; };

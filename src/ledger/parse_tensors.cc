@@ -17,7 +17,6 @@ namespace {
 
 using layout::DeviceRule;
 using model::Kind;
-using plan::Provenance;
 
 constexpr std::array kDeviceWords = {
     std::pair<std::string_view, DeviceRule>{"rank", DeviceRule::kRankDevice},
@@ -134,8 +133,8 @@ class TensorReader {
       problems = std::move(skeleton).error();
     }
     if (!is_of_kind(*recipe, tensor.provenance)) {
-      problems.add(Error(Code::kSchema, "the recipe does not fit the provenance")
-                       .got(std::string(plan::word(tensor.provenance))));
+      problems.add(
+          Error(Code::kSchema, "the recipe does not fit the provenance").got(std::string(word(tensor.provenance))));
     }
     for (const Error& problem : problems) {
       Error located = problem;
@@ -204,7 +203,7 @@ class TensorReader {
       if constexpr (std::is_same_v<Enum, Kind>) {
         words[i] = {model::word(meanings[i]), meanings[i]};
       } else {
-        words[i] = {plan::word(meanings[i]), meanings[i]};
+        words[i] = {word(meanings[i]), meanings[i]};
       }
     }
     return words;

@@ -15,6 +15,7 @@
 
 #include "lading/dtype.h"
 #include "lading/inline_vector.h"
+#include "lading/provenance.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 #include "layout/layout.h"
@@ -39,16 +40,6 @@ struct Source {
   Shape shape;
 };
 
-enum class Provenance : std::uint8_t {
-  kFile,    ///< checkpoint bytes, through `expression`
-  kHost,    ///< a value handed in: derived by the front, or external
-  kCall,    ///< computed from `recipe.inputs` when they are complete
-  kFill,    ///< a constant
-  kRandom,  ///< sampled, by `recipe`, seed, name and element index
-  kAlias,   ///< shares the storage of `alias_of`
-  kKept,    ///< the value that is already there
-};
-
 /// What a model tensor is, on all ranks.
 struct Statement {
   std::string name;
@@ -62,6 +53,7 @@ struct Statement {
   std::optional<DType> checkpoint_dtype;        ///< as in the file, before any widening
   DType storage = DType::kF32;
   DType compute = DType::kF32;
+  bool follows_tower = false;  ///< of a frozen subtree that is computed in one dtype (R28)
   layout::Placement placement;
   std::string rule;               ///< of the contract, that decided the source
   std::string reason;             ///< one sentence, for --explain

@@ -8,19 +8,6 @@ namespace lading::plan {
 
 using layout::CutKind;
 
-std::string_view word(Provenance provenance) {
-  switch (provenance) {
-    case Provenance::kFile: return "file";
-    case Provenance::kHost: return "host";
-    case Provenance::kCall: return "call";
-    case Provenance::kFill: return "fill";
-    case Provenance::kRandom: return "random";
-    case Provenance::kAlias: return "alias";
-    case Provenance::kKept: return "kept";
-  }
-  return "unknown";
-}
-
 std::string cut_words(const layout::Cut& cut, const layout::Mesh& mesh) {
   std::string over;
   for (const std::size_t axis : cut.axes) {

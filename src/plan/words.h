@@ -9,9 +9,6 @@
 
 namespace lading::plan {
 
-/// "file", "host", "call", "fill", "random", "alias", "kept"
-[[nodiscard]] std::string_view word(Provenance provenance);
-
 /// "dim 0 in 4 chunks over dp": one cut, in words. Safe to print.
 [[nodiscard]] std::string cut_words(const layout::Cut& cut, const layout::Mesh& mesh);
 

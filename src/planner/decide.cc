@@ -58,7 +58,8 @@ class Decider {
     report_unmatched_pins();
     errors_.add(check_name_lists(inputs_, out_.plan));
     if (!errors_.empty() || have_nothing_in_common(inputs_, names_)) {
-      Errors all = name_unread_payloads(inputs_, errors_);
+      Errors all;
+      if (!out_.tells_of_payloads) all = name_unread_payloads(inputs_, errors_);
       all.add(tell_nothing_in_common(inputs_, names_));
       all.add(std::move(errors_));
       return fail(std::move(all));

@@ -37,6 +37,7 @@ struct Decisions {
   std::vector<Speakers> speakers;       ///< by statement, of a tie class at the one that it is told under
   std::vector<bool> is_refused;         ///< by statement: its source or dtype is not known, for a reason that was told
   std::vector<bool> is_misplaced;       ///< by statement: its placement cannot be, which was told
+  bool tells_of_payloads = false;       ///< payloads of quantized weights were refused, which explains the rest (R48)
 
   /// Statements of each tie class that holds, ascending: the first is the one that it is told under.
   [[nodiscard]] std::vector<std::vector<std::uint32_t>> tie_classes() const;

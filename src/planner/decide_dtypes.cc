@@ -86,9 +86,10 @@ class DTypeDecider {
     if (!decision) {
       const DType source = question.checkpoint.value_or(question.constructed);
       const bool is_payload = policy::is_float8(source) || policy::is_packed(source);
-      if (is_payload && decision.error().rule == "R23") {
+      if (is_payload && decision.error().has_no_common_dtype) {
         payloads_.push_back(i);
       } else {
+        out_.tells_of_payloads = out_.tells_of_payloads || decision.error().is_of_payload;
         errors_.add(std::move(decision).error().of_tensor(s.name));
       }
       return;
@@ -98,6 +99,7 @@ class DTypeDecider {
     s.compute = decision->compute;
     s.storage_rule = decision->storage_rule;
     s.compute_rule = decision->compute_rule;
+    s.follows_tower = decision->follows_tower;
     s.dtype_reason = std::move(decision->reason);
     s.dtype_reason.reserve(s.dtype_reason.size() + decision->storage_rule.size() + decision->compute_rule.size() + 16);
     s.dtype_reason.append(" (").append(decision->storage_rule).append("; compute ");

@@ -135,10 +135,11 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
   for (std::uint32_t i = 0; i < decisions.class_of.size(); ++i) {
     if (refused.contains(decisions.class_of[i])) decisions.is_refused[i] = true;
   }
+  if (!problems.errors.empty()) decisions.tells_of_payloads = true;
   return problems;
 }
 
-Errors check_payload_casts(const PlanInputs& inputs, const Decisions& decisions) {
+Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
   Errors errors;
   if (!inputs.catalog.quantization || !has_payloads(decisions)) return errors;
   const QuantizedKeys keys(inputs.catalog);
@@ -169,12 +170,11 @@ Errors check_payload_casts(const PlanInputs& inputs, const Decisions& decisions)
             .got(fmt::format("{} as {}; {}", names_of(group), name(group.first->storage), said_by(inputs.catalog)))
             .try_this("Load a checkpoint that is not quantized, or keep the dtype of the file (dtype \"auto\")"));
   }
+  if (!errors.empty()) decisions.tells_of_payloads = true;
   return errors;
 }
 
 Errors name_unread_payloads(const PlanInputs& inputs, const Errors& refused) {
-  const auto is_told = [](const Error& error) { return error.code == Code::kDType && error.rule == "R48"; };
-  if (std::any_of(refused.begin(), refused.end(), is_told)) return {};
   const QuantizedKeys keys(inputs.catalog);
   Group group;
   std::set<std::string_view> seen;

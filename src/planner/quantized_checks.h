@@ -19,7 +19,7 @@ struct QuantizedProblems {
 QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decisions);
 
 /// After dtypes are chosen: in a checkpoint that calls itself quantized, payloads without any scale that would be cast.
-Errors check_payload_casts(const PlanInputs& inputs, const Decisions& decisions);
+Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions);
 
 /// Of a plan that is refused, and not for payloads without scales: one problem if keys that the model does not have are
 /// payloads. It explains the others.

@@ -17,7 +17,10 @@ struct Asked {
   DType dtype;
   std::string_view rule;
   std::string reason;
+  bool follows_tower = false;
 };
+
+DTypeRefusal refusal(Error error) { return {std::move(error), false, false}; }
 
 bool is_floating(DType dtype) { return class_of(dtype) == DTypeClass::kFloat; }
 bool is_ordinary_float(DType dtype) { return is_floating(dtype) && !is_float8(dtype) && !is_packed(dtype); }
@@ -55,7 +58,7 @@ bool follows_its_tower(const Policy& policy, const DTypeQuestion& question, DTyp
   return is_buffer(question.kind) || question.kind == Kind::kParameter;
 }
 
-Result<Asked> ask_by_request(const Policy& policy, const DTypeQuestion& question) {
+Result<Asked, DTypeRefusal> ask_by_request(const Policy& policy, const DTypeQuestion& question) {
   const DType source = source_dtype(question);
   const std::string_view where = question.checkpoint ? "the checkpoint" : "its constructor";
   const auto requested = request_of(policy, question).dtype;
@@ -69,7 +72,7 @@ Result<Asked> ask_by_request(const Policy& policy, const DTypeQuestion& question
   }
   auto promoted = promote_types(source, *requested);
   if (!promoted) {
-    return fail(
+    return fail(DTypeRefusal{
         std::move(promoted)
             .error()
             .of_tensor(question.name)
@@ -77,14 +80,15 @@ Result<Asked> ask_by_request(const Policy& policy, const DTypeQuestion& question
             .got(fmt::format("a request for {}", name(*requested)))
             .try_this(fmt::format("write \"subtree_dtypes\": {{\"{}\": \"auto\"}} to leave it as it is, or \"cast\": "
                                   "\"exact\" to convert it",
-                                  escape(question.name))));
+                                  escape(question.name))),
+        true, false});
   }
   return Asked{
       *promoted, "R23",
       fmt::format("{} in {} and {} requested make {}", name(source), where, name(*requested), name(*promoted))};
 }
 
-Result<Asked> ask(const Policy& policy, const DTypeQuestion& question) {
+Result<Asked, DTypeRefusal> ask(const Policy& policy, const DTypeQuestion& question) {
   const DType source = source_dtype(question);
   if (question.derived) return Asked{source, "R29", fmt::format("computed in its declared dtype {}", name(source))};
   if (question.kind == Kind::kExtraState) return Asked{source, "R10", "extra state is restored as it is"};
@@ -92,7 +96,7 @@ Result<Asked> ask(const Policy& policy, const DTypeQuestion& question) {
   if (is_kept(question)) return Asked{source, "R14", fmt::format("the {} value that is there is kept", name(source))};
   if (follows_its_tower(policy, question, source)) {
     return Asked{*policy.compute_dtype, "R28",
-                 fmt::format("{}: in a frozen subtree, so in the compute dtype", name(*policy.compute_dtype))};
+                 fmt::format("{}: in a frozen subtree, so in the compute dtype", name(*policy.compute_dtype)), true};
   }
   // A request is about weights. What a constructor makes beside them is as the constructor says.
   if (!question.checkpoint && question.kind != Kind::kParameter) {
@@ -115,14 +119,14 @@ Error too_narrow(const DTypeQuestion& question, const Asked& asked) {
       .try_this("allocate it wider, or say cast \"destination\" if what is there shall decide");
 }
 
-Result<Asked> settle(const Policy& policy, const DTypeQuestion& question, Asked asked) {
+Result<Asked, DTypeRefusal> settle(const Policy& policy, const DTypeQuestion& question, Asked asked) {
   if (question.presence == Presence::kMeta) return asked;
   // zero.Init rounds RoPE tables when they are constructed; they are made anew, whatever is there.
   if (question.derived && question.presence == Presence::kReal) return asked;
   if (policy.cast == Cast::kDestination) {
     return Asked{question.constructed, "R61", fmt::format("{} is there, and decides", name(question.constructed))};
   }
-  if (!is_wide_enough(asked.dtype, question.constructed)) return fail(too_narrow(question, asked));
+  if (!is_wide_enough(asked.dtype, question.constructed)) return fail(refusal(too_narrow(question, asked)));
   if (asked.dtype != question.constructed) {
     asked.reason += fmt::format("; {} is there, which holds it", name(question.constructed));
     asked.dtype = question.constructed;
@@ -133,11 +137,12 @@ Result<Asked> settle(const Policy& policy, const DTypeQuestion& question, Asked 
 struct Computed {
   DType dtype;
   std::string_view rule;
+  bool follows_tower = false;
 };
 
 Computed compute(const Policy& policy, const DTypeQuestion& question, DType storage) {
   if (!is_floating(storage) || is_packed(storage)) return {storage, "R26"};
-  if (follows_its_tower(policy, question, storage)) return {*policy.compute_dtype, "R28"};
+  if (follows_its_tower(policy, question, storage)) return {*policy.compute_dtype, "R28", true};
   if (question.kind != Kind::kParameter) return {storage, "R28"};  // FSDP2 casts parameters only
   if (!policy.compute_dtype) return {storage, "R26"};              // then nobody casts
   DType otherwise = storage;
@@ -180,20 +185,27 @@ Request Requests::of(std::string_view name) const {
   return found == subtrees_.end() ? Request{dtype_, false} : Request{found->second, true};
 }
 
-Result<DTypeDecision> decide_dtype(const Policy& policy, const DTypeQuestion& question) {
+Result<DTypeDecision, DTypeRefusal> decide_dtype(const Policy& policy, const DTypeQuestion& question) {
   LADING_ASSIGN_OR_RETURN(Asked asked, ask(policy, question));
   LADING_ASSIGN_OR_RETURN(Asked settled, settle(policy, question, std::move(asked)));
   if (!question.derived && question.checkpoint && !cast_is_possible(*question.checkpoint, settled.dtype)) {
-    return fail(Error(Code::kDType, fmt::format("{} cannot be converted to {} in one rounding",
-                                                name(*question.checkpoint), name(settled.dtype)))
-                    .of_tensor(question.name)
-                    .by_rule(is_packed(*question.checkpoint) || is_float8(*question.checkpoint) ? "R48" : "R24")
-                    .wanted(std::string(name(*question.checkpoint)))
-                    .got(std::string(name(settled.dtype)))
-                    .try_this("load it in the checkpoint's dtype"));
+    const bool is_of_payload = is_packed(*question.checkpoint) || is_float8(*question.checkpoint);
+    return fail(DTypeRefusal{Error(Code::kDType, fmt::format("{} cannot be converted to {} in one rounding",
+                                                             name(*question.checkpoint), name(settled.dtype)))
+                                 .of_tensor(question.name)
+                                 .by_rule(is_of_payload ? "R48" : "R24")
+                                 .wanted(std::string(name(*question.checkpoint)))
+                                 .got(std::string(name(settled.dtype)))
+                                 .try_this("load it in the checkpoint's dtype"),
+                             false, is_of_payload});
   }
   const Computed computed = compute(policy, question, settled.dtype);
-  return DTypeDecision{settled.dtype, computed.dtype, settled.rule, computed.rule, std::move(settled.reason)};
+  return DTypeDecision{settled.dtype,
+                       computed.dtype,
+                       settled.rule,
+                       computed.rule,
+                       std::move(settled.reason),
+                       settled.follows_tower || computed.follows_tower};
 }
 
 Errors check_tie_dtypes(const std::vector<TieMember>& members) {

@@ -44,7 +44,7 @@ DType compute(const Policy& policy, const DTypeQuestion& question) {
 Error refusal(const Policy& policy, const DTypeQuestion& question) {
   const auto decision = decide_dtype(policy, question);
   EXPECT_FALSE(decision);
-  return decision ? Error() : decision.error();
+  return decision ? Error() : Error(decision.error());
 }
 
 TEST(DTypeContract, R22_AutoMirrorsAMixedFile) {

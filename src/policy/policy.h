@@ -154,10 +154,16 @@ struct DTypeDecision {
   std::string_view storage_rule;  ///< "R23"
   std::string_view compute_rule;  ///< "R26"
   std::string reason;             ///< one sentence
+  bool follows_tower = false;     ///< of a frozen subtree that is computed in one dtype (R28)
+};
+
+struct DTypeRefusal : Error {
+  bool has_no_common_dtype = false;  ///< of source and request: an exact cast would do
+  bool is_of_payload = false;        ///< packed or 8-bit elements, which no cast can widen without their scale (R48)
 };
 
 /// One table for everything: docs/dtypes.md.
-Result<DTypeDecision> decide_dtype(const Policy& policy, const DTypeQuestion& question);
+Result<DTypeDecision, DTypeRefusal> decide_dtype(const Policy& policy, const DTypeQuestion& question);
 
 /// A member of a tie class with what was decided for it.
 struct TieMember {

@@ -49,34 +49,78 @@ bool can_be_requested(DType dtype) {
 
 bool can_be_computed_in(DType dtype) { return can_be_requested(dtype) && !is_float8(dtype); }
 
+// What is wrong with a policy, by field: "pins[2].name".
+class FieldProblems {
+ public:
+  void add(std::string field, Error error) {
+    error.message = fmt::format("{}: {}", field, error.message);
+    list_.emplace_back(std::move(field), std::move(error));
+  }
+  auto begin() { return list_.begin(); }
+  auto end() { return list_.end(); }
+
+ private:
+  std::vector<std::pair<std::string, Error>> list_;
+};
+
 Error problem(std::string message, std::string_view rule) {
   return Error(Code::kPolicy, std::move(message)).by_rule(rule);
 }
 
-void check_subtrees(const Policy& policy, Errors& errors) {
+void check_subtrees(const Policy& policy, FieldProblems& problems) {
   std::set<std::string_view> seen;
   for (const auto& [module, dtype] : policy.subtree_dtypes) {
     const std::string field = fmt::format("subtree_dtypes.{}", escape(module));
     if (!model::is_pin_pattern(module)) {
-      errors.add(problem(field + ": not the dotted name of a module", "R32")
-                     .got(quote(module))
-                     .try_this("for the whole model, say dtype"));
+      problems.add(field, problem("not the dotted name of a module", "R32")
+                              .got(quote(module))
+                              .try_this("for the whole model, say dtype"));
     }
-    if (!seen.insert(module).second) errors.add(problem(field + ": listed twice", "R32"));
+    if (!seen.insert(module).second) problems.add(field, problem("listed twice", "R32"));
     if (dtype && !can_be_requested(*dtype)) {
-      errors.add(problem(field + ": not a dtype that can be requested", "R23")
-                     .wanted("a floating dtype of 8 bits or more")
-                     .got(std::string(name(*dtype))));
+      problems.add(field, problem("not a dtype that can be requested", "R23")
+                              .wanted("a floating dtype of 8 bits or more")
+                              .got(std::string(name(*dtype))));
     }
   }
 }
 
-void check_budget(const Policy& policy, Errors& errors) {
+void check_budget(const Policy& policy, FieldProblems& problems) {
   if (policy.budget_bytes >= kLeastBudgetBytes) return;
-  errors.add(problem("budget_bytes: too little to read through", "R64")
-                 .wanted(fmt::format("{} (32 MiB) or more: each rank of a node reads through that much, at least",
-                                     kLeastBudgetBytes))
-                 .got(std::to_string(policy.budget_bytes)));
+  problems.add("budget_bytes",
+               problem("too little to read through", "R64")
+                   .wanted(fmt::format("{} (32 MiB) or more: each rank of a node reads through that much, at least",
+                                       kLeastBudgetBytes))
+                   .got(std::to_string(policy.budget_bytes)));
+}
+
+FieldProblems problems_of(const Policy& policy) {
+  FieldProblems problems;
+  if (policy.dtype && !can_be_requested(*policy.dtype)) {
+    problems.add("dtype", problem("not a dtype that can be requested", "R23")
+                              .wanted("a floating dtype of 8 bits or more")
+                              .got(std::string(name(*policy.dtype))));
+  }
+  if (policy.compute_dtype && !can_be_computed_in(*policy.compute_dtype)) {
+    problems.add("compute_dtype", problem("not a dtype to compute in", "R26")
+                                      .wanted("F16, BF16, F32 or F64")
+                                      .got(std::string(name(*policy.compute_dtype))));
+  }
+  check_budget(policy, problems);
+  for (const auto& [field, list] : kPatternLists) {
+    const auto& patterns = policy.*list;
+    for (std::size_t i = 0; i < patterns.size(); ++i) {
+      if (patterns[i].text.empty()) problems.add(fmt::format("{}[{}]", field, i), problem("an empty pattern", "R39"));
+    }
+  }
+  for (std::size_t i = 0; i < policy.pins.size(); ++i) {
+    const NamePattern& pattern = policy.pins[i].pattern;
+    if (model::is_pin_pattern(pattern.text)) continue;
+    problems.add(fmt::format("pins[{}].{}", i, pattern.is_exact ? "name" : "pattern"),
+                 problem("has an empty component", "R25").got(quote(pattern.text)));
+  }
+  check_subtrees(policy, problems);
+  return problems;
 }
 
 void read_dtype_or_auto(JsonFields& fields, std::string_view key, std::optional<DType>& out) {
@@ -94,22 +138,39 @@ void refuse_reduce_dtype(JsonFields& fields) {
   }
 }
 
-void read_subtrees(JsonFields& fields, Policy& policy, Errors& errors) {
+// Places of the document that could not be read: what stands there instead is nobody's, so nothing is said of it.
+class Unread {
+ public:
+  explicit Unread(Errors& errors) : errors_(errors) {}
+
+  template <class Read>
+  void watch(std::string path, const Read& read) {
+    const std::size_t before = errors_.size();
+    read();
+    if (errors_.size() > before) paths_.push_back(std::move(path));
+  }
+  /// Of a field as Problem names it: "pins[2].name".
+  [[nodiscard]] bool has(std::string_view field) const {
+    const std::string path = fmt::format("$.{}", field);
+    return std::any_of(paths_.begin(), paths_.end(),
+                       [&](const std::string& other) { return path.starts_with(other) || other.starts_with(path); });
+  }
+
+ private:
+  Errors& errors_;
+  std::vector<std::string> paths_;
+};
+
+void read_subtrees(JsonFields& fields, Policy& policy, Unread& unread, Errors& errors) {
   const auto value = fields.find("subtree_dtypes");
   if (!value) return;
   JsonFields subtrees(*value, fields.path_of("subtree_dtypes"), errors);
   if (!value->is_object()) return;
   for (const JsonMember member : *value) {
     std::optional<DType> dtype;
-    read_dtype_or_auto(subtrees, member.key, dtype);
+    unread.watch(subtrees.path_of(member.key), [&] { read_dtype_or_auto(subtrees, member.key, dtype); });
     policy.subtree_dtypes.emplace_back(member.key, dtype);
   }
-}
-
-void read_patterns(JsonFields& fields, std::string_view key, std::vector<NamePattern>& out, Errors& errors) {
-  fields.optional_each(key, [&](const JsonValue& value, const std::string& path) {
-    out.push_back(read_name_pattern(value, path, errors));
-  });
 }
 
 void write_patterns(JsonWriter& json, std::string_view key, const std::vector<NamePattern>& patterns) {
@@ -122,65 +183,45 @@ void write_patterns(JsonWriter& json, std::string_view key, const std::vector<Na
 
 Errors check_policy(const Policy& policy) {
   Errors errors;
-  if (policy.dtype && !can_be_requested(*policy.dtype)) {
-    errors.add(problem("dtype: not a dtype that can be requested", "R23")
-                   .wanted("a floating dtype of 8 bits or more")
-                   .got(std::string(name(*policy.dtype))));
-  }
-  if (policy.compute_dtype && !can_be_computed_in(*policy.compute_dtype)) {
-    errors.add(problem("compute_dtype: not a dtype to compute in", "R26")
-                   .wanted("F16, BF16, F32 or F64")
-                   .got(std::string(name(*policy.compute_dtype))));
-  }
-  check_budget(policy, errors);
-  for (const auto& [field, list] : kPatternLists) {
-    const auto& patterns = policy.*list;
-    for (std::size_t i = 0; i < patterns.size(); ++i) {
-      if (patterns[i].text.empty()) errors.add(problem(fmt::format("{}[{}]: an empty pattern", field, i), "R39"));
-    }
-  }
-  for (std::size_t i = 0; i < policy.pins.size(); ++i) {
-    const NamePattern& pattern = policy.pins[i].pattern;
-    if (model::is_pin_pattern(pattern.text)) continue;
-    const std::string_view field = pattern.is_exact ? "name" : "pattern";
-    errors.add(problem(fmt::format("pins[{}].{}: has an empty component", i, field), "R25").got(quote(pattern.text)));
-  }
-  check_subtrees(policy, errors);
+  for (auto& [field, error] : problems_of(policy)) errors.add(std::move(error));
   return errors;
 }
 
 Result<Policy, Errors> parse_policy(const JsonDocument& document) {
   Errors errors;
   Policy policy;
+  Unread unread(errors);
   auto fields = begin_document(document, kSchemaName, errors);
-  read_dtype_or_auto(fields, "dtype", policy.dtype);
+  const auto read = [&](std::string_view key, const auto& act) { unread.watch(fields.path_of(key), act); };
+  const auto read_each = [&](std::string_view key, const auto& act) {
+    read(key, [&] {
+      fields.optional_each(
+          key, [&](const JsonValue& value, const std::string& path) { unread.watch(path, [&] { act(value, path); }); });
+    });
+  };
+  read("dtype", [&] { read_dtype_or_auto(fields, "dtype", policy.dtype); });
   fields.optional_word("cast", kCasts, policy.cast);
-  fields.optional_dtype("compute_dtype", policy.compute_dtype);
+  read("compute_dtype", [&] { fields.optional_dtype("compute_dtype", policy.compute_dtype); });
   fields.optional_word("compute_record", kComputeRecords, policy.compute_record);
   refuse_reduce_dtype(fields);
   fields.optional_word("unexpected", kStrictnesses, policy.unexpected);
   fields.optional_word("ties", kTies, policy.ties);
   fields.optional_uint64("seed", policy.seed);
-  fields.optional_uint64("budget_bytes", policy.budget_bytes);
-  for (const auto& [field, list] : kPatternLists) read_patterns(fields, field, policy.*list, errors);
-  fields.optional_each("pins", [&](const JsonValue& value, const std::string& path) {
+  read("budget_bytes", [&] { fields.optional_uint64("budget_bytes", policy.budget_bytes); });
+  for (const auto& [field, list] : kPatternLists) {
+    read_each(field, [&, out = list](const JsonValue& value, const std::string& path) {
+      (policy.*out).push_back(read_name_pattern(value, path, errors));
+    });
+  }
+  read_each("pins", [&](const JsonValue& value, const std::string& path) {
     policy.pins.push_back(model::read_pin(value, path, errors));
   });
-  read_subtrees(fields, policy, errors);
+  read_subtrees(fields, policy, unread, errors);
   fields.finish();
-
-  // A field that could not be read has a value that nobody wrote, so nothing is said of that.
-  const auto path_of = [](const Error& error) {
-    return std::string(error.message.substr(0, error.message.find(": ")));
-  };
-  std::vector<std::string> unread;
-  for (const Error& error : errors) unread.push_back(path_of(error));
-  for (Error error : check_policy(policy)) {
+  for (auto& [field, error] : problems_of(policy)) {
+    if (unread.has(field)) continue;
     error.message = "$." + error.message;
-    const auto is_about = [path = path_of(error)](const std::string& other) {
-      return path.starts_with(other) || other.starts_with(path);
-    };
-    if (std::none_of(unread.begin(), unread.end(), is_about)) errors.add(std::move(error));
+    errors.add(std::move(error));
   }
   if (!errors.empty()) return fail(std::move(errors));
   return policy;
