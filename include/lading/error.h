@@ -16,72 +16,84 @@
 
 namespace lading {
 
-// One line per code: enumerator, word, exit code of the command line.
-#define LADING_ERROR_CODES(X)                           \
-  X(kInternal, "internal", 1)                           \
-  X(kUsage, "usage", 2)                                 \
-  /* paths and files */                                 \
-  X(kNotFound, "not_found", 3)                          \
-  X(kNotACheckpoint, "not_a_checkpoint", 3)             \
-  X(kAmbiguousCheckpoint, "ambiguous_checkpoint", 3)    \
-  X(kNotRegularFile, "not_regular_file", 3)             \
-  X(kOutsideRoot, "outside_root", 3)                    \
-  X(kSymlinkLoop, "symlink_loop", 3)                    \
-  X(kOpenFailed, "open_failed", 3)                      \
-  X(kReadFailed, "read_failed", 3)                      \
-  X(kFileTruncated, "file_truncated", 3)                \
-  X(kFileChanged, "file_changed", 3)                    \
-  X(kCacheInvalid, "cache_invalid", 3)                  \
-  X(kHashMismatch, "hash_mismatch", 3)                  \
-  X(kOutOfMemory, "out_of_memory", 3)                   \
-  X(kUnverified, "unverified", 3)                       \
-  X(kWriteFailed, "write_failed", 5)                    \
-  /* loading */                                         \
-  X(kCancelled, "cancelled", 5)                         \
-  X(kIncomplete, "incomplete", 5)                       \
-  X(kNoDevice, "no_device", 5)                          \
-  X(kDeviceFailed, "device_failed", 5)                  \
-  X(kDeviceMemory, "device_memory", 5)                  \
-  X(kValuesDiffer, "values_differ", 5)                  \
-  /* ranks */                                           \
-  X(kNoAnswer, "no_answer", 7)                          \
-  X(kRanksDiffer, "ranks_differ", 7)                    \
-  /* JSON */                                            \
-  X(kJsonSyntax, "json_syntax", 3)                      \
-  X(kJsonUtf8, "json_utf8", 3)                          \
-  X(kJsonDepth, "json_depth", 3)                        \
-  X(kJsonDuplicateKey, "json_duplicate_key", 3)         \
-  /* skeleton, layout, mapping, policy, plan */         \
-  X(kSchema, "schema", 4)                               \
-  X(kSkeleton, "skeleton", 4)                           \
-  X(kPolicy, "policy", 4)                               \
-  X(kDType, "dtype", 4)                                 \
-  X(kLayout, "layout", 4)                               \
-  X(kMapping, "mapping", 4)                             \
-  X(kPlan, "plan", 4)                                   \
-  X(kPlanCheck, "plan_check", 4)                        \
-  /* safetensors header */                              \
-  X(kHeaderTruncated, "header_truncated", 3)            \
-  X(kHeaderTooLarge, "header_too_large", 3)             \
-  X(kHeaderMetadata, "header_metadata", 3)              \
-  X(kHeaderField, "header_field", 3)                    \
-  X(kHeaderShape, "header_shape", 3)                    \
-  X(kHeaderOffsets, "header_offsets", 3)                \
-  X(kHeaderSize, "header_size", 3)                      \
-  X(kHeaderHole, "header_hole", 3)                      \
-  X(kHeaderOverlap, "header_overlap", 3)                \
-  X(kDataTruncated, "data_truncated", 3)                \
-  X(kTrailingBytes, "trailing_bytes", 3)                \
-  X(kUnknownDType, "unknown_dtype", 3)                  \
-  /* index */                                           \
-  X(kIndexInvalid, "index_invalid", 3)                  \
-  X(kIndexShardName, "index_shard_name", 3)             \
-  X(kIndexMissingShard, "index_missing_shard", 3)       \
-  X(kIndexMissingTensor, "index_missing_tensor", 3)     \
-  X(kIndexUnlistedTensor, "index_unlisted_tensor", 3)   \
-  X(kIndexDuplicateTensor, "index_duplicate_tensor", 3) \
-  X(kIndexTotalSize, "index_total_size", 3)             \
-  X(kStrayShard, "stray_shard", 3)
+/// How a command ends; the C ABI and the notes of ranks carry the same numbers.
+enum class Exit : std::uint8_t {
+  kOk = 0,
+  kInternal = 1,    ///< a bug in lading
+  kUsage = 2,       ///< the request
+  kCheckpoint = 3,  ///< the files
+  kPlan = 4,        ///< what does not go together
+  kLoad = 5,        ///< what went wrong while loading
+  kDiffers = 6,     ///< two things were compared, and differ
+  kRanks = 7,       ///< another rank
+};
+
+// One line per code: enumerator, word, exit code.
+#define LADING_ERROR_CODES(X)                                     \
+  X(kInternal, "internal", kInternal)                             \
+  X(kUsage, "usage", kUsage)                                      \
+  /* paths and files */                                           \
+  X(kNotFound, "not_found", kCheckpoint)                          \
+  X(kNotACheckpoint, "not_a_checkpoint", kCheckpoint)             \
+  X(kAmbiguousCheckpoint, "ambiguous_checkpoint", kCheckpoint)    \
+  X(kNotRegularFile, "not_regular_file", kCheckpoint)             \
+  X(kOutsideRoot, "outside_root", kCheckpoint)                    \
+  X(kSymlinkLoop, "symlink_loop", kCheckpoint)                    \
+  X(kOpenFailed, "open_failed", kCheckpoint)                      \
+  X(kReadFailed, "read_failed", kCheckpoint)                      \
+  X(kFileTruncated, "file_truncated", kCheckpoint)                \
+  X(kFileChanged, "file_changed", kCheckpoint)                    \
+  X(kCacheInvalid, "cache_invalid", kCheckpoint)                  \
+  X(kHashMismatch, "hash_mismatch", kCheckpoint)                  \
+  X(kOutOfMemory, "out_of_memory", kCheckpoint)                   \
+  X(kUnverified, "unverified", kCheckpoint)                       \
+  X(kWriteFailed, "write_failed", kLoad)                          \
+  /* loading */                                                   \
+  X(kCancelled, "cancelled", kLoad)                               \
+  X(kIncomplete, "incomplete", kLoad)                             \
+  X(kNoDevice, "no_device", kLoad)                                \
+  X(kDeviceFailed, "device_failed", kLoad)                        \
+  X(kDeviceMemory, "device_memory", kLoad)                        \
+  X(kValuesDiffer, "values_differ", kLoad)                        \
+  /* ranks */                                                     \
+  X(kNoAnswer, "no_answer", kRanks)                               \
+  X(kRanksDiffer, "ranks_differ", kRanks)                         \
+  /* JSON */                                                      \
+  X(kJsonSyntax, "json_syntax", kCheckpoint)                      \
+  X(kJsonUtf8, "json_utf8", kCheckpoint)                          \
+  X(kJsonDepth, "json_depth", kCheckpoint)                        \
+  X(kJsonDuplicateKey, "json_duplicate_key", kCheckpoint)         \
+  /* skeleton, layout, mapping, policy, plan */                   \
+  X(kSchema, "schema", kPlan)                                     \
+  X(kSkeleton, "skeleton", kPlan)                                 \
+  X(kPolicy, "policy", kPlan)                                     \
+  X(kDType, "dtype", kPlan)                                       \
+  X(kLayout, "layout", kPlan)                                     \
+  X(kMapping, "mapping", kPlan)                                   \
+  X(kPlan, "plan", kPlan)                                         \
+  X(kPlanCheck, "plan_check", kPlan)                              \
+  /* safetensors header */                                        \
+  X(kHeaderTruncated, "header_truncated", kCheckpoint)            \
+  X(kHeaderTooLarge, "header_too_large", kCheckpoint)             \
+  X(kHeaderMetadata, "header_metadata", kCheckpoint)              \
+  X(kHeaderField, "header_field", kCheckpoint)                    \
+  X(kHeaderShape, "header_shape", kCheckpoint)                    \
+  X(kHeaderOffsets, "header_offsets", kCheckpoint)                \
+  X(kHeaderSize, "header_size", kCheckpoint)                      \
+  X(kHeaderHole, "header_hole", kCheckpoint)                      \
+  X(kHeaderOverlap, "header_overlap", kCheckpoint)                \
+  X(kDataTruncated, "data_truncated", kCheckpoint)                \
+  X(kTrailingBytes, "trailing_bytes", kCheckpoint)                \
+  X(kUnknownDType, "unknown_dtype", kCheckpoint)                  \
+  /* index */                                                     \
+  X(kIndexInvalid, "index_invalid", kCheckpoint)                  \
+  X(kIndexShardName, "index_shard_name", kCheckpoint)             \
+  X(kIndexMissingShard, "index_missing_shard", kCheckpoint)       \
+  X(kIndexMissingTensor, "index_missing_tensor", kCheckpoint)     \
+  X(kIndexUnlistedTensor, "index_unlisted_tensor", kCheckpoint)   \
+  X(kIndexDuplicateTensor, "index_duplicate_tensor", kCheckpoint) \
+  X(kIndexTotalSize, "index_total_size", kCheckpoint)             \
+  X(kStrayShard, "stray_shard", kCheckpoint)
 
 enum class Code : std::uint8_t {
 #define LADING_ENUMERATOR(enumerator, word, exit_code) enumerator,
@@ -90,7 +102,7 @@ enum class Code : std::uint8_t {
 };
 
 [[nodiscard]] LADING_API std::string_view word(Code code);
-[[nodiscard]] LADING_API int exit_code(Code code);
+[[nodiscard]] LADING_API Exit exit_code(Code code);
 
 struct Error {
   Code code = Code::kInternal;

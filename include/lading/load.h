@@ -124,7 +124,7 @@ struct LoadFailure {
   std::string ledger;  ///< what was written all the same; "" unless begun
 
   /// Of the command line: 5, or as PlanRefusal has it where planning stopped.
-  [[nodiscard]] LADING_API int exit_code() const;
+  [[nodiscard]] LADING_API Exit exit_code() const;
 };
 
 /// The bill of lading: what each memory holds and which bytes of which files it came from (docs/schema/ledger.md).

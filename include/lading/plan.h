@@ -124,7 +124,7 @@ struct PlanRefusal {
   Errors problems;
 
   /// Of the command line: 2, 3, 4, 4, 1.
-  [[nodiscard]] LADING_API int exit_code() const;
+  [[nodiscard]] LADING_API Exit exit_code() const;
 };
 
 /// Every problem that can be found at once is in the refusal.

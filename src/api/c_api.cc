@@ -43,7 +43,7 @@ struct ReadyPlan {
 }  // namespace
 
 struct lading_handle {
-  int exit_code = 0;
+  lading::Exit exit_code = lading::Exit::kOk;
   std::string text;
   std::unique_ptr<const ReadyPlan> plan;       // of lading_plan()
   std::optional<const lading::Report> loaded;  // of lading_load()
@@ -51,9 +51,6 @@ struct lading_handle {
 };
 
 namespace {
-
-constexpr int kLoadFailed = 5;
-constexpr int kDiffers = 6;
 
 using Handle = std::unique_ptr<lading_handle>;
 
@@ -89,7 +86,7 @@ lading_handle* guarded(Refusal refusal, const Make& make) noexcept {
       return make().release();
     } catch (const std::bad_alloc&) {
       const Error error(Code::kOutOfMemory, "there is not enough memory");
-      refusal.exit_code = refusal.stage ? exit_code(error.code) : kLoadFailed;
+      refusal.exit_code = refusal.stage ? exit_code(error.code) : lading::Exit::kLoad;
       return refused(refusal, error).release();
     } catch (const std::exception& e) {
       return refused(refusal, Error(Code::kInternal, e.what())).release();
@@ -247,7 +244,7 @@ Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callba
 
 }  // namespace
 
-lading_handle* lading::c_api::make_handle(int exit_code, std::string text) {
+lading_handle* lading::c_api::make_handle(lading::Exit exit_code, std::string text) {
   Handle handle = answered(std::move(text));
   handle->exit_code = exit_code;
   return handle.release();
@@ -259,7 +256,9 @@ int lading_abi_version() { return LADING_ABI_VERSION; }
 
 const char* lading_version() { return lading::version(); }
 
-int lading_exit_code(const lading_handle* handle) { return handle != nullptr ? handle->exit_code : 1; }
+int lading_exit_code(const lading_handle* handle) {
+  return static_cast<int>(handle != nullptr ? handle->exit_code : lading::Exit::kInternal);
+}
 
 const char* lading_text(const lading_handle* handle, uint64_t* size_bytes) {
   if (size_bytes != nullptr) *size_bytes = handle != nullptr ? handle->text.size() : 0;
@@ -362,7 +361,7 @@ lading_handle* lading_verify(const char* request) {
   const auto use = [](const lading::VerifyRequest& parsed) {
     const auto verification = lading::verify(parsed);
     if (!verification) return refused("verify", verification.error());
-    const int exit_code = verification->differences.empty() ? 0 : kDiffers;
+    const lading::Exit exit_code = verification->differences.empty() ? lading::Exit::kOk : lading::Exit::kDiffers;
     Handle handle = answered(answer_of(*verification, exit_code));
     handle->exit_code = exit_code;
     return handle;
@@ -374,9 +373,9 @@ lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes) {
   return guarded({"memory", std::nullopt}, [&]() -> Handle {
     if (device == nullptr) return misused("memory", "there is no device: it is NULL");
     const auto available = lading::available_memory(device);
-    if (!available) return refused({"memory", std::nullopt, false, kLoadFailed}, available.error());
+    if (!available) return refused({"memory", std::nullopt, false, lading::Exit::kLoad}, available.error());
     const auto enough = lading::check_memory(device, needed_bytes);
-    if (!enough) return refused({"memory", std::nullopt, false, kLoadFailed}, enough.error());
+    if (!enough) return refused({"memory", std::nullopt, false, lading::Exit::kLoad}, enough.error());
     return answered(answer_of(*available));
   });
 }

@@ -10,12 +10,12 @@ namespace {
 
 using Lines = JsonWriter::Lines;
 
-void begin(JsonWriter& json, std::string_view kind, int exit_code) {
+void begin(JsonWriter& json, std::string_view kind, Exit exit_code) {
   json.begin_object();
   json.key("schema").string("lading.answer/1");
   json.key("lading").string(version());
   json.key("kind").string(kind);
-  json.key("ok").boolean(exit_code == 0);
+  json.key("ok").boolean(exit_code == Exit::kOk);
   json.key("exit_code").number(static_cast<std::uint64_t>(exit_code));
 }
 
@@ -141,7 +141,7 @@ std::string answer_of(const Refusal& refusal, const Errors& problems) {
 
 std::string answer_of(const Inspection& inspection) {
   JsonWriter json;
-  begin(json, "inspect", 0);
+  begin(json, "inspect", Exit::kOk);
   json.key("path").string(inspection.path);
   if (inspection.index_path) json.key("index").string(*inspection.index_path);
   json.key("tensor_bytes").number(inspection.tensor_bytes);
@@ -173,7 +173,7 @@ std::string answer_of(const Inspection& inspection) {
 
 std::string answer_of(const Planned& planned) {
   JsonWriter json;
-  begin(json, "plan", 0);
+  begin(json, "plan", Exit::kOk);
   write_plan(json, planned.plan, planned.planning_seconds);
   json.key("destinations").begin_array();
   const ReplicaSets replicas(planned.destinations);
@@ -185,7 +185,7 @@ std::string answer_of(const Planned& planned) {
 
 std::string answer_of(const Report& report) {
   JsonWriter json;
-  begin(json, "load", 0);
+  begin(json, "load", Exit::kOk);
   write_plan(json, report.plan, report.planning_seconds);
   json.key("loading_seconds").number(report.loading_seconds);
   json.key("opening_seconds").number(report.opening_seconds);
@@ -203,7 +203,7 @@ std::string answer_of(const Report& report) {
 
 std::string answer_of(const Owners& owners) {
   JsonWriter json;
-  begin(json, "owners", 0);
+  begin(json, "owners", Exit::kOk);
   json.key("owners").begin_array(Lines::kOne);
   for (const auto& owner : owners) {
     if (owner) {
@@ -218,21 +218,21 @@ std::string answer_of(const Owners& owners) {
 
 std::string answer_of_contents(const std::string& contents) {
   JsonWriter json;
-  begin(json, "contents", 0);
+  begin(json, "contents", Exit::kOk);
   json.key("contents").string(contents);
   return end(json, {}, {});
 }
 
 std::string answer_of(const AvailableMemory& available) {
   JsonWriter json;
-  begin(json, "memory", 0);
+  begin(json, "memory", Exit::kOk);
   json.key("available_bytes");
   available.bytes ? json.number(*available.bytes) : json.null();
   json.key("limit").string(available.limit);
   return end(json, {}, {});
 }
 
-std::string answer_of(const Verification& verification, int exit_code) {
+std::string answer_of(const Verification& verification, Exit exit_code) {
   JsonWriter json;
   begin(json, "verify", exit_code);
   json.key("tensors_verified").number(verification.tensors_verified);
@@ -249,7 +249,7 @@ std::string answer_of(const Verification& verification, int exit_code) {
 
 std::string answer_of(const DTypesReport& report) {
   JsonWriter json;
-  begin(json, "dtypes", 0);
+  begin(json, "dtypes", Exit::kOk);
   json.key("tensors").begin_array();
   for (const TensorDTypes& tensor : report.tensors) {
     json.begin_object(Lines::kOne);
@@ -284,7 +284,7 @@ std::string answer_of(const DTypesReport& report) {
 
 std::string answer_of(const device::GpuSurvey& survey) {
   JsonWriter json;
-  begin(json, "gpus", 0);
+  begin(json, "gpus", Exit::kOk);
   json.key("driver").string(survey.driver);
   json.key("why_none").string(survey.why_none);
   json.key("gpus").begin_array();

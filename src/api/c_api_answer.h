@@ -19,7 +19,7 @@ struct Refusal {
   std::string_view kind;           ///< of the answer that there would have been: "plan"
   std::optional<PlanStage> stage;  ///< nothing: it was planned, and the load failed
   bool begun = false;              ///< destinations are incomplete
-  int exit_code = 1;
+  Exit exit_code = Exit::kInternal;
 };
 
 struct Planned {
@@ -34,7 +34,7 @@ struct Planned {
 [[nodiscard]] std::string answer_of(const Report& report);
 [[nodiscard]] std::string answer_of(const Owners& owners);
 [[nodiscard]] std::string answer_of_contents(const std::string& contents);
-[[nodiscard]] std::string answer_of(const Verification& verification, int exit_code);
+[[nodiscard]] std::string answer_of(const Verification& verification, Exit exit_code);
 [[nodiscard]] std::string answer_of(const DTypesReport& report);
 [[nodiscard]] std::string answer_of(const AvailableMemory& available);
 [[nodiscard]] std::string answer_of(const device::GpuSurvey& survey);

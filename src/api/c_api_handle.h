@@ -3,12 +3,13 @@
 
 #include <string>
 
+#include "lading/error.h"
 #include "lading/lading_c.h"
 
 namespace lading::c_api {
 
 /// An answer that is only a text. May throw for want of memory.
-[[nodiscard]] lading_handle* make_handle(int exit_code, std::string text);
+[[nodiscard]] lading_handle* make_handle(Exit exit_code, std::string text);
 
 /// What the last callback on this thread said with lading_set_error().
 [[nodiscard]] std::string take_callback_error();

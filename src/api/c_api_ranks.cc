@@ -168,7 +168,7 @@ Problem read_problem(const JsonValue& value, const std::string& path, Errors& er
 Failure read_failure(const JsonValue& value, const std::string& path, Errors& errors) {
   Failure failure;
   JsonFields fields(value, path, errors);
-  std::uint64_t exit_code = 5;
+  auto exit_code = static_cast<std::uint64_t>(lading::Exit::kLoad);
   fields.optional_uint64("exit_code", exit_code);
   fields.optional_boolean("begun", failure.begun);
   std::uint64_t not_listed = 0;
@@ -177,7 +177,7 @@ Failure read_failure(const JsonValue& value, const std::string& path, Errors& er
     failure.others.push_back(read_problem(element, where, errors));
   });
   fields.finish();
-  failure.exit_code = exit_code > 0 && exit_code < 256 ? static_cast<int>(exit_code) : 1;
+  failure.exit_code = exit_code > 0 && exit_code < 256 ? static_cast<lading::Exit>(exit_code) : lading::Exit::kInternal;
   failure.problems.count_not_listed(not_listed);
   if (failure.others.empty()) failure.problems.add(Error(lading::Code::kInternal, "a failure without a problem"));
   return failure;
@@ -231,12 +231,12 @@ Result<StepRequest, Errors> parse_step(std::string_view json) {
 
 // ---- answers
 
-void begin_answer(JsonWriter& json, std::string_view kind, int exit_code) {
+void begin_answer(JsonWriter& json, std::string_view kind, lading::Exit exit_code) {
   json.begin_object();
   json.key("schema").string("lading.answer/1");
   json.key("lading").string(lading::version());
   json.key("kind").string(kind);
-  json.key("ok").boolean(exit_code == 0);
+  json.key("ok").boolean(exit_code == lading::Exit::kOk);
   json.key("exit_code").number(static_cast<std::uint64_t>(exit_code));
 }
 
@@ -269,7 +269,7 @@ void write_problem(JsonWriter& json, const Problem& problem) {
 
 lading_handle* told(const Verdict& verdict) {
   JsonWriter json;
-  const int exit_code = verdict.exit_code != 0 ? verdict.exit_code : 1;
+  const lading::Exit exit_code = verdict.exit_code != lading::Exit::kOk ? verdict.exit_code : lading::Exit::kInternal;
   begin_answer(json, "ranks", exit_code);
   json.key("stage").string("agreement");
   json.key("step").string(verdict.step);
@@ -288,7 +288,7 @@ lading_handle* told(const Verdict& verdict) {
 
 lading_handle* agreed(const Verdict& verdict) {
   JsonWriter json;
-  begin_answer(json, "ranks", 0);
+  begin_answer(json, "ranks", lading::Exit::kOk);
   json.key("fields").begin_object();
   for (const auto& [name, shares] : verdict.fields) {
     json.key(name).begin_array();
@@ -303,7 +303,7 @@ lading_handle* agreed(const Verdict& verdict) {
   }
   json.end_object();
   json.end_object();
-  return lading::c_api::make_handle(0, json.take());
+  return lading::c_api::make_handle(lading::Exit::kOk, json.take());
 }
 
 lading_handle* well() { return agreed({}); }
@@ -395,7 +395,8 @@ int lading_ranks_poll(lading_ranks* ranks, int64_t done) {
     const auto polled =
         ranks->coordinator.poll(done >= 0 ? std::optional(static_cast<std::uint64_t>(done)) : std::nullopt);
     if (polled) return 0;
-    return polled.error().exit_code != 0 ? polled.error().exit_code : 1;
+    return static_cast<int>(polled.error().exit_code != lading::Exit::kOk ? polled.error().exit_code
+                                                                          : lading::Exit::kInternal);
   } catch (...) {
     return 1;
   }

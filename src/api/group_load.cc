@@ -144,7 +144,7 @@ class GroupLoad {
       look_at_wish();
       const Phase phase = phase_;
       if (!cancelled_ || phase == Phase::kLoading) return;
-      coordinator_.fail({Error(Code::kCancelled, "the load was cancelled"), 5, phase == Phase::kLoaded, {}});
+      coordinator_.fail({Error(Code::kCancelled, "the load was cancelled"), Exit::kLoad, phase == Phase::kLoaded, {}});
     };
     ranks::Pulse pulse(
         coordinator_, [this] { cancelled_ = true; }, heed_wish);
@@ -258,8 +258,8 @@ class GroupLoad {
     }
     if (refusal_) problems.add(*refusal_);
     std::optional<ranks::Failure> failure;
-    const int of_request = exit_code(refusal_ ? refusal_->code : Code::kUsage);
-    const int code = plan ? of_request : plan.error().exit_code();
+    const Exit of_request = exit_code(refusal_ ? refusal_->code : Code::kUsage);
+    const Exit code = plan ? of_request : plan.error().exit_code();
     if (!problems.empty()) failure = ranks::Failure{std::move(problems), code, false, {}};
     LADING_TRY(coordinator_.agree("the plan", {}, failure ? &*failure : nullptr));
     LADING_TRY(agree_records(coordinator_, "checkpoint", checkpoint_records(*plan->plan)));
@@ -298,7 +298,7 @@ class GroupLoad {
     failure.failure.begun = verdict.begun;
     failure.failure.problems = verdict.errors();
     failure.error_id = verdict.id;
-    if (verdict.at_fault.contains(own_rank()) && verdict.exit_code != 0) failure.exit_code = verdict.exit_code;
+    if (verdict.at_fault.contains(own_rank()) && verdict.exit_code != Exit::kOk) failure.exit_code = verdict.exit_code;
     return failure;
   }
 

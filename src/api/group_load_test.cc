@@ -138,7 +138,7 @@ TEST_F(GroupLoadTest, R17_AByteThatCameWrongIsRefusedByName) {
   ASSERT_TRUE(is_broken);
   EXPECT_THAT(failure_of(ended), AllOf(HasSubstr("tensor \"w7\""), HasSubstr("hold different bytes"), HasSubstr("R17"),
                                        HasSubstr("on ranks 0-2"), HasSubstr("on rank 3")));
-  EXPECT_EQ(ended[1].error().exit_code, 5);
+  EXPECT_EQ(ended[1].error().exit_code, Exit::kLoad);
   EXPECT_TRUE(ended[1].error().failure.begun);
 }
 

@@ -226,7 +226,7 @@ std::string ledger_json(const Report& report) {
   return ledger::ledger_json(ledger::make_ledger(*report.plan.plan, *report.facts));
 }
 
-int LoadFailure::exit_code() const { return refused ? PlanRefusal{*refused, problems}.exit_code() : 5; }
+Exit LoadFailure::exit_code() const { return refused ? PlanRefusal{*refused, problems}.exit_code() : Exit::kLoad; }
 
 std::vector<DestinationInfo> destinations_of(const PlanReport& plan) {
   std::vector<DestinationInfo> destinations;

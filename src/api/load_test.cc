@@ -122,7 +122,7 @@ TEST_F(LoadTest, EveryProblemWithMemoryIsTold) {
   };
   const LoadFailure failed = failure();
   EXPECT_EQ(failed.problems.size(), 3U);
-  EXPECT_EQ(failed.exit_code(), 5);
+  EXPECT_EQ(failed.exit_code(), Exit::kLoad);
 }
 
 TEST_F(LoadTest, R24_OneConversionFromTheFilesBits) {
@@ -350,7 +350,7 @@ TEST_F(LoadTest, R14_AKeptValueThatNobodyBroughtIsRefused) {
       "presence": "real", "device": "cpu"})");
   const LoadFailure failed = failure();
   EXPECT_EQ(failed.problems.front().rule, "R14");
-  EXPECT_EQ(failed.exit_code(), 5);
+  EXPECT_EQ(failed.exit_code(), Exit::kLoad);
 }
 
 TEST_F(LoadTest, PackedConstantsAreZero) {
@@ -394,7 +394,7 @@ TEST_F(ChangingFile, Fault37_Truncated) {
   const LoadFailure failed =
       fail_after([&] { std::filesystem::resize_file(dir_.path("ckpt/model.safetensors"), 100); });
   EXPECT_TRUE(failed.begun);
-  EXPECT_EQ(failed.exit_code(), 5);
+  EXPECT_EQ(failed.exit_code(), Exit::kLoad);
   EXPECT_EQ(failed.problems.front().code, Code::kFileChanged);
   EXPECT_THAT(failed.ledger, HasSubstr(R"("complete": false)"));
 }

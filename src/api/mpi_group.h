@@ -35,8 +35,8 @@ struct GroupReport {
 };
 
 struct GroupFailure {
-  LoadFailure failure;  ///< the problems are the same on all ranks
-  int exit_code = 7;    ///< 7: another rank failed; otherwise as LoadFailure has it
+  LoadFailure failure;            ///< the problems are the same on all ranks
+  Exit exit_code = Exit::kRanks;  ///< another rank failed; otherwise as LoadFailure has it
   std::string error_id;
 };
 

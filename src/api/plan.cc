@@ -330,15 +330,15 @@ class Planning {
 
 }  // namespace
 
-int PlanRefusal::exit_code() const {
+Exit PlanRefusal::exit_code() const {
   switch (stage) {
-    case PlanStage::kRequest: return 2;
+    case PlanStage::kRequest: return Exit::kUsage;
     case PlanStage::kCheckpoint: return lading::exit_code(problems.front().code);
     case PlanStage::kDocuments:
-    case PlanStage::kPlanning: return 4;
-    case PlanStage::kProof: return 1;
+    case PlanStage::kPlanning: return Exit::kPlan;
+    case PlanStage::kProof: return Exit::kInternal;
   }
-  return 1;
+  return Exit::kInternal;
 }
 
 Result<PlanReport, PlanRefusal> make_plan(const PlanRequest& request) { return Planning(request).run(); }

@@ -97,7 +97,7 @@ TEST_F(PlanTest, ProblemsOfAllDocumentsAreToldAtOnceWithFileAndPath) {
   request_.skeleton = PlanDocument::file(dir_.path("nothing.json"));
   const PlanRefusal refused = refusal();
   EXPECT_EQ(refused.stage, PlanStage::kDocuments);
-  EXPECT_EQ(refused.exit_code(), 4);
+  EXPECT_EQ(refused.exit_code(), Exit::kPlan);
   std::string text;
   for (const Error& error : refused.problems) text += error.text() + "\n";
   for (const char* part : {"p.json", "$.seed", "$.x", "mapping (text)", "json_syntax", "nothing.json", "not_found"}) {
@@ -119,7 +119,7 @@ TEST_F(PlanTest, ARefusedCheckpointIsToldBesideTheDocuments) {
   request_.policy = PlanDocument::text("{}");
   const PlanRefusal refused = refusal();
   EXPECT_EQ(refused.stage, PlanStage::kCheckpoint);
-  EXPECT_EQ(refused.exit_code(), 3);
+  EXPECT_EQ(refused.exit_code(), Exit::kCheckpoint);
   EXPECT_EQ(refused.problems.size(), 2U);
 }
 
@@ -131,7 +131,7 @@ TEST_F(PlanTest, ModelAndCheckpointThatDoNotGoTogetherAreFour) {
           {"name": "absent", "kind": "parameter", "shape": [2], "dtype": "BF16"}]})");
   const PlanRefusal refused = refusal();
   EXPECT_EQ(refused.stage, PlanStage::kPlanning);
-  EXPECT_EQ(refused.exit_code(), 4);
+  EXPECT_EQ(refused.exit_code(), Exit::kPlan);
   EXPECT_EQ(refused.problems.size(), 1U + 1U + 20U) << "shape, missing, and every unexpected key";
 }
 
@@ -140,17 +140,19 @@ TEST_F(PlanTest, RequestsWithoutSenseAreTwo) {
     PlanRequest request = request_;
     edit(request);
     const auto made = make_plan(request);
-    return made ? 0 : made.error().exit_code();
+    return made ? Exit::kOk : made.error().exit_code();
   };
-  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=2"; }), 2);
-  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=two", r.strategy = "ddp"; }), 2);
-  EXPECT_EQ(code_of([](PlanRequest& r) { r.strategy = "magic"; }), 2);
-  EXPECT_EQ(code_of([](PlanRequest& r) { r.tp_plan = {{"*", "sideways"}}; }), 2);
-  EXPECT_EQ(code_of([](PlanRequest& r) { r.ranks = {{1}}; }), 2);
-  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=2", r.layout = PlanDocument::text("{}"); }), 2);
-  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=9999", r.strategy = "ddp", r.ranks.reset(); }), 2);
-  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=2", r.strategy = "tp"; }), 4) << "the layout is refused";
-  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=99999999", r.strategy = "zero3"; }), 0) << "one rank of many";
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=2"; }), Exit::kUsage);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=two", r.strategy = "ddp"; }), Exit::kUsage);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.strategy = "magic"; }), Exit::kUsage);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.tp_plan = {{"*", "sideways"}}; }), Exit::kUsage);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.ranks = {{1}}; }), Exit::kUsage);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=2", r.layout = PlanDocument::text("{}"); }), Exit::kUsage);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=9999", r.strategy = "ddp", r.ranks.reset(); }), Exit::kUsage);
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=2", r.strategy = "tp"; }), Exit::kPlan)
+      << "the layout is refused";
+  EXPECT_EQ(code_of([](PlanRequest& r) { r.mesh = "dp=99999999", r.strategy = "zero3"; }), Exit::kOk)
+      << "one rank of many";
 }
 
 TEST_F(PlanTest, EveryStrategyPlansTheSample) {
@@ -193,17 +195,17 @@ TEST_F(PlanTest, R34_OneDeviceIsForOneRank) {
   request_.strategy = "ddp";
   for (const auto& ranks : {std::optional<std::vector<std::uint64_t>>(), {{0, 1}}}) {
     request_.ranks = ranks;
-    EXPECT_EQ(refusal().exit_code(), 2);
+    EXPECT_EQ(refusal().exit_code(), Exit::kUsage);
     EXPECT_THAT(refusal().problems.front().text(), HasSubstr("--rank"));
   }
   request_.ranks = {{0}};
   request_.device = "cpu";
   EXPECT_EQ(make_plan(request_)->ranks[0].device_bytes.front().first, "cpu");
   request_.devices_per_node = 2;
-  EXPECT_EQ(refusal().exit_code(), 2) << "of cuda only";
+  EXPECT_EQ(refusal().exit_code(), Exit::kUsage) << "of cuda only";
   request_.device = "tpu";
   request_.devices_per_node.reset();
-  EXPECT_EQ(refusal().exit_code(), 2);
+  EXPECT_EQ(refusal().exit_code(), Exit::kUsage);
 }
 
 // Processes that each see one GPU call it cuda:0.
@@ -227,7 +229,7 @@ TEST_F(PlanTest, R34_OneRankOfAMeshHasTheDeviceThatItsProcessNames) {
   }
   request_.mesh = "dp=1000,tp=1001";
   request_.strategy = "fsdp2+tp";
-  EXPECT_EQ(refusal().exit_code(), 2) << "no list of so many";
+  EXPECT_EQ(refusal().exit_code(), Exit::kUsage) << "no list of so many";
 }
 
 TEST_F(PlanTest, R11_BytesThatNoRankReadsAreCountedIfAllWereWorkedOut) {
@@ -260,14 +262,14 @@ TEST_F(PlanTest, ExplainAndDiff) {
   EXPECT_GT(explain(*report, "model.norm.weight")->size(), 5U);
   const auto unknown = explain(*report, "model.norm.wieght");
   ASSERT_FALSE(unknown.has_value());
-  EXPECT_EQ(unknown.error().exit_code(), 2);
+  EXPECT_EQ(unknown.error().exit_code(), Exit::kUsage);
   EXPECT_THAT(unknown.error().problems.front().text(), HasSubstr("\"model.norm.weight\""));
 
   EXPECT_TRUE(diff(*report, PlanDocument::text(plan_json(*report)))->changes.empty());
   request_.policy = PlanDocument::text(R"({"schema": "lading.policy/1", "dtype": "F32"})");
   const auto wider = make_plan(request_);
   EXPECT_FALSE(diff(*wider, PlanDocument::text(plan_json(*report)))->changes.empty());
-  EXPECT_EQ(diff(*wider, PlanDocument::text("{}")).error().exit_code(), 4);
+  EXPECT_EQ(diff(*wider, PlanDocument::text("{}")).error().exit_code(), Exit::kPlan);
 }
 
 }  // namespace

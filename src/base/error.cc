@@ -12,11 +12,11 @@ namespace {
 
 struct CodeRow {
   std::string_view word;
-  int exit_code;
+  Exit exit_code;
 };
 
 constexpr std::array kCodes = {
-#define LADING_ROW(enumerator, word, exit_code) CodeRow{word, exit_code},
+#define LADING_ROW(enumerator, word, exit_code) CodeRow{word, Exit::exit_code},
     LADING_ERROR_CODES(LADING_ROW)
 #undef LADING_ROW
 };
@@ -24,7 +24,7 @@ constexpr std::array kCodes = {
 }  // namespace
 
 std::string_view word(Code code) { return kCodes[static_cast<std::size_t>(code)].word; }
-int exit_code(Code code) { return kCodes[static_cast<std::size_t>(code)].exit_code; }
+Exit exit_code(Code code) { return kCodes[static_cast<std::size_t>(code)].exit_code; }
 
 std::string Error::text() const {
   std::string out;

@@ -30,14 +30,15 @@ TEST(Code, WordsAreUniqueAndGreppable) {
 
 TEST(Code, WordAndExitCodeBelongTogether) {
   EXPECT_EQ(word(Code::kInternal), "internal");
-  EXPECT_EQ(exit_code(Code::kInternal), 1);
+  EXPECT_EQ(exit_code(Code::kInternal), Exit::kInternal);
   EXPECT_EQ(word(Code::kUsage), "usage");
-  EXPECT_EQ(exit_code(Code::kUsage), 2);
+  EXPECT_EQ(exit_code(Code::kUsage), Exit::kUsage);
   EXPECT_EQ(word(Code::kHeaderOverlap), "header_overlap");
-  EXPECT_EQ(exit_code(Code::kHeaderOverlap), 3);
+  EXPECT_EQ(exit_code(Code::kHeaderOverlap), Exit::kCheckpoint);
   EXPECT_EQ(word(Code::kStrayShard), "stray_shard");
-  EXPECT_EQ(exit_code(Code::kWriteFailed), 5);
-  for (const Code code : kAllCodes) EXPECT_GT(exit_code(code), 0) << word(code) << " must not look like success";
+  EXPECT_EQ(exit_code(Code::kWriteFailed), Exit::kLoad);
+  for (const Code code : kAllCodes)
+    EXPECT_GT(exit_code(code), Exit::kOk) << word(code) << " must not look like success";
 }
 
 TEST(Error, TextHasEveryField) {

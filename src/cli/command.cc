@@ -32,7 +32,7 @@ std::string escape_lines(const std::string& text) {
 }
 
 // Other installations have only this program, and people look for the command here.
-int tell_where_skeleton_is(Output& output) {
+Exit tell_where_skeleton_is(Output& output) {
   const Error error =
       Error(Code::kUsage, "lading skeleton builds the model, so it is in the Python package")
           .try_this("pip install 'lading[transformers]', then: python -m lading skeleton MODEL -o FILE");
@@ -40,7 +40,7 @@ int tell_where_skeleton_is(Output& output) {
   return exit_code(error.code);
 }
 
-int run_demo(const DemoArguments& arguments, Output& output) {
+Exit run_demo(const DemoArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   const auto sample = write_sample_checkpoint(arguments.directory);
   if (!sample) {
@@ -50,7 +50,7 @@ int run_demo(const DemoArguments& arguments, Output& output) {
   output.err += fmt::format("wrote a sample checkpoint of two shards to {}\n\n", quote(arguments.directory));
   InspectArguments inspect_arguments;
   inspect_arguments.path = arguments.directory;
-  if (const int code = run_inspect(inspect_arguments, output); code != 0) return code;
+  if (const Exit code = run_inspect(inspect_arguments, output); code != Exit::kOk) return code;
 
   output.out += "\n";
   LoadArguments load_arguments;
@@ -60,7 +60,7 @@ int run_demo(const DemoArguments& arguments, Output& output) {
   plan.mesh = "dp=4,tp=2";
   plan.strategy = "fsdp2+tp";
   plan.ranks.reset();
-  if (const int code = run_load(load_arguments, output); code != 0) return code;
+  if (const Exit code = run_load(load_arguments, output); code != Exit::kOk) return code;
 
   output.out += "\n";
   VerifyArguments verify_arguments;
@@ -71,7 +71,7 @@ int run_demo(const DemoArguments& arguments, Output& output) {
 
 }  // namespace
 
-int run(const std::vector<std::string>& arguments, Output& output) {
+Exit run(const std::vector<std::string>& arguments, Output& output) {
   CLI::App app("lading fills every parameter and every buffer of a model, on every rank, from checkpoint files.",
                "lading");
   app.require_subcommand(1);
@@ -105,7 +105,7 @@ int run(const std::vector<std::string>& arguments, Output& output) {
     const bool asked = app.exit(error, out, err) == 0;
     output.out += out.str();
     output.err += escape_lines(err.str());
-    return asked ? 0 : exit_code(Code::kUsage);
+    return asked ? Exit::kOk : exit_code(Code::kUsage);
   }
   if (skeleton->parsed()) return tell_where_skeleton_is(output);
   if (demo->parsed()) return run_demo(demo_arguments, output);

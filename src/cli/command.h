@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lading/error.h"
+
 namespace lading::cli {
 
 enum class Colour { kOff, kOn };
@@ -25,6 +27,6 @@ struct Output {
 };
 
 /// `arguments` without the program's name. Returns the exit code (docs/exit-codes.md).
-int run(const std::vector<std::string>& arguments, Output& output);
+Exit run(const std::vector<std::string>& arguments, Output& output);
 
 }  // namespace lading::cli

@@ -116,13 +116,13 @@ TEST(Command, EachStreamHasItsOwnColour) {
     Output output;
     output.out_colour = on_out ? Colour::kOn : Colour::kOff;
     output.err_colour = on_out ? Colour::kOff : Colour::kOn;
-    EXPECT_EQ(run({"inspect", dir.path()}, output), 0);
+    EXPECT_EQ(run({"inspect", dir.path()}, output), Exit::kOk);
     EXPECT_EQ(output.out.find('\x1b') != std::string::npos, on_out);
     EXPECT_EQ(output.err.find('\x1b') != std::string::npos, !on_out);
   }
   Output json;
   json.out_colour = Colour::kOn;
-  EXPECT_EQ(run({"inspect", "--json", dir.path()}, json), 0);
+  EXPECT_EQ(run({"inspect", "--json", dir.path()}, json), Exit::kOk);
   EXPECT_EQ(json.out.find('\x1b'), std::string::npos);
 }
 

@@ -17,7 +17,6 @@
 namespace lading::cli {
 namespace {
 
-constexpr int kDiffers = 6;
 constexpr std::string_view kSchema = "lading.diff/1";
 
 std::string text_of(const LedgerComparison& found, Colour colour) {
@@ -62,7 +61,7 @@ CLI::App* add_diff(CLI::App& app, DiffArguments& arguments) {
   return command;
 }
 
-int run_diff(const DiffArguments& arguments, Output& output) {
+Exit run_diff(const DiffArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   const auto refuse = [&](const PlanRefusal& refusal) {
     if (arguments.json) output.out += refusal_json(kSchema, refusal.problems);
@@ -79,7 +78,7 @@ int run_diff(const DiffArguments& arguments, Output& output) {
   if (!found) return refuse(found.error());
   tell(found->differences, style.red("differs:"), output);
   output.out += arguments.json ? json_of(*found) : text_of(*found, output.out_colour);
-  return found->differences.empty() ? 0 : kDiffers;
+  return found->differences.empty() ? Exit::kOk : Exit::kDiffers;
 }
 
 }  // namespace lading::cli

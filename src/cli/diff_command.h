@@ -15,6 +15,6 @@ struct DiffArguments {
 };
 
 CLI::App* add_diff(CLI::App& app, DiffArguments& arguments);
-int run_diff(const DiffArguments& arguments, Output& output);
+Exit run_diff(const DiffArguments& arguments, Output& output);
 
 }  // namespace lading::cli

@@ -17,7 +17,7 @@ CLI::App* add_doctor(CLI::App& app, DoctorArguments& arguments) {
   return command;
 }
 
-int run_doctor(const DoctorArguments& arguments, Output& output) {
+Exit run_doctor(const DoctorArguments& arguments, Output& output) {
   const auto findings = examine_machine(arguments.request);
   if (!findings) {
     if (arguments.json) output.out += doctor_failure_json(findings.error());
@@ -26,7 +26,7 @@ int run_doctor(const DoctorArguments& arguments, Output& output) {
   }
   output.out += arguments.json ? doctor_json(arguments.request.path, *findings)
                                : doctor_text(arguments.request.path, *findings, output.out_colour);
-  return 0;
+  return Exit::kOk;
 }
 
 }  // namespace lading::cli

@@ -14,6 +14,6 @@ struct DoctorArguments {
 };
 
 CLI::App* add_doctor(CLI::App& app, DoctorArguments& arguments);
-int run_doctor(const DoctorArguments& arguments, Output& output);
+Exit run_doctor(const DoctorArguments& arguments, Output& output);
 
 }  // namespace lading::cli

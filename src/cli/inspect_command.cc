@@ -25,7 +25,7 @@ CLI::App* add_inspect(CLI::App& app, InspectArguments& arguments) {
   return command;
 }
 
-int run_inspect(const InspectArguments& arguments, Output& output) {
+Exit run_inspect(const InspectArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   const auto inspection = inspect(arguments.path, arguments.options);
   if (!inspection) {
@@ -37,7 +37,7 @@ int run_inspect(const InspectArguments& arguments, Output& output) {
   tell(inspection->warnings, style.yellow("note:"), output);
   output.out += arguments.json ? inspection_json(*inspection, arguments.list)
                                : inspection_text(*inspection, arguments.list, output.out_colour);
-  return 0;
+  return Exit::kOk;
 }
 
 }  // namespace lading::cli

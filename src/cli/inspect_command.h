@@ -18,6 +18,6 @@ struct InspectArguments {
 };
 
 CLI::App* add_inspect(CLI::App& app, InspectArguments& arguments);
-int run_inspect(const InspectArguments& arguments, Output& output);
+Exit run_inspect(const InspectArguments& arguments, Output& output);
 
 }  // namespace lading::cli

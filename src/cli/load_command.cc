@@ -29,7 +29,7 @@ const std::map<std::string, ReadMethod> kReadMethods = {{"auto", ReadMethod::kAu
 const std::map<std::string, Exchange> kExchanges = {
     {"never", Exchange::kNever}, {"node", Exchange::kNode}, {"job", Exchange::kJob}};
 
-int tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
+Exit tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   if (arguments.json) output.out += load_failure_json(failure);
   tell(failure.problems, style.red(failure.refused ? "refused:" : "failed:"), output);
@@ -50,14 +50,14 @@ std::string ledger_of_rank(const std::string& path, std::uint64_t rank) {
   return place.string();
 }
 
-int refuse_usage(const Error& error, const LoadArguments& arguments, Output& output) {
+Exit refuse_usage(const Error& error, const LoadArguments& arguments, Output& output) {
   if (arguments.json) output.out += load_failure_json({{}, false, error, ""});
   tell(error, Style(output.err_colour).red("refused:"), output);
   return exit_code(error.code);
 }
 
-int tell_success(const Report& report, const LoadArguments& arguments, Output& output,
-                 std::optional<std::uint64_t> group_read_bytes = {}) {
+Exit tell_success(const Report& report, const LoadArguments& arguments, Output& output,
+                  std::optional<std::uint64_t> group_read_bytes = {}) {
   const Style style(output.err_colour);
   tell(report.plan.warnings, style.yellow("note:"), output);
   for (const std::string& note : report.notes) output.err += fmt::format("{} {}\n", style.yellow("note:"), note);
@@ -72,7 +72,7 @@ int tell_success(const Report& report, const LoadArguments& arguments, Output& o
   }
   output.out +=
       arguments.json ? load_json(report, group_read_bytes) : load_text(report, output.out_colour, group_read_bytes);
-  return 0;
+  return Exit::kOk;
 }
 
 // Of a skeleton: the values that no checkpoint has. Nothing if there is no such file; the load then says what is
@@ -85,7 +85,7 @@ Result<std::shared_ptr<ValuesFile>, Errors> values_of(const LoadArguments& argum
 }
 
 // Each process of an `mpirun` loads its own rank. The first one speaks for all, unless something went wrong.
-int run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
+Exit run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
   GroupLoadRequest request{arguments.request, arguments.exchange, {}};
   if (arguments.ledger) {
     arguments.ledger = ledger_of_rank(*arguments.ledger, group.rank());
@@ -93,10 +93,10 @@ int run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
   }
   if (group.rank() != 0) request.load.progress = nullptr;
   const auto report = group.load(std::move(request));
-  int code = 0;
+  Exit code = Exit::kOk;
   if (report) {
     code = tell_success(report->report, arguments, output, report->read_bytes);
-    if (group.rank() != 0 && code == 0) output.err.clear();
+    if (group.rank() != 0 && code == Exit::kOk) output.err.clear();
     if (group.rank() != 0) output.out.clear();
   } else {
     tell_failure(report.error().failure, arguments, output);
@@ -146,7 +146,7 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
   return command;
 }
 
-int run_load(const LoadArguments& arguments, Output& output) {
+Exit run_load(const LoadArguments& arguments, Output& output) {
   Request request = arguments.request;
   request.plan = with_documents_beside(std::move(request.plan), output);
   ProgressLine line(output);

@@ -21,6 +21,6 @@ struct LoadArguments {
 };
 
 CLI::App* add_load(CLI::App& app, LoadArguments& arguments);
-int run_load(const LoadArguments& arguments, Output& output);
+Exit run_load(const LoadArguments& arguments, Output& output);
 
 }  // namespace lading::cli

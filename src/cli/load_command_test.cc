@@ -184,7 +184,7 @@ TEST_F(LoadCommand, Fault56_AnInterruptedLoadSaysThatItIsIncomplete) {
   const std::atomic<bool> interrupted = true;
   Output output;
   output.catch_signals = [&] { return &interrupted; };
-  EXPECT_EQ(run({"load", sample()}, output), 5);
+  EXPECT_EQ(run({"load", sample()}, output), Exit::kLoad);
   EXPECT_THAT(output.err, HasSubstr("cancelled"));
   EXPECT_THAT(output.err, HasSubstr("incomplete"));
 }

@@ -63,18 +63,18 @@ int main(int argc, char** argv) {
     output.live = [](std::string_view text) { print(text, stderr); };
     output.live_is_terminal = ::isatty(STDERR_FILENO) == 1;
     output.catch_signals = catch_signals;
-    const int code = lading::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc}, output);
+    const lading::Exit code = lading::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc}, output);
     print(output.err, stderr);
     if (!print(output.out, stdout)) {
       std::perror("lading: writing to standard output");
-      return 1;
+      return static_cast<int>(lading::Exit::kInternal);
     }
-    return code;
+    return static_cast<int>(code);
   } catch (const std::bad_alloc&) {
     std::fputs("lading: out of memory\n", stderr);
-    return 3;
+    return static_cast<int>(lading::Exit::kCheckpoint);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "lading: a bug: %s\n", error.what());
-    return 1;
+    return static_cast<int>(lading::Exit::kInternal);
   }
 }

@@ -11,8 +11,6 @@
 namespace lading::cli {
 namespace {
 
-constexpr int kDiffers = 6;
-
 void add_documents(CLI::App& command, PlanRequest& request) {
   const auto document = [&](const char* option, std::optional<PlanDocument>& place, const char* help) {
     command.add_option_function<std::string>(
@@ -64,7 +62,7 @@ void add_ranks(CLI::App& command, PlanRequest& request) {
       ->excludes(one);
 }
 
-int tell_refusal(const PlanRefusal& refusal, const PlanArguments& arguments, Output& output) {
+Exit tell_refusal(const PlanRefusal& refusal, const PlanArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   if (arguments.json) output.out += refusal_json("lading.plan/1", refusal.problems);
   const bool bug = refusal.stage == PlanStage::kProof;
@@ -73,19 +71,19 @@ int tell_refusal(const PlanRefusal& refusal, const PlanArguments& arguments, Out
   return refusal.exit_code();
 }
 
-int run_explain(const PlanReport& report, const PlanArguments& arguments, Output& output) {
+Exit run_explain(const PlanReport& report, const PlanArguments& arguments, Output& output) {
   const auto facts = explain(report, *arguments.explain);
   if (!facts) return tell_refusal(facts.error(), arguments, output);
   output.out += arguments.json ? explanation_json(report, *arguments.explain, *facts)
                                : explanation_text(*facts, output.out_colour);
-  return 0;
+  return Exit::kOk;
 }
 
-int run_diff(const PlanReport& report, const PlanArguments& arguments, Output& output) {
+Exit run_diff(const PlanReport& report, const PlanArguments& arguments, Output& output) {
   const auto difference = diff(report, PlanDocument::file(*arguments.diff));
   if (!difference) return tell_refusal(difference.error(), arguments, output);
   output.out += arguments.json ? difference_json(*difference) : difference_text(*difference, output.out_colour);
-  return difference->changes.empty() ? 0 : kDiffers;
+  return difference->changes.empty() ? Exit::kOk : Exit::kDiffers;
 }
 
 }  // namespace
@@ -117,14 +115,14 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   return command;
 }
 
-int run_plan(const PlanArguments& arguments, Output& output) {
+Exit run_plan(const PlanArguments& arguments, Output& output) {
   const auto report = make_plan(with_documents_beside(arguments.request, output));
   if (!report) return tell_refusal(report.error(), arguments, output);
   tell(report->warnings, Style(output.err_colour).yellow("note:"), output);
   if (arguments.explain) return run_explain(*report, arguments, output);
   if (arguments.diff) return run_diff(*report, arguments, output);
   output.out += arguments.json ? plan_json(*report) : plan_text(*report, arguments.list, output.out_colour);
-  return 0;
+  return Exit::kOk;
 }
 
 }  // namespace lading::cli

@@ -23,6 +23,6 @@ struct PlanArguments {
 void add_plan_inputs(CLI::App& command, PlanRequest& request);
 
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
-int run_plan(const PlanArguments& arguments, Output& output);
+Exit run_plan(const PlanArguments& arguments, Output& output);
 
 }  // namespace lading::cli

@@ -86,8 +86,8 @@ TEST_F(PlanCommand, ARefusalIsFourAndListsEveryProblem) {
 
 TEST_F(PlanCommand, ExitCodesSayWhoseFaultItIs) {
   Output output;
-  EXPECT_EQ(run({"plan", dir_.path("nothing")}, output), 3);
-  EXPECT_EQ(run({"plan"}, output), 2);
+  EXPECT_EQ(run({"plan", dir_.path("nothing")}, output), Exit::kCheckpoint);
+  EXPECT_EQ(run({"plan"}, output), Exit::kUsage);
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--rank", "1"},
                                              {"--rank", "-1"},
@@ -174,8 +174,8 @@ TEST_F(PlanCommand, JsonIsTheSameEveryTimeAndHasNoColour) {
   Output first;
   Output second;
   first.out_colour = Colour::kOn;
-  EXPECT_EQ(run({"plan", sample(), "--json"}, first), 0);
-  EXPECT_EQ(run({"plan", "--json", sample()}, second), 0);
+  EXPECT_EQ(run({"plan", sample(), "--json"}, first), Exit::kOk);
+  EXPECT_EQ(run({"plan", "--json", sample()}, second), Exit::kOk);
   EXPECT_EQ(first.out, second.out);
   EXPECT_EQ(parsed(first.out).root().find("tensors")->size(), 22U);
 }

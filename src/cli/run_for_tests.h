@@ -16,7 +16,7 @@ struct Ran {
 
 inline Ran run_with(const std::vector<std::string>& arguments) {
   Output output;
-  const int code = run(arguments, output);
+  const int code = static_cast<int>(run(arguments, output));
   return {code, output.out, output.err};
 }
 

@@ -17,7 +17,6 @@
 namespace lading::cli {
 namespace {
 
-constexpr int kDiffers = 6;
 constexpr std::size_t kNotVerifiedShown = 10;
 
 std::string text_of(const Verification& found, Colour colour) {
@@ -89,7 +88,7 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments) {
   return command;
 }
 
-int run_verify(const VerifyArguments& arguments, Output& output) {
+Exit run_verify(const VerifyArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   VerifyRequest request = arguments.request;
   if (output.catch_signals) request.cancelled = output.catch_signals();
@@ -105,7 +104,7 @@ int run_verify(const VerifyArguments& arguments, Output& output) {
   if (!found) return refuse(found.error());
   tell(found->differences, style.red("differs:"), output);
   output.out += arguments.json ? json_of(*found) : text_of(*found, output.out_colour);
-  return found->differences.empty() ? 0 : kDiffers;
+  return found->differences.empty() ? Exit::kOk : Exit::kDiffers;
 }
 
 }  // namespace lading::cli

@@ -16,6 +16,6 @@ struct VerifyArguments {
 };
 
 CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments);
-int run_verify(const VerifyArguments& arguments, Output& output);
+Exit run_verify(const VerifyArguments& arguments, Output& output);
 
 }  // namespace lading::cli

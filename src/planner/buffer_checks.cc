@@ -179,9 +179,9 @@ class BufferCheck {
       const WorkInputs inputs{file.pieces, file.source_numbers, decisions_.plan.sources, storage};
       return file.source_numbers.empty() || work_out(inputs, region);
     };
-    const std::uint32_t head = decisions_.class_of[i];
-    const auto& compared = decisions_.compared[head];
-    return can_be(decisions_.pieces[head]) && std::all_of(compared.begin(), compared.end(), can_be);
+    const std::uint32_t head = decisions_.tensors[i].head;
+    const auto& compared = decisions_.tensors[head].compared;
+    return can_be(decisions_.tensors[head].pieces) && std::all_of(compared.begin(), compared.end(), can_be);
   }
 
   void refuse_size(const Statement& s, const Region& region, std::uint64_t rank) {

@@ -98,12 +98,12 @@ class Decider {
       if (s.placement.slots.empty()) s.placement.slots.emplace_back();  // which check_layout() refuses
     }
     const std::size_t count = out_.plan.statements.size();
-    out_.pieces.resize(count);
-    out_.compared.resize(count);
-    out_.is_derived.resize(count);
-    out_.is_refused.resize(count);
-    out_.is_misplaced.resize(count);
-    for (const std::string& name : names_.disputed) out_.is_refused[*index_of(name)] = true;
+    out_.tensors.resize(count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      out_.tensors[i].head = i;
+      out_.tensors[i].speakers = {i, i, i};
+    }
+    for (const std::string& name : names_.disputed) out_.tensors[*index_of(name)].is_refused = true;
   }
 
   [[nodiscard]] std::optional<std::size_t> index_of(const std::optional<std::string>& name) const {
@@ -116,12 +116,12 @@ class Decider {
     infos.reserve(skeleton_.tensors.size());
     for (std::size_t i = 0; i < skeleton_.tensors.size(); ++i) {
       const Tensor& t = skeleton_.tensors[i];
-      infos.push_back({t.name, t.shape, t.kind == Kind::kParameter, out_.class_of[i] != i});
+      infos.push_back({t.name, t.shape, t.kind == Kind::kParameter, out_.tensors[i].head != i});
     }
     const Errors problems = layout::check_layout(inputs_.layout, infos);
     for (const Error& problem : problems) {
       const auto i = index_of(problem.tensor);
-      if (i) out_.is_misplaced[*i] = true;
+      if (i) out_.tensors[*i].is_misplaced = true;
       layout_is_sound_ = layout_is_sound_ && i;
     }
     errors_.add(problems);
@@ -131,10 +131,10 @@ class Decider {
   void add_about_tensors(const Errors& problems) {
     std::set<std::uint32_t> heads;
     for (const Error& problem : problems) {
-      if (const auto i = index_of(problem.tensor)) heads.insert(out_.class_of[*i]);
+      if (const auto i = index_of(problem.tensor)) heads.insert(out_.tensors[*i].head);
     }
-    for (std::size_t i = 0; i < out_.class_of.size(); ++i) {
-      if (heads.contains(out_.class_of[i])) out_.is_refused[i] = true;
+    for (std::size_t i = 0; i < out_.tensors.size(); ++i) {
+      if (heads.contains(out_.tensors[i].head)) out_.tensors[i].is_refused = true;
     }
     errors_.add(problems);
   }
@@ -145,8 +145,8 @@ class Decider {
       std::vector<const Statement*> placed;
       for (const std::uint32_t i : members) {
         const Statement& s = out_.plan.statements[i];
-        if (!out_.is_refused[i]) dtypes.push_back({s.name, s.storage, s.compute});
-        if (!out_.is_misplaced[i]) placed.push_back(&s);
+        if (!out_.tensors[i].is_refused) dtypes.push_back({s.name, s.storage, s.compute});
+        if (!out_.tensors[i].is_misplaced) placed.push_back(&s);
       }
       if (policy_is_sound_ && dtypes.size() > 1) errors_.add(policy::check_tie_dtypes(dtypes));
       if (layout_is_sound_) errors_.add(check_tie_placements(placed, inputs_.layout.mesh));
@@ -155,7 +155,7 @@ class Decider {
 
   void check_values() {
     for (std::size_t i = 0; i < out_.plan.statements.size() && !errors_.is_full(); ++i) {
-      if (out_.is_refused[i]) continue;
+      if (out_.tensors[i].is_refused) continue;
       if (auto problem = find_value_problem(out_.plan.statements[i])) {
         errors_.add(*std::move(problem));
       }
@@ -165,7 +165,8 @@ class Decider {
   // What is refused anyway is in no unit, so that nothing is compared with it.
   void check_units_that_are_known() {
     for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
-      if (out_.is_refused[i] || out_.is_misplaced[i]) out_.plan.statements[i].placement.fsdp_group.clear();
+      if (out_.tensors[i].is_refused || out_.tensors[i].is_misplaced)
+        out_.plan.statements[i].placement.fsdp_group.clear();
     }
     errors_.add(check_units(inputs_, out_.plan));
   }
@@ -182,14 +183,16 @@ class Decider {
   // Of a key that is read, every element should be: a chunk that nobody takes is a tensor half dropped (R11).
   void report_partly_read() {
     std::vector<std::pair<std::uint32_t, const mapping::Piece*>> pieces;  // by source
-    pieces.reserve(out_.pieces.size());
+    pieces.reserve(out_.tensors.size());
     const auto collect = [&](const FilePieces& file) {
       for (const mapping::Piece& piece : file.pieces.pieces) {
         if (!piece.is_fill()) pieces.emplace_back(file.source_numbers[piece.source], &piece);
       }
     };
-    for (const FilePieces& file : out_.pieces) collect(file);
-    for (const auto& files : out_.compared) std::for_each(files.begin(), files.end(), collect);
+    for (const Decision& decision : out_.tensors) {
+      collect(decision.pieces);
+      std::for_each(decision.compared.begin(), decision.compared.end(), collect);
+    }
     const auto by_source = [](const auto& a, const auto& b) { return a.first < b.first; };
     if (!std::is_sorted(pieces.begin(), pieces.end(), by_source)) {
       std::stable_sort(pieces.begin(), pieces.end(), by_source);
@@ -234,8 +237,9 @@ class Decider {
 
 std::vector<std::vector<std::uint32_t>> Decisions::tie_classes() const {
   std::map<std::uint32_t, std::vector<std::uint32_t>> by_head;
-  for (std::uint32_t i = 0; i < class_of.size(); ++i) {
-    if (class_of[i] != i) by_head.try_emplace(class_of[i], 1, class_of[i]).first->second.push_back(i);
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    const std::uint32_t head = tensors[i].head;
+    if (head != i) by_head.try_emplace(head, 1, head).first->second.push_back(i);
   }
   std::vector<std::vector<std::uint32_t>> classes;
   classes.reserve(by_head.size());

@@ -28,18 +28,23 @@ struct Speakers {
   std::uint32_t value = 0;   ///< the one whose derivation it is
 };
 
-struct Decisions {
-  Plan plan;                                      ///< without rank plans
-  std::vector<FilePieces> pieces;                 ///< by statement; empty where there is no file
-  std::vector<std::vector<FilePieces>> compared;  ///< by statement: its must_equal
-  std::vector<bool> is_derived;                   ///< by statement: its value is its derivation's
-  std::vector<std::uint32_t> class_of;  ///< by statement: the statement that its tie class is told under, or itself
-  std::vector<Speakers> speakers;       ///< by statement, of a tie class at the one that it is told under
-  std::vector<bool> is_refused;         ///< by statement: its source or dtype is not known, for a reason that was told
-  std::vector<bool> is_misplaced;       ///< by statement: its placement cannot be, which was told
-  bool tells_of_payloads = false;       ///< payloads of quantized weights were refused, which explains the rest (R48)
+/// What was decided about one statement, beside the statement itself.
+struct Decision {
+  FilePieces pieces;                 ///< empty where there is no file
+  std::vector<FilePieces> compared;  ///< its must_equal
+  std::uint32_t head = 0;            ///< the head of its tie class, or itself
+  Speakers speakers;                 ///< of a tie class, at its head
+  bool is_derived = false;           ///< its value is its derivation's
+  bool is_refused = false;           ///< its source or dtype is not known, for a reason that was told
+  bool is_misplaced = false;         ///< its placement cannot be, which was told
+};
 
-  /// Statements of each tie class that holds, ascending: the first is the one that it is told under.
+struct Decisions {
+  Plan plan;                       ///< without rank plans
+  std::vector<Decision> tensors;   ///< by statement
+  bool tells_of_payloads = false;  ///< payloads of quantized weights were refused, which explains the rest (R48)
+
+  /// Statements of each tie class that holds, ascending: the first is its head.
   [[nodiscard]] std::vector<std::vector<std::uint32_t>> tie_classes() const;
 };
 

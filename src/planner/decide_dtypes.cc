@@ -38,7 +38,7 @@ class DTypeDecider {
     find_frozen(inputs_.policy.compute_dtype ? model::ModuleSet(inputs_.skeleton.frozen_subtrees())
                                              : model::ModuleSet());
     for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
-      if (!out_.is_refused[i]) decide(i);
+      if (!out_.tensors[i].is_refused) decide(i);
     }
     refuse_payloads();
     report_records();
@@ -51,14 +51,14 @@ class DTypeDecider {
     is_frozen_.assign(out_.plan.statements.size(), !modules.empty());
     if (modules.empty()) return;
     for (std::size_t i = 0; i < is_frozen_.size(); ++i) {
-      if (!modules.is_above(out_.plan.statements[i].name)) is_frozen_[out_.class_of[i]] = false;
+      if (!modules.is_above(out_.plan.statements[i].name)) is_frozen_[out_.tensors[i].head] = false;
     }
   }
 
   [[nodiscard]] policy::DTypeQuestion question_about(std::size_t i) const {
     // One storage is asked about once: names may differ in what is requested or pinned, but in nothing else (R31).
-    const std::size_t head = out_.class_of[i];
-    const Speakers& speakers = out_.speakers[head];
+    const std::size_t head = out_.tensors[i].head;
+    const Speakers& speakers = out_.tensors[head].speakers;
     const model::Tensor& memory = inputs_.skeleton.tensors[speakers.memory];
     const model::Tensor& member = inputs_.skeleton.tensors[speakers.kind];
     const Statement& s = out_.plan.statements[i];
@@ -69,7 +69,7 @@ class DTypeDecider {
     question.presence = memory.presence;
     question.checkpoint = s.checkpoint_dtype;
     question.pinned = pins_.of(s.name);
-    question.derived = out_.is_derived[head];
+    question.derived = out_.tensors[head].is_derived;
     if (question.derived) question.declared = inputs_.skeleton.tensors[speakers.value].declared_dtype;
     question.frozen = is_frozen_[head];
     question.requires_grad = member.requires_grad;
@@ -79,7 +79,7 @@ class DTypeDecider {
 
   void decide(std::size_t i) {
     Statement& s = out_.plan.statements[i];
-    const std::size_t head = out_.class_of[i];
+    const std::size_t head = out_.tensors[i].head;
     s.checkpoint_dtype = checkpoint_dtype(s, head);
     const policy::DTypeQuestion question = question_about(i);
     auto decision = policy::decide_dtype(inputs_.policy, question);
@@ -148,7 +148,7 @@ class DTypeDecider {
     std::vector<std::string_view> names;
     for (const std::size_t i : payloads_) {
       names.push_back(out_.plan.statements[i].name);
-      out_.is_refused[i] = true;
+      out_.tensors[i].is_refused = true;
     }
     const Statement& first = out_.plan.statements[payloads_.front()];
     const DType source = first.checkpoint_dtype.value_or(inputs_.skeleton.tensors[payloads_.front()].dtype);
@@ -209,7 +209,7 @@ class DTypeDecider {
     const std::set<std::size_t> payloads(payloads_.begin(), payloads_.end());
     std::set<std::string_view> modules;
     for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
-      if (payloads.contains(i) || out_.is_refused[i]) continue;
+      if (payloads.contains(i) || out_.tensors[i].is_refused) continue;
       const Statement& s = out_.plan.statements[i];
       policy::DTypeQuestion question = question_about(i);
       question.request = policy::Request{};
@@ -225,7 +225,7 @@ class DTypeDecider {
 
   // Each part is cast by itself, in one step (R24).
   void check_casts(const Statement& s, std::size_t head) {
-    for (const std::uint32_t number : out_.pieces[head].source_numbers) {
+    for (const std::uint32_t number : out_.tensors[head].pieces.source_numbers) {
       const Source& source = out_.plan.sources[number];
       if (source.dtype == s.storage || policy::cast_is_possible(source.dtype, s.storage)) continue;
       errors_.add(
@@ -240,7 +240,7 @@ class DTypeDecider {
   // Of all its sources together.
   std::optional<DType> checkpoint_dtype(const Statement& s, std::size_t head) {
     std::optional<DType> dtype;
-    for (const std::uint32_t number : out_.pieces[head].source_numbers) {
+    for (const std::uint32_t number : out_.tensors[head].pieces.source_numbers) {
       const DType next = out_.plan.sources[number].dtype;
       if (!dtype) dtype = next;
       if (*dtype == next) continue;

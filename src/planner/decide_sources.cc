@@ -75,8 +75,8 @@ class SourceDecider {
     std::map<std::uint32_t, Members> tied;  // by head
     for (Members& members : out_.tie_classes()) tied.emplace(members.front(), std::move(members));
     Members alone(1);
-    for (std::uint32_t i = 0; i < out_.class_of.size(); ++i) {
-      if (out_.class_of[i] != i) continue;  // decided with its head
+    for (std::uint32_t i = 0; i < out_.tensors.size(); ++i) {
+      if (out_.tensors[i].head != i) continue;  // decided with its head
       const auto found = tied.find(i);
       alone.front() = i;
       decide(found == tied.end() ? alone : found->second);
@@ -92,11 +92,11 @@ class SourceDecider {
  private:
   Statement& statement(std::size_t i) { return out_.plan.statements[i]; }
   [[nodiscard]] const Tensor& tensor(std::size_t i) const { return skeleton_.tensors[i]; }
-  Speakers& speakers(const Members& members) { return out_.speakers[members.front()]; }
+  Speakers& speakers(const Members& members) { return out_.tensors[members.front()].speakers; }
 
   // What is tied to a tensor that is refused has no source either.
   void give_up(const Members& members) {
-    for (const std::uint32_t i : members) out_.is_refused[i] = true;
+    for (const std::uint32_t i : members) out_.tensors[i].is_refused = true;
   }
   void refuse(const Members& members, const Tensor& t, std::string_view rule, Error error) {
     errors_.add(std::move(error).of_tensor(t.name).by_rule(rule));
@@ -143,7 +143,7 @@ class SourceDecider {
       alias.rule = "R49";
       alias.reason = fmt::format("it shares the storage of {}", quote(alias.alias_of));
     }
-    const auto is_refused = [&](std::uint32_t i) { return out_.is_refused[i]; };
+    const auto is_refused = [&](std::uint32_t i) { return out_.tensors[i].is_refused; };
     if (std::any_of(members.begin(), members.end(), is_refused)) {
       give_up(members);
       return;
@@ -224,7 +224,7 @@ class SourceDecider {
         continue;
       }
       result = FromFile::kTaken;
-      out_.pieces[members.front()] = std::move(file);
+      out_.tensors[members.front()].pieces = std::move(file);
       s.provenance = Provenance::kFile;
       s.expression = std::move(*expression);
       s.mapping_rule = *rules_[i];
@@ -286,7 +286,7 @@ class SourceDecider {
     if (!number_sources(t, pieces->sources, file.source_numbers)) return false;
     file.pieces = *std::move(pieces);
     s.must_equal.push_back(other);
-    out_.compared[members.front()].push_back(std::move(file));
+    out_.tensors[members.front()].compared.push_back(std::move(file));
     return true;
   }
 
@@ -360,7 +360,7 @@ class SourceDecider {
       return;
     }
     if (take_recipe(members, &Tensor::derivation, "R6", "its value follows from the model's configuration")) {
-      out_.is_derived[members.front()] = true;
+      out_.tensors[members.front()].is_derived = true;
       return;
     }
     for (const std::uint32_t i : members) {

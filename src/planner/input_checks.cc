@@ -249,7 +249,7 @@ Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
   std::map<std::string_view, SharedBuffer> buffers;
   for (std::size_t i = 0; i < decisions.plan.statements.size(); ++i) {
     const Statement& s = decisions.plan.statements[i];
-    if (decisions.is_misplaced[i]) continue;
+    if (decisions.tensors[i].is_misplaced) continue;
     const bool offloaded = s.placement.device == layout::DeviceRule::kCpu;
     if (offloaded && s.kind != model::Kind::kParameter && is_with_an_accelerator(inputs.layout, s.placement)) {
       errors.add(Error(Code::kPlan, "a buffer is offloaded to the CPU, and the forward pass needs it on the device")
@@ -260,8 +260,8 @@ Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
     for (const layout::Slot& slot : s.placement.slots) {
       for (const Cut& cut : slot.cuts) {
         if (cut.kind != CutKind::kFlatGroup) continue;
-        buffers[cut.unit].add({&s, &cut, decisions.class_of[i]});
-        if (decisions.is_refused[i]) continue;
+        buffers[cut.unit].add({&s, &cut, decisions.tensors[i].head});
+        if (decisions.tensors[i].is_refused) continue;
         const Statement& first = *first_of_unit.try_emplace(cut.unit, &s).first->second;
         if (first.storage == s.storage && first.placement.device == s.placement.device) continue;
         errors.add(Error(Code::kPlan, fmt::format("the shared buffer {} holds tensors of different dtypes or devices",
@@ -310,16 +310,17 @@ Errors check_call_places(const PlanInputs& inputs, const Decisions& decisions) {
   std::map<std::uint32_t, std::vector<std::uint32_t>> classes;  // by head; of those that are tied
   for (auto& members : decisions.tie_classes()) classes.emplace(members.front(), std::move(members));
   for (std::size_t i = 0; i < statements.size() && !errors.is_full(); ++i) {
-    const Statement& call = statements[decisions.class_of[i]];
-    if (call.provenance != Provenance::kCall || decisions.is_refused[i] || decisions.is_misplaced[i]) continue;
+    const Statement& call = statements[decisions.tensors[i].head];
+    if (call.provenance != Provenance::kCall || decisions.tensors[i].is_refused || decisions.tensors[i].is_misplaced)
+      continue;
     for (const std::string& name : call.recipe.inputs) {
       const Statement* input = decisions.plan.find(name);
       if (input == nullptr) continue;  // call_order() tells it
       const auto number = static_cast<std::uint32_t>(input - statements.data());
       // A tie class is one value: the input is there under any of its names.
-      const auto tied = classes.find(decisions.class_of[number]);
+      const auto tied = classes.find(decisions.tensors[number].head);
       const auto& members = tied == classes.end() ? std::vector<std::uint32_t>{number} : tied->second;
-      const auto is_misplaced = [&](std::uint32_t m) { return decisions.is_misplaced[m]; };
+      const auto is_misplaced = [&](std::uint32_t m) { return decisions.tensors[m].is_misplaced; };
       if (std::any_of(members.begin(), members.end(), is_misplaced)) continue;
       std::vector<const Placement*> placements;
       placements.reserve(members.size());

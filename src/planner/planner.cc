@@ -59,11 +59,11 @@ class RankPlanner {
     std::map<std::pair<std::uint32_t, std::string_view>, std::size_t> holders;
     std::vector<bool> is_tied(statements.size(), false);  // by head
     for (std::uint32_t i = 0; i < statements.size(); ++i) {
-      if (decisions_.class_of[i] != i) is_tied[decisions_.class_of[i]] = true;
+      if (decisions_.tensors[i].head != i) is_tied[decisions_.tensors[i].head] = true;
     }
     for (std::uint32_t i = 0; i < statements.size(); ++i) {
       const Statement& s = statements[i];
-      const std::uint32_t head = decisions_.class_of[i];
+      const std::uint32_t head = decisions_.tensors[i].head;
       for (std::uint32_t k = 0; k < s.placement.slots.size(); ++k) {
         if (!regions_.of(i, k, rank_).present) continue;
         if (!is_tied[head]) {
@@ -112,8 +112,8 @@ class RankPlanner {
     destination.buffer_bytes = *element_bytes(region.buffer_elems, s.storage);
     const Provenance provenance = decisions_.plan.statements[named.head].provenance;
     if (provenance == Provenance::kFile) {
-      destination.transfers = work_out_file(decisions_.pieces[named.head], region, s.storage);
-      for (const FilePieces& other : decisions_.compared[named.head]) {
+      destination.transfers = work_out_file(decisions_.tensors[named.head].pieces, region, s.storage);
+      for (const FilePieces& other : decisions_.tensors[named.head].compared) {
         destination.comparisons.push_back(work_out_file(other, region, s.storage));
       }
     }

@@ -83,8 +83,8 @@ std::set<std::uint32_t> sources_of(const Decisions& decisions, std::size_t i) {
   const auto add = [&](const FilePieces& file) {
     numbers.insert(file.source_numbers.begin(), file.source_numbers.end());
   };
-  add(decisions.pieces[i]);
-  std::for_each(decisions.compared[i].begin(), decisions.compared[i].end(), add);
+  add(decisions.tensors[i].pieces);
+  std::for_each(decisions.tensors[i].compared.begin(), decisions.tensors[i].compared.end(), add);
   return numbers;
 }
 
@@ -109,7 +109,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
   std::set<std::uint32_t> refused;  // heads of tie classes
   for (std::uint32_t i = 0; i < decisions.plan.statements.size(); ++i) {
     const Statement& s = decisions.plan.statements[i];
-    if (s.provenance != Provenance::kFile || decisions.is_refused[i]) continue;
+    if (s.provenance != Provenance::kFile || decisions.tensors[i].is_refused) continue;
     for (const std::uint32_t number : sources_of(decisions, i)) {
       const CatalogTensor& payload = *inputs.catalog.find(decisions.plan.sources[number].key);
       const auto companions = keys.companions_of(payload);
@@ -120,7 +120,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
         problems.left_over.insert(one->name);
       }
       if (left_over.empty()) continue;
-      refused.insert(decisions.class_of[i]);
+      refused.insert(decisions.tensors[i].head);
       std::string what = pattern_of(payload.name);
       for (const std::string& name : left_over) what += "\n" + pattern_of(name);
       Group& group = groups[{pattern_of(s.name), std::move(what)}];
@@ -132,8 +132,8 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
     }
   }
   for (const auto& [pattern, group] : groups) problems.errors.add(error_of(inputs, group, pattern.first));
-  for (std::uint32_t i = 0; i < decisions.class_of.size(); ++i) {
-    if (refused.contains(decisions.class_of[i])) decisions.is_refused[i] = true;
+  for (std::uint32_t i = 0; i < decisions.tensors.size(); ++i) {
+    if (refused.contains(decisions.tensors[i].head)) decisions.tensors[i].is_refused = true;
   }
   if (!problems.errors.empty()) decisions.tells_of_payloads = true;
   return problems;
@@ -146,7 +146,7 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
   Groups groups;
   for (std::uint32_t i = 0; i < decisions.plan.statements.size(); ++i) {
     const Statement& s = decisions.plan.statements[i];
-    if (s.provenance != Provenance::kFile || decisions.is_refused[i]) continue;
+    if (s.provenance != Provenance::kFile || decisions.tensors[i].is_refused) continue;
     for (const std::uint32_t number : sources_of(decisions, i)) {
       const Source& source = decisions.plan.sources[number];
       const bool is_payload = checkpoint::is_low_precision(source.dtype) ||

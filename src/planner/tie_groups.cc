@@ -30,12 +30,6 @@ class TieGrouper {
 
   Errors run() {
     const auto& tensors = inputs_.skeleton.tensors;
-    out_.class_of.reserve(tensors.size());
-    out_.speakers.reserve(tensors.size());
-    for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-      out_.class_of.push_back(i);
-      out_.speakers.push_back({i, i, i});
-    }
     for (const auto& names : inputs_.skeleton.tie_classes) {
       Members members;
       for (const std::string& name : names) {
@@ -175,7 +169,7 @@ class TieGrouper {
 
   void refuse(const Members& members, std::string_view name, std::string_view rule, Error error) {
     errors_.add(std::move(error).of_tensor(name).by_rule(rule));
-    for (const std::uint32_t i : members) out_.is_refused[i] = true;
+    for (const std::uint32_t i : members) out_.tensors[i].is_refused = true;
   }
 
   [[nodiscard]] std::string listed(const Members& members) const {
@@ -193,8 +187,8 @@ class TieGrouper {
       return found == group.end() ? std::nullopt : std::optional(*found);
     };
     const std::uint32_t head = group.front();
-    for (const std::uint32_t i : group) out_.class_of[i] = head;
-    Speakers& speakers = out_.speakers[head];
+    for (const std::uint32_t i : group) out_.tensors[i].head = head;
+    Speakers& speakers = out_.tensors[head].speakers;
     speakers.kind = first_that([](const Tensor& t) { return t.kind == model::Kind::kParameter; }).value_or(head);
     const auto real = first_that([](const Tensor& t) { return t.presence == Presence::kReal; });
     const auto empty = first_that([](const Tensor& t) { return t.presence == Presence::kEmpty; });

@@ -54,7 +54,7 @@ enum class Activity : std::uint8_t {
 /// Why this rank cannot go on.
 struct Failure {
   Errors problems;
-  int exit_code = 5;
+  Exit exit_code = Exit::kLoad;
   bool begun = false;           ///< destinations are incomplete
   std::vector<Problem> others;  ///< beside `problems`: those of a front in another language
 };

@@ -71,7 +71,7 @@ TEST(Coordinator, R44_ADifferenceIsOneErrorEverywhere) {
 TEST(Coordinator, R44_FailuresOfAllRanksAreToldTogether) {
   const auto said = on_ranks(5, [](Coordinator& ranks) {
     if (auto begun = ranks.begin(); !begun) return told(begun);
-    Failure failure{Error(Code::kNotFound, "no such checkpoint"), 3, false, {}};
+    Failure failure{Error(Code::kNotFound, "no such checkpoint"), Exit::kCheckpoint, false, {}};
     if (ranks.channel().rank() == 4) failure.problems.add(Error(Code::kDeviceMemory, "too little"));
     const auto agreed = ranks.agree("the plan", {}, ranks.channel().rank() > 0 ? &failure : nullptr);
     return agreed ? "well" : agreed.error().text();
@@ -115,7 +115,7 @@ TEST(Coordinator, AFailureWhileLoadingReachesThoseThatLoadAndThoseThatAreDone) {
     const std::uint64_t rank = ranks.channel().rank();
     if (rank == 3) {
       std::this_thread::sleep_for(100ms);
-      return ranks.fail({Error(Code::kReadFailed, "the disk is gone"), 5, true, {}}).text();
+      return ranks.fail({Error(Code::kReadFailed, "the disk is gone"), Exit::kLoad, true, {}}).text();
     }
     if (rank % 2 == 0) return told(ranks.commit());
     for (std::uint64_t done = 0; done < 500; ++done) {

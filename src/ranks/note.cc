@@ -241,7 +241,7 @@ std::optional<Statement> decode_statement(std::string_view bytes) {
     statement.problems.push_back({std::move(problem), unpack_ranks(in)});
   }
   statement.problems_not_listed = in.number();
-  statement.exit_code = in.small();
+  statement.exit_code = static_cast<Exit>(in.small());
   statement.begun = in.number() != 0;
   if (!in.at_end() || statement.ranks.empty()) return {};
   return statement;
@@ -271,7 +271,7 @@ std::optional<Verdict> decode_verdict(std::string_view bytes) {
   verdict.fields = unpack_fields(in);
   for (std::uint64_t left = in.count(); left > 0 && in.ok(); --left) verdict.problems.push_back(unpack_problem(in));
   verdict.problems_not_listed = in.number();
-  verdict.exit_code = in.small();
+  verdict.exit_code = static_cast<Exit>(in.small());
   verdict.begun = in.number() != 0;
   verdict.at_fault = unpack_ranks(in);
   if (!in.at_end() || verdict.failed() == verdict.problems.empty()) return {};

@@ -63,8 +63,8 @@ struct Statement {
   std::map<std::string, Shares> fields;
   std::vector<Told> problems;
   std::uint64_t problems_not_listed = 0;
-  int exit_code = 0;   ///< the highest of the ranks that have problems
-  bool begun = false;  ///< a rank that has problems has begun to write
+  Exit exit_code = Exit::kOk;  ///< the highest of the ranks that have problems
+  bool begun = false;          ///< a rank that has problems has begun to write
 
   void merge(Statement other);
 };
@@ -81,7 +81,7 @@ struct Verdict {
   std::map<std::string, Shares> fields;  ///< of a step that is agreed: those that were collected
   std::vector<Problem> problems;         ///< kFailed: at least one
   std::uint64_t problems_not_listed = 0;
-  int exit_code = 0;
+  Exit exit_code = Exit::kOk;
   bool begun = false;
   RankSet at_fault;  ///< kFailed: the ranks that have the problems
 

@@ -17,7 +17,7 @@ Statement sample_statement() {
   error.bytes = ByteRange{3, 900};
   error.rank = 2;
   statement.problems.push_back({{error, "one_of_pythons"}, RankSet(2)});
-  statement.exit_code = 5;
+  statement.exit_code = Exit::kLoad;
   statement.begun = true;
   return statement;
 }
@@ -26,7 +26,7 @@ Verdict sample_verdict() {
   Verdict verdict;
   verdict.step = "the plan";
   verdict.problems.push_back({Error(Code::kRanksDiffer, "not the same").by_rule("R44").got("a; b"), ""});
-  verdict.exit_code = 7;
+  verdict.exit_code = Exit::kRanks;
   verdict.at_fault = RankSet(3);
   return verdict;
 }

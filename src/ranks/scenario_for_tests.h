@@ -88,7 +88,7 @@ Played play(const Scenario& scenario) {
     const auto load = [&]() -> std::optional<Verdict> {
       if (auto begun = ranks.begin(); !begun) return std::move(begun).error();
       out.begun = world.now();
-      const Failure refusal{Error(Code::kNotFound, "no such checkpoint"), 3, false, {}};
+      const Failure refusal{Error(Code::kNotFound, "no such checkpoint"), Exit::kCheckpoint, false, {}};
       const std::string layout = scenario.has(rank, Kind::kDiffers) ? "b" : "a";
       auto agreed =
           ranks.agree("the plan", {{"layout", layout}}, scenario.has(rank, Kind::kRefusal) ? &refusal : nullptr);
@@ -99,7 +99,7 @@ Played play(const Scenario& scenario) {
         if (auto polled = ranks.poll(done); !polled) return std::move(polled).error();
         for (const Fault& fault : scenario.faults) {
           if (fault.rank != rank || fault.kind != Kind::kError || world.now() < fault.at) continue;
-          return ranks.fail({Error(Code::kReadFailed, "the disk is gone"), 5, true, {}});
+          return ranks.fail({Error(Code::kReadFailed, "the disk is gone"), Exit::kLoad, true, {}});
         }
       }
       out.is_complete = !world.is_draining() && !world.is_dead(rank);

@@ -11,14 +11,13 @@ namespace lading::ranks {
 namespace {
 
 constexpr std::size_t kShownShares = 8;
-constexpr int kAnotherRank = 7;  // exit code
 
 double seconds(Time time) { return std::chrono::duration<double>(time).count(); }
 
 Verdict failed(const RankSet& at_fault, Error error) {
   Verdict verdict;
   verdict.problems.push_back({std::move(error), ""});
-  verdict.exit_code = kAnotherRank;
+  verdict.exit_code = Exit::kRanks;
   verdict.at_fault = at_fault;
   return verdict;
 }
@@ -99,7 +98,7 @@ Verdict verdict_of(const Statement& all, std::uint64_t size) {
                                       .got(list(shares.list)),
                                   ""});
       verdict.at_fault.add(minority(shares.list));
-      verdict.exit_code = kAnotherRank;
+      verdict.exit_code = Exit::kRanks;
     }
   }
   if (verdict.problems.empty()) verdict.kind = Verdict::Kind::kAgreed;

@@ -7,7 +7,7 @@ from .test_injected import INJECTED_CODES
 
 FAULT_ROWS = range(1, 23)
 # A checkpoint was refused: docs/exit-codes.md.
-REFUSED = "3"
+REFUSED = "kCheckpoint"
 
 
 def all_cases():
@@ -24,7 +24,7 @@ def expected_codes():
 
 def refusal_codes(repository):
     header = (repository / "include" / "lading" / "error.h").read_text()
-    codes = re.findall(r'X\(k\w+, "(\w+)", (\d+)\)', header)
+    codes = re.findall(r'X\(k\w+, "(\w+)", (k\w+)\)', header)
     assert codes, "error.h is written in another way"
     return {word for word, exit_code in codes if exit_code == REFUSED}
 

@@ -66,12 +66,12 @@ lading::Result<void, Verdict> hand_over(Coordinator& ranks, lading::ranks::Bulk&
   if (!outcome.result) {
     lading::Error error =
         fails ? lading::Error(lading::Code::kReadFailed, "the disk is gone") : std::move(outcome.result).error();
-    return lading::fail(ranks.fail({std::move(error), 5, true, {}}));
+    return lading::fail(ranks.fail({std::move(error), lading::Exit::kLoad, true, {}}));
   }
   for (std::uint64_t piece = 0; piece < kPieces; ++piece) {
     if (memory[piece] == std::vector<std::byte>(memory[piece].size(), content(piece))) continue;
     const lading::Error error(lading::Code::kValuesDiffer, fmt::format("piece {} is wrong", piece));
-    return lading::fail(ranks.fail({error, 5, true, {}}));
+    return lading::fail(ranks.fail({error, lading::Exit::kLoad, true, {}}));
   }
   return {};
 }
@@ -88,7 +88,8 @@ lading::Result<void, Verdict> play(Coordinator& ranks, lading::ranks::Bulk& bulk
     LADING_TRY(ranks.poll(done));
     if (!is_mine || done < 10) continue;
     if (fault.what == "fail") {
-      return lading::fail(ranks.fail({lading::Error(lading::Code::kReadFailed, "the disk is gone"), 5, true, {}}));
+      return lading::fail(
+          ranks.fail({lading::Error(lading::Code::kReadFailed, "the disk is gone"), lading::Exit::kLoad, true, {}}));
     }
     if (fault.what == "stop") ::raise(SIGSTOP);
     if (fault.what == "kill") ::raise(SIGKILL);
