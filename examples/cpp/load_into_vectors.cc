@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   const auto report = lading::materialize(request);
   if (!report) {
     for (const lading::Error& error : report.error().problems) std::fprintf(stderr, "%s\n", error.text().c_str());
-    return report.error().exit_code();
+    return static_cast<int>(report.error().exit_code());
   }
   for (const lading::LoadedTensor& tensor : report->tensors) {
     const lading::DestinationInfo& info = tensor.destination;

@@ -25,11 +25,12 @@ struct OfferedTransfers {
   DType storage = DType::kF32;
 };
 
-/// Merges transfers whose targets may interleave. Memory: one odometer per transfer, whatever it moves.
+/// Merges transfers whose targets may interleave. Memory: one odometer per transfer, whatever it moves;
+/// more where its own loops interleave in the buffer.
 class Offers {
  public:
-  /// Refuses transfers that leave their tensor, the file or the buffer, move nothing, write a byte twice by
-  /// themselves, or cut inside a byte or an element.
+  /// Refuses transfers that leave their tensor, the file or the buffer, move nothing, stand still in the buffer, or cut
+  /// inside a byte or an element.
   Result<void> reset(const OfferedTransfers& offered);
 
   /// The next elements by target; false if there are none left. Overlaps come out as a target below the

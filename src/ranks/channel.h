@@ -50,7 +50,8 @@ class Channel {
   /// Whether the notes live and die with this rank's process: it then leaves last.
   [[nodiscard]] virtual bool is_host() const = 0;
 
-  /// Writes a note that only this rank writes. It may still be on its way when this returns.
+  /// Writes a note that only this rank writes, or that is the same whoever writes it. It may still be on its way when
+  /// this returns.
   virtual Reply put(const std::string& key, const std::string& value) = 0;
   /// Writes a note unless it is there; answers what stands there now.
   virtual Reply decide(const std::string& key, const std::string& value) = 0;

@@ -81,7 +81,7 @@ class CudaLane : public Lane {
   Result<Address> source_of_kernels();
   Result<void> flush_digests();
   Result<void> launch(Function kernel, std::uint64_t blocks, void** parameters);
-  /// What a call answers, remembered: after an error nothing more is issued.
+  /// What a call answers, remembered for finish(). After an error the caller issues nothing more.
   Result<void> keep(Result<void> result);
 
   std::shared_ptr<Gpu> gpu_;
