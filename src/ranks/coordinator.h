@@ -14,8 +14,8 @@
 //
 // Invariants: commit() is well only if every rank has called it without a failure. Two ranks that learn a verdict learn
 // the same. begin() and agree() wait at most step_timeout for ranks that live, and a deadline more for one that does
-// not; commit() waits while others load, which stall_timeout watches on each of them. One thread makes the steps; poll()
-// may be called from any thread, and has to be called several times per deadline.
+// not; commit() waits while others load, which stall_timeout watches on each of them. One thread makes the steps;
+// poll() may be called from any thread, and has to be called several times per deadline.
 #pragma once
 
 #include <atomic>
