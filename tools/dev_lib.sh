@@ -1,11 +1,12 @@
 # Functions of ./dev. Sourced, with the checkout's root as the working directory.
 
-# What the build needs, the tests' compilers and tools included. One list for all commands: a demo
-# that works and a test that then lacks a package would be a surprise.
-SYSTEM_PACKAGES=(
-  build-essential g++ cmake ninja-build pkg-config git
-  libfmt-dev libsimdjson-dev libcli11-dev libssl-dev libre2-dev libxxhash-dev
-  libhwy-dev liburing-dev libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin
+# What a build of the command needs, and what tests, sanitizers and lints need beside it.
+BUILD_PACKAGES=(
+  build-essential g++ cmake ninja-build pkg-config
+  libfmt-dev libsimdjson-dev libcli11-dev libssl-dev libre2-dev libxxhash-dev libhwy-dev liburing-dev
+)
+TEST_PACKAGES=(
+  git libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin
   clang clang-format clang-tidy
   python3 python3-venv strace
 )
@@ -52,8 +53,10 @@ install_packages() {
   [ -z "$missing" ] || die "these packages could not be installed: $(echo $missing)"
 }
 
+setup_build() { install_packages "${BUILD_PACKAGES[@]}"; }
+
 setup_system() {
-  install_packages "${SYSTEM_PACKAGES[@]}"
+  install_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
   # The sanitizers' runtime is a package of its own, named after clang's version.
   local major
   major=$(clang -dumpversion | cut -d. -f1)
@@ -86,8 +89,9 @@ configure_and_build() {
     || { cat "build/$preset.build.log" >&2; die "building failed"; }
 }
 
+# build_release [cmake --build arguments]
 build_release() {
-  configure_and_build release
+  configure_and_build release "$@"
   ln -sf release/lading build/lading
 }
 
