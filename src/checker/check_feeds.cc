@@ -37,7 +37,7 @@ struct Columns {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 
-  friend auto operator<=>(const Columns&, const Columns&) = default;
+  friend bool operator<(const Columns& a, const Columns& b) { return a.begin < b.begin; }
 };
 
 // What a transfer takes from a read: from row `row` on, a stretch of columns; loops over rows and loops over columns.

@@ -6,11 +6,11 @@
 // checker derives the second half from the first by other means, and refuses a plan where they differ.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "lading/dtype.h"
@@ -115,7 +115,10 @@ struct TransferRef {
   std::uint32_t transfer = 0;
 
   [[nodiscard]] bool is_comparison() const { return list > 0; }
-  friend auto operator<=>(const TransferRef&, const TransferRef&) = default;
+  friend bool operator==(const TransferRef&, const TransferRef&) = default;
+  friend bool operator<(const TransferRef& a, const TransferRef& b) {
+    return std::tie(a.destination, a.list, a.transfer) < std::tie(b.destination, b.list, b.transfer);
+  }
 };
 
 /// Bytes of one file, read at once: `count` rows of `size_bytes`, `stride_bytes` apart, and the transfers that take

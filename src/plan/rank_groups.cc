@@ -144,7 +144,7 @@ class Grouper {
     if (std::all_of(values.begin(), values.end(), [&](std::uint64_t value) { return value == values[0]; })) {
       return {values[0], {}, {}};
     }
-    const Offset listed{0, {}, values};
+    Offset listed{0, {}, values};
     Offset offset{values[0], {}, {}};
     for (std::size_t axis = 0; axis < next.size(); ++axis) {
       std::uint64_t step = 0;

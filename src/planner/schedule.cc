@@ -54,14 +54,11 @@ class Shaper {
       } else if (!print.has_gaps && stride <= print.size_bytes) {
         print.size_bytes = reach;
         ++print.inner_loops;
-      } else if (stride > print.size_bytes + gap_bytes_) {
-        print.count = count;
-        print.stride_bytes = stride;
-      } else if (reach <= joined_bytes_) {
+      } else if (stride <= print.size_bytes + gap_bytes_ && reach <= joined_bytes_) {
         print.size_bytes = reach;
         print.has_gaps = true;
         ++print.inner_loops;
-      } else if (print.size_bytes + stride <= joined_bytes_) {
+      } else if (stride <= print.size_bytes + gap_bytes_ && print.size_bytes + stride <= joined_bytes_) {
         return cut = {i, 1 + (joined_bytes_ - print.size_bytes) / stride}, false;
       } else if (stride > print.size_bytes) {
         print.count = count;
