@@ -190,7 +190,7 @@ class Planning {
 
   // Of a rank among others the device is what its own process calls it. The others do the same, so that the plan, and
   // its digest, are theirs too.
-  void choose_device_of_one(layout::Device device, std::uint64_t ranks) {
+  void choose_device_of_one(const layout::Device& device, std::uint64_t ranks) {
     if (ranks != 1) {
       warnings_.add(Error(Code::kLayout, fmt::format("every rank has {}, in a process of its own", device.text()))
                         .by_rule("R34"));
