@@ -62,16 +62,7 @@ class Resolving {
     }
     for (std::size_t i = 0; i < decisions->size(); ++i) {
       policy::DTypeDecision& d = (*decisions)[i];
-      add(i, {.name = {},
-              .kind = {},
-              .checkpoint = {},
-              .storage = d.storage,
-              .compute = d.compute,
-              .storage_rule = d.storage_rule,
-              .compute_rule = d.compute_rule,
-              .reason = std::move(d.reason),
-              .follows_tower = d.follows_tower,
-              .cast = {}});
+      add(i, told(d, std::move(d.reason)));
     }
     return true;
   }
@@ -93,18 +84,24 @@ class Resolving {
     report_.warnings.add(std::move(decisions->plan.warnings));
     for (std::size_t i = 0; i < decisions->plan.statements.size(); ++i) {
       plan::Statement& s = decisions->plan.statements[i];
-      add(i, {.name = {},
-              .kind = {},
-              .checkpoint = s.checkpoint_dtype,
-              .storage = s.storage,
-              .compute = s.compute,
-              .storage_rule = s.storage_rule,
-              .compute_rule = s.compute_rule,
-              .reason = std::move(s.dtype_reason),
-              .follows_tower = s.follows_tower,
-              .cast = {}});
+      TensorDTypes decided = told(s, std::move(s.dtype_reason));
+      decided.checkpoint = s.checkpoint_dtype;
+      add(i, std::move(decided));
     }
     return {};
+  }
+
+  // Of a policy's decision, or a plan's statement.
+  template <class Decided>
+  static TensorDTypes told(const Decided& of, std::string reason) {
+    TensorDTypes decided;
+    decided.storage = of.storage;
+    decided.compute = of.compute;
+    decided.storage_rule = of.storage_rule;
+    decided.compute_rule = of.compute_rule;
+    decided.reason = std::move(reason);
+    decided.follows_tower = of.follows_tower;
+    return decided;
   }
 
   void add(std::size_t i, TensorDTypes decided) {

@@ -4,11 +4,9 @@
 // it reaches, so a loop either steps over whole rows or stays within one. For each read two things are proved:
 //
 //   what is taken is read     every column of a transfer is below size_bytes, every row below count
-//   what is read is taken     in each row, the columns that nobody takes are gaps of at most gap_bytes between taken
-//   ones
+//   what is read is taken     what nobody takes of a row are gaps of at most gap_bytes between taken columns
 //
-// Example: rows of 10 bytes; one transfer takes [0, 4), another [6, 10): right with gaps of 2 bytes, too much with
-// less.
+// Example: in rows of 10 bytes one transfer takes [0, 4), another [6, 10): right if gaps may have 2 bytes.
 #include <fmt/format.h>
 
 #include <algorithm>

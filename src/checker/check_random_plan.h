@@ -84,7 +84,7 @@ class PlanMaker {
     return out;
   }
 
-  // Often one that is there already.
+  // Destinations that hold the same share one.
   void add_region(RankPlan& out, Destination& d, std::size_t slot) {
     const Statement& s = plan_.statements[d.statement];
     layout::Region region = layout::region_of(s.shape, s.placement.slots[slot].cuts, plan_.mesh, out.rank);

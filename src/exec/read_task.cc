@@ -5,6 +5,7 @@
 
 #include "base/element_bytes.h"
 #include "lading/inline_vector.h"
+#include "plan/equal_sources.h"
 
 namespace lading::exec {
 namespace {
@@ -15,17 +16,6 @@ using plan::Transfer;
 using plan::TransferLoop;
 
 using Loops = std::vector<TransferLoop>;
-
-Loops by_source(const Transfer& transfer) {
-  Loops loops;
-  for (const TransferLoop& loop : transfer.loops) {
-    if (loop.count > 1) loops.push_back(loop);
-  }
-  std::stable_sort(loops.begin(), loops.end(), [](const TransferLoop& a, const TransferLoop& b) {
-    return a.source_stride_bytes > b.source_stride_bytes;
-  });
-  return loops;
-}
 
 // Whether a loop steps over whole rows of the read; all others stay within one.
 bool is_over_rows(const TransferLoop& loop, const Read& read) {
@@ -44,7 +34,7 @@ class Splitter {
  public:
   Splitter(const plan::Plan& plan, const ReadJob& job, std::vector<ReadTask>& tasks)
       : job_(job), read_(*job.read), tasks_(tasks), from_(plan.sources[job.served[0].transfer->source].dtype) {
-    for (const Served& one : job.served) loops_.push_back(by_source(*one.transfer));
+    for (const Served& one : job.served) loops_.push_back(plan::loops_by_source(*one.transfer));
     for (const TransferLoop& loop : loops_[0]) row_loops_ += is_over_rows(loop, read_) ? 1U : 0U;
     is_in_place_ = job.may_be_in_place && job.served.size() == 1 && from_ == job.served[0].storage;
   }
@@ -166,16 +156,6 @@ class Splitter {
   bool is_in_place_ = false;
 };
 
-bool have_equal_sources(const Transfer& a, const Transfer& b) {
-  if (a.source != b.source || a.source_begin_bytes != b.source_begin_bytes || a.run_elems != b.run_elems) return false;
-  const Loops left = by_source(a);
-  const Loops right = by_source(b);
-  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
-                    [](const TransferLoop& x, const TransferLoop& y) {
-                      return x.count == y.count && x.source_stride_bytes == y.source_stride_bytes;
-                    });
-}
-
 // All rows side by side in one slot.
 ReadTask whole_read(const ReadJob& job) {
   const Read& read = *job.read;
@@ -198,7 +178,7 @@ ReadTask whole_read(const ReadJob& job) {
     step.source_begin_bytes = packed(transfer.source_begin_bytes - read.begin_bytes);
     step.target_begin_bytes = transfer.target_begin_bytes;
     step.run_elems = transfer.run_elems;
-    for (const TransferLoop& loop : by_source(transfer)) {
+    for (const TransferLoop& loop : plan::loops_by_source(transfer)) {
       const std::uint64_t stride =
           is_over_rows(loop, read) ? packed(loop.source_stride_bytes) : loop.source_stride_bytes;
       step.loops.push_back({loop.count, stride, loop.target_stride_bytes});
@@ -212,7 +192,7 @@ ReadTask whole_read(const ReadJob& job) {
 
 void split_read(const plan::Plan& plan, const ReadJob& job, std::vector<ReadTask>& tasks) {
   const auto is_like_first = [&](const Served& one) {
-    return have_equal_sources(*job.served[0].transfer, *one.transfer);
+    return plan::have_equal_sources(*job.served[0].transfer, *one.transfer);
   };
   if (std::all_of(job.served.begin() + 1, job.served.end(), is_like_first)) {
     Splitter(plan, job, tasks).run();

@@ -8,6 +8,7 @@
 
 #include "base/element_bytes.h"
 #include "checker/check_random_plan.h"
+#include "support/loop_begins.h"
 
 namespace lading::exec {
 namespace {
@@ -28,17 +29,7 @@ struct Nest {
 // `place`: from a place in what was read to one in the file.
 template <class Place>
 void add_moves(std::uint32_t target, const Nest& nest, const Place& place, Moves& moves) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> begins = {{nest.from_bytes, nest.to_bytes}};
-  for (const device::Loop& loop : nest.loops) {
-    const std::size_t known = begins.size();
-    for (std::uint64_t i = 1; i < loop.count; ++i) {
-      for (std::size_t k = 0; k < known; ++k) {
-        begins.emplace_back(begins[k].first + i * loop.source_stride_bytes,
-                            begins[k].second + i * loop.target_stride_bytes);
-      }
-    }
-  }
-  for (const auto& [from, to] : begins) {
+  for (const auto& [from, to] : test::loop_begins(nest.from_bytes, nest.to_bytes, nest.loops)) {
     for (std::uint64_t e = 0; e < nest.run_elems; ++e) {
       const auto at = std::pair(target, to * 8 + e * bits(nest.to));
       ASSERT_TRUE(moves.emplace(at, place(from + bytes_of_elems(e, nest.from))).second) << "written twice";

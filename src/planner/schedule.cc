@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/element_bytes.h"
+#include "plan/equal_sources.h"
 
 namespace lading::planner {
 namespace {
@@ -232,7 +233,7 @@ class Scheduler {
     Read& read = last.read;
     const Read& other = next.read;
     if (read.file != other.file || read.is_comparison() != other.is_comparison()) return false;
-    if (have_equal_sources(last, next)) {
+    if (last.transfer != nullptr && plan::have_equal_sources(*last.transfer, *next.transfer)) {
       read.transfers.push_back(other.transfers[0]);
       return true;
     }
@@ -247,22 +248,6 @@ class Scheduler {
     read.transfers.push_back(other.transfers[0]);
     last.transfer = nullptr;
     return true;
-  }
-
-  // Whether they take the same bytes in the same steps, so that any part of the read serves both.
-  static bool have_equal_sources(const Wanted& a, const Wanted& b) {
-    if (a.transfer == nullptr || a.transfer->source != b.transfer->source ||
-        a.transfer->source_begin_bytes != b.transfer->source_begin_bytes ||
-        a.transfer->run_elems != b.transfer->run_elems || a.transfer->loops.size() != b.transfer->loops.size()) {
-      return false;
-    }
-    Loops left = a.transfer->loops;
-    Loops right = b.transfer->loops;
-    sort_by_source(left);
-    sort_by_source(right);
-    return std::equal(left.begin(), left.end(), right.begin(), [](const TransferLoop& x, const TransferLoop& y) {
-      return x.count == y.count && x.source_stride_bytes == y.source_stride_bytes;
-    });
   }
 
   const Plan& plan_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checker/check_naive_reads.h"
+#include "support/loop_begins.h"
 
 namespace lading::planner {
 namespace {
@@ -105,17 +106,7 @@ TEST(Schedule, OtherDevicesAndComparisonsHaveReadsOfTheirOwn) {
 std::multimap<std::uint64_t, std::uint64_t> moves_of(const std::vector<Transfer>& transfers) {
   std::multimap<std::uint64_t, std::uint64_t> moves;
   for (const Transfer& t : transfers) {
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> begins = {{t.source_begin_bytes, t.target_begin_bytes}};
-    for (const TransferLoop& loop : t.loops) {
-      const std::size_t known = begins.size();
-      for (std::uint64_t i = 1; i < loop.count; ++i) {
-        for (std::size_t k = 0; k < known; ++k) {
-          begins.emplace_back(begins[k].first + i * loop.source_stride_bytes,
-                              begins[k].second + i * loop.target_stride_bytes);
-        }
-      }
-    }
-    for (const auto& [from, to] : begins) {
+    for (const auto& [from, to] : test::loop_begins(t.source_begin_bytes, t.target_begin_bytes, t.loops)) {
       for (std::uint64_t b = 0; b < t.run_elems; ++b) moves.emplace(from + b, to + b);
     }
   }

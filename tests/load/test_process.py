@@ -122,7 +122,7 @@ def test_Fault56_an_interrupted_load_ends_in_order(command, large, sent):
     os.kill(child, sent)
     begin = time.monotonic()
     out, error = process.communicate(timeout=20)
-    assert time.monotonic() - begin < 10, "only what had begun is finished, slowed down by strace"
+    assert time.monotonic() - begin < 5
     assert process.returncode == 5, error
     assert b"incomplete" in error
     assert b"loaded" not in out
