@@ -105,6 +105,10 @@ lading_room(cli USES base api THIRD_PARTY fmt::fmt CLI11::CLI11)
 set_source_files_properties(src/device/random.cc src/device/random_recipe.cc src/device/random_tail.cc
   src/device/cuda/sample_body_test.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
+# Highway includes these in themselves, once for each instruction set, which several in one translation unit cannot do.
+set_source_files_properties(src/device/cast_float.cc src/device/digest.cc src/device/random.cc
+  PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
 # Where an installation has liblading_mpi.so.
 include(GNUInstallDirs)
 set_source_files_properties(src/ranks/mpi_places.cc PROPERTIES COMPILE_DEFINITIONS "LADING_LIBDIR=\"${CMAKE_INSTALL_LIBDIR}\"")

@@ -3,14 +3,13 @@
 #include <set>
 
 #include "api/document.h"
+#include "api/refuse.h"
 #include "model/skeleton_json.h"
 #include "planner/decide.h"
 #include "source/checkpoint_source.h"
 
 namespace lading {
 namespace {
-
-Unexpected<PlanRefusal> refuse(PlanStage stage, Errors problems) { return {PlanRefusal{stage, std::move(problems)}}; }
 
 class Resolving {
  public:

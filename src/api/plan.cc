@@ -7,6 +7,7 @@
 
 #include "api/compare_ties.h"
 #include "api/document.h"
+#include "api/refuse.h"
 #include "api/skeleton_values.h"
 #include "base/text.h"
 #include "checker/checker.h"
@@ -33,8 +34,6 @@ constexpr std::uint64_t kMaxPlanBytes = 1'000'000'000;
 constexpr std::uint64_t kBytesKeptPerTensor = 3'500;
 constexpr std::uint64_t kMaxBytesKept = 2'000'000'000;
 constexpr std::uint64_t kMaxTimesTheFiles = 4;
-
-Unexpected<PlanRefusal> refuse(PlanStage stage, Errors problems) { return {PlanRefusal{stage, std::move(problems)}}; }
 
 Error usage(std::string message) { return {Code::kUsage, std::move(message)}; }
 

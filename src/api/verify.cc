@@ -1,15 +1,11 @@
 #include "lading/verify.h"
 
 #include "api/read_ledger.h"
+#include "api/refuse.h"
 #include "exec/verify.h"
 #include "source/checkpoint_source.h"
 
 namespace lading {
-namespace {
-
-Unexpected<PlanRefusal> refuse(PlanStage stage, Errors problems) { return {PlanRefusal{stage, std::move(problems)}}; }
-
-}  // namespace
 
 Result<Verification, PlanRefusal> verify(const VerifyRequest& request) {
   source::OpenOptions options;

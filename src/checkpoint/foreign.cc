@@ -135,23 +135,23 @@ bool has(const Names& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-using Words = std::initializer_list<std::string_view>;
+using Affixes = std::initializer_list<std::string_view>;
 
-// The names of which `matches(name, word)` holds for one of the words.
+// The names of which `matches(name, affix)` holds for one of the affixes.
 template <class Matches>
-Names names_with(const Names& names, Words words, const Matches& matches) {
+Names names_with(const Names& names, Affixes affixes, const Matches& matches) {
   Names found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found), [&](const std::string& name) {
-    return std::any_of(words.begin(), words.end(), [&](std::string_view word) { return matches(name, word); });
+    return std::any_of(affixes.begin(), affixes.end(), [&](std::string_view affix) { return matches(name, affix); });
   });
   return found;
 }
 
-Names ending_in(const Names& names, Words endings) {
+Names ending_in(const Names& names, Affixes endings) {
   return names_with(names, endings, [](std::string_view name, std::string_view word) { return name.ends_with(word); });
 }
 
-Names beginning_with(const Names& names, Words beginnings) {
+Names beginning_with(const Names& names, Affixes beginnings) {
   return names_with(names, beginnings,
                     [](std::string_view name, std::string_view word) { return name.starts_with(word); });
 }

@@ -17,7 +17,7 @@
 namespace lading::cli {
 namespace {
 
-constexpr std::string_view kSchema = "lading.diff/1";
+constexpr std::string_view kDiffSchema = "lading.diff/1";
 
 std::string text_of(const LedgerComparison& found, Colour colour) {
   const Style style(colour);
@@ -35,7 +35,7 @@ std::string text_of(const LedgerComparison& found, Colour colour) {
 std::string json_of(const LedgerComparison& found) {
   JsonWriter json;
   json.begin_object();
-  json.key("schema").string(kSchema);
+  json.key("schema").string(kDiffSchema);
   json.key("lading").string(kVersion);
   json.key("ok").boolean(found.differences.empty());
   json.key("tensors_equal").number(found.tensors_equal);
@@ -64,7 +64,7 @@ CLI::App* add_diff(CLI::App& app, DiffArguments& arguments) {
 Exit run_diff(const DiffArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   const auto refuse = [&](const PlanRefusal& refusal) {
-    if (arguments.json) output.out += refusal_json(kSchema, refusal.problems);
+    if (arguments.json) output.out += refusal_json(kDiffSchema, refusal.problems);
     tell(refusal.problems, style.red("refused:"), output);
     return refusal.exit_code();
   };

@@ -8,7 +8,7 @@
 namespace lading::cli {
 namespace {
 
-constexpr std::string_view kSchema = "lading.inspect/1";
+constexpr std::string_view kInspectSchema = "lading.inspect/1";
 
 std::string_view word_of(HashState state) {
   switch (state) {
@@ -49,7 +49,7 @@ void write_tensor(JsonWriter& json, const Inspection& inspection, const TensorIn
 std::string inspection_json(const Inspection& inspection, TensorList list) {
   JsonWriter json;
   json.begin_object();
-  json.key("schema").string(kSchema);
+  json.key("schema").string(kInspectSchema);
   json.key("lading").string(version());
   json.key("ok").boolean(true);
   json.key("path").string(inspection.path);

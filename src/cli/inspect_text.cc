@@ -17,9 +17,9 @@ constexpr std::size_t kLargestShown = 5;
 constexpr std::size_t kTreeLinesShown = 60;
 constexpr std::size_t kMetadataShown = 10;
 
-class Page {
+class InspectPage {
  public:
-  Page(const Inspection& inspection, Colour colour) : inspection_(inspection), style_(colour) {}
+  InspectPage(const Inspection& inspection, Colour colour) : inspection_(inspection), style_(colour) {}
 
   std::string render(TensorList list) {
     summary();
@@ -157,7 +157,7 @@ class Page {
 }  // namespace
 
 std::string inspection_text(const Inspection& inspection, TensorList list, Colour colour) {
-  return Page(inspection, colour).render(list);
+  return InspectPage(inspection, colour).render(list);
 }
 
 }  // namespace lading::cli

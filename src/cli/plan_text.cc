@@ -15,9 +15,9 @@ namespace {
 constexpr std::size_t kKeysShown = 10;
 constexpr std::size_t kChangesShown = 200;
 
-class Page {
+class PlanPage {
  public:
-  Page(const PlanReport& report, Colour colour) : report_(report), style_(colour) {}
+  PlanPage(const PlanReport& report, Colour colour) : report_(report), style_(colour) {}
 
   std::string render(TensorList list) {
     summary();
@@ -168,7 +168,7 @@ std::string change_line(const PlanChange& change, const Style& style) {
 }  // namespace
 
 std::string plan_text(const PlanReport& report, TensorList list, Colour colour) {
-  return Page(report, colour).render(list);
+  return PlanPage(report, colour).render(list);
 }
 
 std::string explanation_text(const std::vector<ExplainedFact>& facts, Colour colour) {

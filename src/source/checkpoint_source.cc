@@ -38,10 +38,6 @@ std::string parent_of(const std::string& relative) {
   return slash == std::string::npos ? std::string() : relative.substr(0, slash);
 }
 
-std::string join(const std::string& directory, std::string_view name) {
-  return directory.empty() ? std::string(name) : fmt::format("{}/{}", directory, name);
-}
-
 // A text that a file claims to hold. Its size was checked against file and limit before.
 struct JsonPlace {
   std::uint64_t offset_bytes = 0;

@@ -80,10 +80,6 @@ std::optional<fs::path> repo_root_of(const fs::path& absolute) {
   return std::nullopt;
 }
 
-std::string join(const std::string& directory, const std::string& name) {
-  return directory.empty() ? name : directory + "/" + name;
-}
-
 // An anchor and a directory beneath it.
 struct Place {
   io::Anchor anchor;
@@ -191,6 +187,10 @@ Result<Location> locate_in_cache(const std::string& id, const LocateOptions& opt
 }
 
 }  // namespace
+
+std::string join(const std::string& directory, std::string_view name) {
+  return directory.empty() ? std::string(name) : fmt::format("{}/{}", directory, name);
+}
 
 Environment process_environment() {
   return [](const std::string& name) -> std::optional<std::string> {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "io/anchor.h"
 #include "lading/result.h"
@@ -29,6 +30,9 @@ struct Location {
   std::string relative;  ///< from the anchor: the file, the index or the directory
   bool in_hub_cache = false;
 };
+
+/// A name in a directory, both from an anchor; "" is the anchor's own.
+[[nodiscard]] std::string join(const std::string& directory, std::string_view name);
 
 Result<Location> locate(const std::string& path, const LocateOptions& options);
 
