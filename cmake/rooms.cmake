@@ -1,11 +1,12 @@
 # The rooms and their one-way doors. This file is the only list.
 #
-#   lading_room(NAME USES rooms… [EXCEPT headers…] [PRIVATE headers…] [TESTS_USE rooms…] THIRD_PARTY imported targets…)
+#   lading_room(NAME USES rooms… [PUBLIC headers…] [EXCEPT headers…] [PRIVATE headers…] [TESTS_USE rooms…] THIRD_PARTY imported targets…)
 #
 # The compiler keeps the doors. A room is compiled with one folder of links, build/*/doors/NAME, which has the headers of the
 # rooms that it uses and no others: not those that are private to a room, and not those that EXCEPT names, such as the
 # arithmetic of the planner, which the checker must not share. An include without a door is a file that is not there.
-# Tests of a room also see the rooms of TESTS_USE.
+# Tests of a room also see the rooms of TESTS_USE. PUBLIC: headers of include/lading that are the room's, and that programs
+# see too; all others there are api's.
 
 # The standard library, fmt and GoogleTest are half of what a file of ours takes to compile. One target's precompiled header serves
 # all, which are compiled alike. Not for the build that shows whether each file includes what it uses.
@@ -20,9 +21,6 @@ function(lading_precompile target first)
     target_precompile_headers(${target} REUSE_FROM ${first})
   endif()
 endfunction()
-
-# Public headers of base; all others of include/lading are api's.
-set(LADING_BASE_HEADERS byte_range.h dtype.h error.h export.h inline_vector.h provenance.h result.h shape.h)
 
 # The folder of links for `target`, which is `room` or its tests.
 function(lading_doors target room)
@@ -48,15 +46,23 @@ function(lading_doors target room)
     file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/lading ${folder}/lading SYMBOLIC)
   else()
     file(MAKE_DIRECTORY ${folder}/lading)
-    foreach(header IN LISTS LADING_BASE_HEADERS)
-      file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/lading/${header} ${folder}/lading/${header} SYMBOLIC)
+    foreach(owner IN LISTS room DOORS_USES)
+      get_property(public GLOBAL PROPERTY LADING_PUBLIC_${owner})
+      foreach(header IN LISTS public)
+        if("lading/${header}" IN_LIST DOORS_EXCEPT)
+          continue()
+        endif()
+        get_filename_component(below ${folder}/lading/${header} DIRECTORY)
+        file(MAKE_DIRECTORY ${below})
+        file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/lading/${header} ${folder}/lading/${header} SYMBOLIC)
+      endforeach()
     endforeach()
   endif()
   target_include_directories(${target} PRIVATE ${folder} ${PROJECT_BINARY_DIR}/generated)
 endfunction()
 
 function(lading_room room)
-  cmake_parse_arguments(ROOM "" "" "USES;EXCEPT;PRIVATE;TESTS_USE;THIRD_PARTY" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "USES;PUBLIC;EXCEPT;PRIVATE;TESTS_USE;THIRD_PARTY" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*.cc ${PROJECT_SOURCE_DIR}/src/${room}/*/*.cc)
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
@@ -67,6 +73,7 @@ function(lading_room room)
   set_target_properties(lading_${room} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   set_property(GLOBAL APPEND PROPERTY LADING_ROOMS ${room})
   set_property(GLOBAL PROPERTY LADING_PRIVATE_${room} ${ROOM_PRIVATE})
+  set_property(GLOBAL PROPERTY LADING_PUBLIC_${room} ${ROOM_PUBLIC})
   target_link_libraries(lading_${room} PRIVATE lading_options ${ROOM_THIRD_PARTY})
   lading_doors(lading_${room} ${room} USES ${ROOM_USES} EXCEPT ${ROOM_EXCEPT})
   foreach(used IN LISTS ROOM_USES)
@@ -81,24 +88,25 @@ function(lading_room room)
   endif()
 endfunction()
 
-lading_room(base THIRD_PARTY fmt::fmt simdjson::simdjson)
+lading_room(base PUBLIC byte_range.h detail/inline_vector.h dtype.h error.h export.h name_pattern.h provenance.h result.h shape.h THIRD_PARTY fmt::fmt simdjson::simdjson)
 lading_room(checkpoint USES base THIRD_PARTY fmt::fmt)
 lading_room(io USES base THIRD_PARTY fmt::fmt uring::uring)
 lading_room(source USES base checkpoint io THIRD_PARTY fmt::fmt OpenSSL::Crypto xxhash::xxhash)
-lading_room(model USES base PRIVATE skeleton_parts.h THIRD_PARTY fmt::fmt)
-lading_room(layout USES base PRIVATE chunk.h cut_checks.h THIRD_PARTY fmt::fmt)
-lading_room(mapping USES base PRIVATE loop_nest.h pattern.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
-lading_room(policy USES base model THIRD_PARTY fmt::fmt)
-lading_room(plan USES base model layout mapping TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt xxhash::xxhash)
+lading_room(model USES base PUBLIC skeleton.h PRIVATE skeleton_parts.h THIRD_PARTY fmt::fmt)
+lading_room(layout USES base PUBLIC layout.h PRIVATE chunk.h cut_checks.h THIRD_PARTY fmt::fmt)
+lading_room(mapping USES base PUBLIC expression.h mapping.h PRIVATE loop_nest.h pattern.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
+lading_room(policy USES base model PUBLIC policy.h THIRD_PARTY fmt::fmt)
+lading_room(plan USES base model layout mapping PUBLIC plan_facts.h TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt xxhash::xxhash)
 lading_room(planner USES base checkpoint model layout mapping policy plan TESTS_USE checker THIRD_PARTY fmt::fmt)
 lading_room(checker USES base model layout mapping plan
-  EXCEPT layout/region.h layout/region_table.h layout/presence.h layout/owned_runs.h layout/strategy.h mapping/pieces.h mapping/resolve.h mapping/template.h
+  EXCEPT layout/region.h layout/region_table.h layout/presence.h layout/owned_runs.h layout/strategy.h mapping/mapping.h mapping/pieces.h mapping/resolve.h mapping/template.h lading/mapping.h
   TESTS_USE planner THIRD_PARTY fmt::fmt)
 lading_room(ranks USES base THIRD_PARTY fmt::fmt xxhash::xxhash Threads::Threads)
 lading_room(device USES base THIRD_PARTY fmt::fmt hwy::hwy)
 lading_room(ledger USES base model layout mapping plan device TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt)
 lading_room(exec USES base checkpoint model layout mapping plan io device ledger TESTS_USE policy planner checker THIRD_PARTY fmt::fmt Threads::Threads)
-lading_room(api USES base checkpoint io source model layout mapping policy plan planner checker device ledger exec ranks THIRD_PARTY fmt::fmt)
+lading_room(doctor USES base io device PUBLIC doctor.h THIRD_PARTY fmt::fmt)
+lading_room(api USES base checkpoint io source model layout mapping policy plan planner checker device ledger exec ranks doctor THIRD_PARTY fmt::fmt)
 lading_room(cli USES base api THIRD_PARTY fmt::fmt CLI11::CLI11)
 
 # Random values are the same bits everywhere (docs/random.md): what is not written as fma is not fused.

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "api/layout_words.h"
 #include "gpu/ceilings.h"
 #include "gpu/cuda_memory.h"
 #include "gpu/expectation.h"
@@ -33,7 +34,8 @@ using lading::bench::Pool;
 constexpr int kNoGpu = 77;
 
 struct Options {
-  lading::Request request;
+  lading::LoadRequest request;
+  lading::LayoutWords words;
   std::string device = "cuda:0";
   std::string expect;
   unsigned repeat = 1;
@@ -45,7 +47,7 @@ struct Options {
 
 // One load, with what is known about it outside the report.
 struct Measured {
-  lading::Report report;
+  lading::LoadReport report;
   double seconds = 0;
   lading::bench::HostMemory memory;
 };
@@ -69,26 +71,27 @@ int complain(const std::string& what) {
 }
 
 void add_options(CLI::App& app, Options& options) {
-  lading::Request& request = options.request;
+  lading::LoadRequest& request = options.request;
   lading::PlanRequest& plan = request.plan;
-  app.add_option("CKPT", plan.checkpoint, "The checkpoint, as lading inspect takes it");
-  const auto document = [&](const char* name, std::optional<lading::PlanDocument>& place) {
+  lading::LayoutWords& words = options.words;
+  app.add_option("CKPT", plan.checkpoint.path, "The checkpoint, as lading inspect takes it");
+  const auto document = [&](const char* name, auto& place) {
     app.add_option_function<std::string>(
-        name, [&place](const std::string& path) { place = lading::PlanDocument::file(path); }, "A file of docs/schema");
+        name, [&place](const std::string& path) { place = lading::Document::file(path); }, "A file of docs/schema");
   };
   document("--skeleton", plan.skeleton);
-  document("--layout", plan.layout);
+  document("--layout", words.layout);
   document("--mapping", plan.mapping);
   document("--policy", plan.policy);
-  app.add_option("--mesh", plan.mesh, "Axes and sizes, such as tp=8");
-  app.add_option("--strategy", plan.strategy, "As lading plan takes it");
+  app.add_option("--mesh", words.mesh, "Axes and sizes, such as tp=8");
+  app.add_option("--strategy", words.strategy, "As lading plan takes it");
   app.add_option_function<std::vector<std::string>>(
       "--tp-plan",
-      [&plan](const std::vector<std::string>& rules) {
+      [&words](const std::vector<std::string>& rules) {
         for (const std::string& rule : rules) {
           const std::size_t equals = rule.rfind('=');
           if (equals == std::string::npos) throw CLI::ValidationError("--tp-plan", "not PATTERN=STYLE: " + rule);
-          plan.tp_plan.emplace_back(rule.substr(0, equals), rule.substr(equals + 1));
+          words.tp_plan.emplace_back(rule.substr(0, equals), rule.substr(equals + 1));
         }
       },
       "PATTERN=STYLE, once for each rule");
@@ -102,7 +105,6 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--pool-factor", options.pool_factor, "Memory for tensors, in sizes of the checkpoint")
       ->check(CLI::PositiveNumber);
   app.add_option("--threads", request.threads, "0: lading's own choice");
-  app.add_option("--slot-bytes", request.slot_bytes, "Of one staging slot; 0: lading's own choice");
   const std::map<std::string, lading::ReadMethod> methods = {{"auto", lading::ReadMethod::kAuto},
                                                              {"pread", lading::ReadMethod::kPread},
                                                              {"direct", lading::ReadMethod::kDirect},
@@ -154,7 +156,7 @@ std::uint64_t checkpoint_bytes(const std::string& path) {
 
 lading::Result<Measured, std::string> load_once(const Options& options, Pool& pool, const Cuda* cuda) {
   pool.reset();
-  lading::Request request = options.request;
+  lading::LoadRequest request = options.request;
   request.memory = [&](const lading::DestinationInfo& destination) -> lading::Result<std::span<std::byte>> {
     const auto memory = pool.take(destination.size_bytes);
     if (!memory) return lading::fail(lading::Error(lading::Code::kOutOfMemory, "--pool-factor is too small"));
@@ -170,13 +172,13 @@ lading::Result<Measured, std::string> load_once(const Options& options, Pool& po
   return Measured{std::move(*report), seconds, memory};
 }
 
-std::uint64_t memory_bytes(const lading::Report& report) {
+std::uint64_t memory_bytes(const lading::LoadReport& report) {
   std::uint64_t size_bytes = 0;
   for (const lading::LoadedTensor& tensor : report.tensors) size_bytes += tensor.memory.size();
   return size_bytes;
 }
 
-void plant_error(const lading::Report& report, const Cuda* cuda) {
+void plant_error(const lading::LoadReport& report, const Cuda* cuda) {
   std::byte* place = nullptr;
   for (const lading::LoadedTensor& tensor : report.tensors) {
     if (!tensor.memory.empty()) place = tensor.memory.data() + tensor.memory.size() / 2;
@@ -192,7 +194,7 @@ void plant_error(const lading::Report& report, const Cuda* cuda) {
   }
 }
 
-lading::bench::Comparison compare(const lading::Report& report, const std::vector<Expected>& expected,
+lading::bench::Comparison compare(const lading::LoadReport& report, const std::vector<Expected>& expected,
                                   const Cuda* cuda) {
   std::map<std::string, std::span<std::byte>> memory;
   for (const lading::LoadedTensor& tensor : report.tensors) memory[tensor.destination.name] = tensor.memory;
@@ -230,7 +232,7 @@ int run_load(const Options& options, const Cuda* cuda) {
     expected = std::move(*read);
   }
   // Room for what lies between tensors too, if there are many small ones.
-  const auto wanted = static_cast<double>(checkpoint_bytes(options.request.plan.checkpoint)) * options.pool_factor;
+  const auto wanted = static_cast<double>(checkpoint_bytes(options.request.plan.checkpoint.path)) * options.pool_factor;
   const std::size_t gaps = (expected.size() + 64) * Pool::kAlignBytes;
   auto pool = Pool::allocate(cuda, static_cast<std::size_t>(wanted) + gaps);
   if (!pool) return complain(pool.error());
@@ -270,7 +272,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const bool on_gpu = options.device != "cpu";
   const bool load = !options.ceilings && options.read_direct.empty();
-  if (load && options.request.plan.checkpoint.empty()) return complain("name a checkpoint");
+  if (load && options.request.plan.checkpoint.path.empty()) return complain("name a checkpoint");
   std::optional<Cuda> cuda;
   // A direct read needs no GPU.
   if (on_gpu && options.read_direct.empty()) {
@@ -283,11 +285,14 @@ int main(int argc, char** argv) {
   }
   const Cuda* device = cuda ? &*cuda : nullptr;
   if (!load) return run_ceilings(options, device);
-  lading::PlanRequest& plan = options.request.plan;
-  if (!plan.layout) {
-    plan.device = plan.mesh.empty() ? options.device : options.device.substr(0, options.device.find(':'));
+  lading::LayoutWords& words = options.words;
+  if (!words.layout) {
+    words.device = words.mesh.empty() ? options.device : options.device.substr(0, options.device.find(':'));
     // Whichever rank of a mesh is asked for has the only GPU here.
-    if (on_gpu && !plan.mesh.empty()) plan.devices_per_node = 1;
+    if (on_gpu && !words.mesh.empty()) words.devices_per_node = 1;
   }
+  auto layout = layout_of(words);
+  if (!layout) return complain(layout.error().front().text());
+  options.request.plan.layout = *std::move(layout);
   return run_load(options, device);
 }

@@ -42,7 +42,7 @@ std::vector<char> file_bytes(const std::string& path) {
 }
 
 // Every tensor against the files, read in another way.
-bool is_right(const lading::Report& report, const lading::Inspection& inspection) {
+bool is_right(const lading::LoadReport& report, const lading::Inspection& inspection) {
   std::vector<std::vector<char>> files;
   for (const lading::ShardInfo& shard : inspection.shards) files.push_back(file_bytes(shard.path));
   if (report.tensors.size() != inspection.tensors.size()) return false;
@@ -94,14 +94,14 @@ int run_memcpy(const lading::Inspection& inspection) {
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const std::string what = argv[1];
-  const auto inspection = lading::inspect(argv[2]);
+  const auto inspection = lading::inspect({argv[2]});
   if (!inspection) {
     fmt::print(stderr, "{}\n", inspection.error().front().text());
     return 1;
   }
   if (what == "memcpy") return run_memcpy(*inspection);
-  lading::Request request;
-  request.plan.checkpoint = argv[2];
+  lading::LoadRequest request;
+  request.plan.checkpoint.path = argv[2];
   if (what == "lading-no-digests") request.digests = lading::Digests::kOff;
   const std::uint64_t anon_before_kb = status_kb("RssAnon");
   const Clock::time_point begin = Clock::now();

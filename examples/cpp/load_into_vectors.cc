@@ -29,8 +29,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::map<std::string, std::vector<std::byte>> tensors;
-  lading::Request request;
-  request.plan.checkpoint = argv[1];
+  lading::LoadRequest request;
+  request.plan.checkpoint.path = argv[1];
   request.memory = [&](const lading::DestinationInfo& destination) -> lading::Result<std::span<std::byte>> {
     return std::span(tensors[destination.name] = std::vector<std::byte>(destination.size_bytes));
   };

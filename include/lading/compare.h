@@ -6,15 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "lading/document.h"
 #include "lading/export.h"
-#include "lading/plan.h"
+#include "lading/refusal.h"
 #include "lading/result.h"
 
 namespace lading {
 
 struct CompareRequest {
-  std::vector<PlanDocument> first;   ///< ledgers of one load: one, or one per process
-  std::vector<PlanDocument> second;  ///< of the other
+  std::vector<Document> first;   ///< ledgers of one load: one, or one per process
+  std::vector<Document> second;  ///< of the other
 };
 
 struct LedgerComparison {
@@ -24,6 +25,6 @@ struct LedgerComparison {
 };
 
 /// The error says why the ledgers could not be read.
-LADING_API Result<LedgerComparison, PlanRefusal> compare(const CompareRequest& request);
+LADING_API Result<LedgerComparison, Refusal> compare(const CompareRequest& request);
 
 }  // namespace lading

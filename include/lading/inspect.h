@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lading/checkpoint.h"
 #include "lading/dtype.h"
 #include "lading/export.h"
 #include "lading/result.h"
@@ -15,14 +16,6 @@
 namespace lading {
 
 enum class HashCheck : std::uint8_t { kSkip, kVerify };
-enum class TrailingBytesPolicy : std::uint8_t { kRefuse, kAllow };
-
-struct InspectOptions {
-  std::optional<std::string> root;      ///< links may lead anywhere beneath it
-  std::optional<std::string> revision;  ///< of a repository in the Hugging Face cache
-  TrailingBytesPolicy trailing_bytes = TrailingBytesPolicy::kRefuse;
-  HashCheck hash = HashCheck::kSkip;
-};
 
 enum class HashState : std::uint8_t {
   kNotChecked,
@@ -57,11 +50,7 @@ struct Inspection {
   Errors warnings;
 };
 
-/// `path`: a safetensors file, an index, a directory, a Hugging Face cache folder, or "org/name" to be
-/// found there. Every problem of the checkpoint is in the error.
-LADING_API Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions& options = {});
-
-/// "0.1.0"
-[[nodiscard]] LADING_API const char* version();
+/// Every problem of the checkpoint is in the error.
+LADING_API Result<Inspection, Errors> inspect(const CheckpointRef& checkpoint, HashCheck hash = HashCheck::kSkip);
 
 }  // namespace lading

@@ -21,23 +21,21 @@
 
 namespace lading {
 
-namespace ledger {
-struct LedgerFacts;
-}
+struct Loaded;
 
 /// One memory that a load fills: a tensor's part on a rank.
 struct DestinationInfo {
   std::uint64_t rank = 0;
   std::string name;
-  std::string slot;                           ///< "", or the name of a second memory of the tensor ("secondary")
-  std::string unit;                           ///< "", or the buffer that it shares with other tensors of this rank
-  std::string device;                         ///< "cpu", "cuda:1"
+  std::string slot;            ///< "", or the name of a second memory of the tensor ("secondary")
+  std::string flat_parameter;  ///< "", or the buffer that it shares with other tensors (FSDP1)
+  layout::Device device;
   Provenance provenance = Provenance::kFile;  ///< never kAlias: those are `aliases`
   DType dtype = DType::kF32;                  ///< of the memory
   Shape shape;                                ///< of the whole tensor
   Shape local_shape;                          ///< of this part; of a flat partition: one dim, padding included
-  std::uint64_t size_bytes = 0;               ///< of the memory, padding included; of a unit: of the whole unit
-  std::vector<std::string> aliases;           ///< other names of the same storage
+  std::uint64_t size_bytes = 0;      ///< of the memory, padding included; of a flat parameter: of the whole of it
+  std::vector<std::string> aliases;  ///< other names of the same storage
   /// The ranks that hold the same bytes under the same name, ascending, this one among them.
   std::shared_ptr<const std::vector<std::uint64_t>> replicas;
 };
@@ -64,16 +62,15 @@ enum class ReadMethod : std::uint8_t { kAuto, kPread, kDirect, kUring, kUringDir
 enum class Digests : std::uint8_t { kOn, kOff };
 enum class PoisonFirst : std::uint8_t { kNo, kYes };
 
-struct Report;
+struct LoadReport;
 
-struct Request {
+struct LoadRequest {
   PlanRequest plan;  ///< what to load, and the ranks that this process fills
 
   /// The memory of a destination: contiguous, at least size_bytes, on its device (of a GPU: a device address), borrowed
-  /// until materialize() returns. Asked once for each destination before anything is read; for a unit it answers the
-  /// same memory every time. What the caller has under way on a GPU is waited for first; at the end everything is there
-  /// for all streams.
-  /// Nothing: the report brings memory of its own.
+  /// until materialize() returns. Asked once for each destination before anything is read; for a flat parameter it
+  /// answers the same memory every time. What the caller has under way on a GPU is waited for first; at the end
+  /// everything is there for all streams. Nothing: the report brings memory of its own.
   std::function<Result<std::span<std::byte>>(const DestinationInfo&)> memory;
   /// Values of "host" and "call" tensors; a call is made when its inputs are complete.
   std::function<Result<HostTensor>(const std::string& name, std::uint64_t rank)> value;
@@ -85,15 +82,25 @@ struct Request {
   /// that others read for it. Called once on the calling thread, when what is read here is in place and before anything
   /// is computed from it; not at all if the load has failed by then. Nothing may be written to a destination before, or
   /// after it has returned. It has to look at `cancelled` by itself. The report has its plan, tensors and `owned`.
-  std::function<Result<void>(const Report& so_far)> receive;
+  std::function<Result<void>(const LoadReport& so_far)> receive;
 
-  std::uint32_t threads = 0;     ///< 0: as many as help
-  std::uint64_t slot_bytes = 0;  ///< of staging, for measurements; 0: what suits the device
+  std::uint32_t threads = 0;  ///< 0: as many as help
   ReadMethod read_method = ReadMethod::kAuto;
   Digests digests = Digests::kOn;
   PoisonFirst poison = PoisonFirst::kNo;              ///< kYes: what is not written is seen (0xA5)
   const std::atomic<bool>* cancelled = nullptr;       ///< set it from anywhere, a signal handler too
   std::function<void(const LoadProgress&)> progress;  ///< on the calling thread, a few times a second
+};
+
+/// What ledger_json() needs beside the plan. Cheap to copy.
+class LoadHandle {
+ public:
+  LoadHandle() = default;
+
+ private:
+  friend struct Loaded;
+  explicit LoadHandle(std::shared_ptr<const Loaded> loaded) : loaded_(std::move(loaded)) {}
+  std::shared_ptr<const Loaded> loaded_;
 };
 
 struct LoadedTensor {
@@ -102,7 +109,7 @@ struct LoadedTensor {
   std::string digest;  ///< of this part, 32 digits; "" without digests. Parts add up to the whole (docs/digests.md)
 };
 
-struct Report {
+struct LoadReport {
   PlanReport plan;
   std::vector<LoadedTensor> tensors;  ///< by rank and name
   std::uint64_t read_bytes = 0;
@@ -110,29 +117,29 @@ struct Report {
   std::uint32_t threads = 0;
   double planning_seconds = 0;
   double loading_seconds = 0;
-  double opening_seconds = 0;                        ///< of loading: taking devices and staging memory
-  double closing_seconds = 0;                        ///< of loading: giving them back
-  std::vector<std::string> notes;                    ///< what was done in another way than wanted
-  std::shared_ptr<const ledger::LedgerFacts> facts;  ///< what ledger_json() needs beside the plan
-  std::shared_ptr<const void> owned;                 ///< the memory, where the request brought none
+  double opening_seconds = 0;         ///< of loading: taking devices and staging memory
+  double closing_seconds = 0;         ///< of loading: giving them back
+  std::vector<std::string> notes;     ///< what was done in another way than wanted
+  std::shared_ptr<const void> owned;  ///< the memory, where the request brought none
+  LoadHandle handle;
 };
 
 struct LoadFailure {
-  std::optional<PlanStage> refused;  ///< where planning stopped; nothing: it was planned, and then failed
-  bool begun = false;                ///< destinations are incomplete, whatever they hold; false: nothing was written
+  std::optional<Stage> refused;  ///< where planning stopped; nothing: it was planned, and then failed
+  bool begun = false;            ///< destinations are incomplete, whatever they hold; false: nothing was written
   Errors problems;
   std::string ledger;  ///< what was written all the same; "" unless begun
 
-  /// Of the command line: 5, or as PlanRefusal has it where planning stopped.
+  /// Of the command line: 5, or as Refusal has it where planning stopped.
   [[nodiscard]] LADING_API Exit exit_code() const;
 };
 
 /// The bill of lading: what each memory holds and which bytes of which files it came from (docs/schema/ledger.md).
-LADING_API std::string ledger_json(const Report& report);
+LADING_API std::string ledger_json(const LoadReport& report);
 
 /// Plans, checks the plan, and fills every destination of the ranks asked for; or says why not. May be called from
 /// several threads at once. Nothing is written before the plan has been proved.
-LADING_API Result<Report, LoadFailure> materialize(const Request& request);
+LADING_API Result<LoadReport, LoadFailure> materialize(const LoadRequest& request);
 
 /// What a load of this plan fills, in the order in which it asks for memory.
 LADING_API std::vector<DestinationInfo> destinations_of(const PlanReport& plan);
@@ -147,15 +154,15 @@ struct AvailableMemory {
   std::optional<std::uint64_t> bytes;  ///< nothing: it cannot be found out
   std::string limit;                   ///< what sets it: "the machine's free memory", "the free memory of cuda:0", …
 };
-LADING_API Result<AvailableMemory> available_memory(const std::string& device);
+LADING_API Result<AvailableMemory> available_memory(const layout::Device& device);
 
 /// Whether a device has so many bytes free. An error says how many it has, and what sets the limit (R64). For callers
 /// that allocate destinations themselves: materialize() asks by itself for what it allocates, before it allocates
 /// anything, and never for memory that the caller brings.
-LADING_API Result<void> check_memory(const std::string& device, std::uint64_t needed_bytes);
+LADING_API Result<void> check_memory(const layout::Device& device, std::uint64_t needed_bytes);
 
 /// The second half of materialize(), for callers that look at the plan first: fills the destinations of a plan that
 /// make_plan() made. `request.plan` is not looked at.
-LADING_API Result<Report, LoadFailure> load_plan(const Request& request, PlanReport plan);
+LADING_API Result<LoadReport, LoadFailure> load_plan(const LoadRequest& request, PlanReport plan);
 
 }  // namespace lading

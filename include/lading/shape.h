@@ -1,16 +1,17 @@
-// Shape: the extents of a tensor; Box: a block of one. Sizes are checked, never assumed.
+// Shape: the extents of a tensor. Sizes are checked, never assumed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "lading/detail/inline_vector.h"
 #include "lading/dtype.h"
 #include "lading/export.h"
-#include "lading/inline_vector.h"
 
 namespace lading {
 
@@ -25,7 +26,7 @@ class Shape {
   [[nodiscard]] std::uint64_t operator[](std::size_t dim) const { return dims_[dim]; }
   [[nodiscard]] auto begin() const { return dims_.begin(); }
   [[nodiscard]] auto end() const { return dims_.end(); }
-  [[nodiscard]] const InlineVector<std::uint64_t, 4>& dims() const { return dims_; }
+  [[nodiscard]] std::span<const std::uint64_t> dims() const { return {dims_.begin(), dims_.end()}; }
 
   /// One more dim, behind the others.
   void push_back(std::uint64_t dim) { dims_.push_back(dim); }
@@ -40,25 +41,7 @@ class Shape {
   friend bool operator==(const Shape&, const Shape&) = default;
 
  private:
-  InlineVector<std::uint64_t, 4> dims_;
+  detail::InlineVector<std::uint64_t, 4> dims_;
 };
-
-/// The elements with begin[d] <= index[d] < end[d] in every dim.
-struct Box {
-  std::vector<std::uint64_t> begin;
-  std::vector<std::uint64_t> end;
-
-  [[nodiscard]] LADING_API static Box whole(const Shape& shape);
-  [[nodiscard]] std::size_t rank() const { return begin.size(); }
-  [[nodiscard]] LADING_API Shape extents() const;
-  [[nodiscard]] LADING_API bool empty() const;
-  [[nodiscard]] LADING_API bool within(const Shape& shape) const;
-  [[nodiscard]] LADING_API bool satisfies_invariants() const;
-
-  friend bool operator==(const Box&, const Box&) = default;
-};
-
-/// The common elements; a box that is empty() if there are none. Ranks must agree.
-[[nodiscard]] LADING_API Box intersect(const Box& a, const Box& b);
 
 }  // namespace lading

@@ -8,20 +8,18 @@
 #include <utility>
 #include <vector>
 
+#include "lading/checkpoint.h"
+#include "lading/document.h"
 #include "lading/export.h"
-#include "lading/inspect.h"
-#include "lading/plan.h"
+#include "lading/refusal.h"
 #include "lading/result.h"
 
 namespace lading {
 
 struct VerifyRequest {
-  std::string checkpoint;  ///< as inspect() takes it
-  std::optional<std::string> root;
-  std::optional<std::string> revision;
-  TrailingBytesPolicy trailing_bytes = TrailingBytesPolicy::kRefuse;
-  std::vector<PlanDocument> ledgers;  ///< of one load: one, or one per process
-  std::uint32_t threads = 0;          ///< 0: as many as help
+  CheckpointRef checkpoint = {};
+  std::vector<Document> ledgers = {};  ///< of one load: one, or one per process
+  std::uint32_t threads = 0;           ///< 0: as many as help
   const std::atomic<bool>* cancelled = nullptr;
 };
 
@@ -36,6 +34,6 @@ struct Verification {
 
 /// The digests in the ledger were taken from memory, part by part; here they are worked out from the files alone,
 /// without plan or layout. The error says why that could not be done.
-LADING_API Result<Verification, PlanRefusal> verify(const VerifyRequest& request);
+LADING_API Result<Verification, Refusal> verify(const VerifyRequest& request);
 
 }  // namespace lading

@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "api/c_api_request.h"
 #include "lading/lading_c.h"
 #include "lading/load.h"
+#include "lading/version.h"
 
 namespace {
 
@@ -23,21 +25,22 @@ using lading::Code;
 using lading::DestinationInfo;
 using lading::Error;
 using lading::Errors;
-using lading::PlanStage;
 using lading::Result;
+using lading::Stage;
 using lading::c_api::answer_of;
-using lading::c_api::Refusal;
+using lading::c_api::RefusalAnswer;
 
 using Clock = std::chrono::steady_clock;
 
 // A plan that is ready to be loaded, and its destinations in the words of C.
 struct ReadyPlan {
-  lading::Request request;  // how to load it
+  lading::LoadRequest request;  // how to load it
   lading::PlanReport report;
   double planning_seconds = 0;
   std::vector<DestinationInfo> destinations;
   std::vector<std::vector<const char*>> aliases;
-  std::vector<lading_destination> in_c;  // borrows from the two above
+  std::set<std::string> devices;
+  std::vector<lading_destination> in_c;  // borrows from the three above
 };
 
 }  // namespace
@@ -45,9 +48,9 @@ struct ReadyPlan {
 struct lading_handle {
   lading::Exit exit_code = lading::Exit::kOk;
   std::string text;
-  std::unique_ptr<const ReadyPlan> plan;       // of lading_plan()
-  std::optional<const lading::Report> loaded;  // of lading_load()
-  std::string ledger;                          // of lading_load(), if it failed and something was written
+  std::unique_ptr<const ReadyPlan> plan;           // of lading_plan()
+  std::optional<const lading::LoadReport> loaded;  // of lading_load()
+  std::string ledger;                              // of lading_load(), if it failed and something was written
 };
 
 namespace {
@@ -63,24 +66,24 @@ Handle answered(std::string text) {
   return handle;
 }
 
-Handle refused(const Refusal& refusal, const Errors& problems) {
+Handle refused(const RefusalAnswer& refusal, const Errors& problems) {
   Handle handle = answered(answer_of(refusal, problems));
   handle->exit_code = refusal.exit_code;
   return handle;
 }
 
-Handle refused(std::string_view kind, const lading::PlanRefusal& refusal) {
+Handle refused(std::string_view kind, const lading::Refusal& refusal) {
   return refused({kind, refusal.stage, false, refusal.exit_code()}, refusal.problems);
 }
 
 Handle misused(std::string_view kind, std::string message) {
-  return refused(kind, lading::PlanRefusal{PlanStage::kRequest, Error(Code::kUsage, std::move(message))});
+  return refused(kind, lading::Refusal{Stage::kRequest, Error(Code::kUsage, std::move(message))});
 }
 
 // Runs what makes an answer. Memory that runs out is a problem like any other, unless there is none for telling it.
 // `refusal` is what is known about a failure then, exit code aside.
 template <class Make>
-lading_handle* guarded(Refusal refusal, const Make& make) noexcept {
+lading_handle* guarded(RefusalAnswer refusal, const Make& make) noexcept {
   try {
     try {
       return make().release();
@@ -99,10 +102,10 @@ lading_handle* guarded(Refusal refusal, const Make& make) noexcept {
 // Parses a request and hands it on, or says why not.
 template <class Parse, class Use>
 lading_handle* with_request(std::string_view kind, const char* json, const Parse& parse, const Use& use) noexcept {
-  return guarded({kind, PlanStage::kRequest}, [&]() -> Handle {
+  return guarded({kind, Stage::kRequest}, [&]() -> Handle {
     if (json == nullptr) return misused(kind, "there is no request: it is NULL");
     auto request = parse(json);
-    if (!request) return refused(kind, {PlanStage::kRequest, std::move(request).error()});
+    if (!request) return refused(kind, {Stage::kRequest, std::move(request).error()});
     return use(*std::move(request));
   });
 }
@@ -113,14 +116,15 @@ void describe_in_c(ReadyPlan& plan) {
   for (const DestinationInfo& d : plan.destinations) {
     std::vector<const char*>& aliases = plan.aliases.emplace_back();
     for (const std::string& alias : d.aliases) aliases.push_back(alias.c_str());
-    plan.in_c.push_back({d.rank, d.name.c_str(), d.slot.c_str(), d.unit.c_str(), d.device.c_str(),
+    const std::string& device = *plan.devices.insert(d.device.text()).first;
+    plan.in_c.push_back({d.rank, d.name.c_str(), d.slot.c_str(), d.flat_parameter.c_str(), device.c_str(),
                          word(d.provenance).data(), name(d.dtype).data(), d.shape.dims().data(), d.shape.rank(),
                          d.local_shape.dims().data(), d.local_shape.rank(), d.size_bytes, aliases.data(),
                          aliases.size()});
   }
 }
 
-Handle make_plan(lading::Request request) {
+Handle make_plan(lading::LoadRequest request) {
   const Clock::time_point begin = Clock::now();
   auto report = lading::make_plan(request.plan);
   if (!report) return refused("plan", report.error());
@@ -130,7 +134,8 @@ Handle make_plan(lading::Request request) {
   plan->report = *std::move(report);
   plan->destinations = destinations_of(plan->report);
   describe_in_c(*plan);
-  Handle handle = answered(answer_of(lading::c_api::Planned{plan->report, plan->destinations, plan->planning_seconds}));
+  Handle handle =
+      answered(answer_of(lading::c_api::PlanAnswer{plan->report, plan->destinations, plan->planning_seconds}));
   handle->plan = std::move(plan);
   return handle;
 }
@@ -142,7 +147,7 @@ class Callbacks {
     look_at_flag();
   }
 
-  void connect(lading::Request& request) {
+  void connect(lading::LoadRequest& request) {
     request.cancelled = &cancelled_;
     request.progress = [this](const lading::LoadProgress& progress) { report(progress); };
     if (given_.value != nullptr) {
@@ -193,7 +198,7 @@ struct Memories {
 };
 
 // What is exchanged, as the C++ API has it.
-Result<void> connect(const lading_exchange& exchange, std::size_t destinations, lading::Request& request) {
+Result<void> connect(const lading_exchange& exchange, std::size_t destinations, lading::LoadRequest& request) {
   if (exchange.owners == nullptr || exchange.receive == nullptr) {
     return lading::fail(Error(Code::kUsage, "an exchange must say who reads what, and receive"));
   }
@@ -201,7 +206,7 @@ Result<void> connect(const lading_exchange& exchange, std::size_t destinations, 
     const std::int64_t owner = exchange.owners[i];
     request.owners.push_back(owner < 0 ? std::nullopt : std::optional(static_cast<std::uint64_t>(owner)));
   }
-  request.receive = [exchange](const lading::Report&) -> Result<void> {
+  request.receive = [exchange](const lading::LoadReport&) -> Result<void> {
     callback_error.clear();
     if (exchange.receive(exchange.user) == 0) return {};
     return lading::fail(Error(Code::kIncomplete,
@@ -216,16 +221,16 @@ Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callba
     Error error(Code::kUsage, "there must be one memory for each destination, in the plan's order");
     error.expected = std::to_string(plan.destinations.size());
     error.found = memories.list == nullptr ? "none" : std::to_string(memories.count);
-    return refused("load", {PlanStage::kRequest, std::move(error)});
+    return refused("load", {Stage::kRequest, std::move(error)});
   }
-  lading::Request request = plan.request;
+  lading::LoadRequest request = plan.request;
   request.memory = [next = memories.list](const DestinationInfo&) mutable -> Result<std::span<std::byte>> {
     const lading_memory& memory = *next++;
     return std::span(static_cast<std::byte*>(memory.data), memory.size_bytes);
   };
   if (exchange != nullptr) {
     auto connected = connect(*exchange, plan.destinations.size(), request);
-    if (!connected) return refused("load", {PlanStage::kRequest, std::move(connected).error()});
+    if (!connected) return refused("load", {Stage::kRequest, std::move(connected).error()});
   }
   Callbacks callbacks(given);
   callbacks.connect(request);
@@ -277,9 +282,8 @@ void lading_set_error(const char* text) {
 
 lading_handle* lading_inspect(const char* request) {
   const auto use = [](const lading::c_api::InspectRequest& parsed) {
-    const auto inspection = lading::inspect(parsed.checkpoint, parsed.options);
-    return inspection ? answered(answer_of(*inspection))
-                      : refused("inspect", {PlanStage::kCheckpoint, inspection.error()});
+    const auto inspection = lading::inspect(parsed.checkpoint, parsed.hash);
+    return inspection ? answered(answer_of(*inspection)) : refused("inspect", {Stage::kCheckpoint, inspection.error()});
   };
   return with_request("inspect", request, lading::c_api::parse_inspect_request, use);
 }
@@ -314,23 +318,23 @@ lading_handle* lading_owners(const lading_handle* plan, const char* request) {
   const auto use = [&](const std::vector<std::string>& nodes) {
     if (plan == nullptr || !plan->plan) return misused("owners", "the handle is no plan");
     const auto owners = owners_of(plan->plan->report, nodes);
-    return owners ? answered(answer_of(*owners)) : refused("owners", {PlanStage::kRequest, owners.error()});
+    return owners ? answered(answer_of(*owners)) : refused("owners", {Stage::kRequest, owners.error()});
   };
   return with_request("owners", request, lading::c_api::parse_owners_request, use);
 }
 
 lading_handle* lading_plan_document(const lading_handle* plan) {
-  return guarded({"plan", PlanStage::kRequest}, [&] {
+  return guarded({"plan", Stage::kRequest}, [&] {
     if (plan == nullptr || !plan->plan) return misused("plan", "the handle is no plan");
     return answered(plan_json(plan->plan->report));
   });
 }
 
 lading_handle* lading_sampled_contents(const lading_handle* plan) {
-  return guarded({"contents", PlanStage::kCheckpoint}, [&] {
+  return guarded({"contents", Stage::kCheckpoint}, [&] {
     if (plan == nullptr || !plan->plan) return misused("contents", "the handle is no plan");
     auto contents = sampled_contents(plan->plan->report);
-    if (!contents) return refused("contents", {PlanStage::kCheckpoint, std::move(contents).error()});
+    if (!contents) return refused("contents", {Stage::kCheckpoint, std::move(contents).error()});
     return answered(lading::c_api::answer_of_contents(*contents));
   });
 }
@@ -350,7 +354,7 @@ lading_handle* lading_load_exchanged(const lading_handle* plan, const lading_mem
 }
 
 lading_handle* lading_ledger(const lading_handle* load) {
-  return guarded({"ledger", PlanStage::kRequest}, [&] {
+  return guarded({"ledger", Stage::kRequest}, [&] {
     if (load != nullptr && load->loaded) return answered(ledger_json(*load->loaded));
     if (load != nullptr && !load->ledger.empty()) return answered(load->ledger);
     return misused("ledger", "the handle is no load, or one of a load that wrote nothing");
@@ -372,14 +376,16 @@ lading_handle* lading_verify(const char* request) {
 lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes) {
   return guarded({"memory", std::nullopt}, [&]() -> Handle {
     if (device == nullptr) return misused("memory", "there is no device: it is NULL");
-    const auto available = lading::available_memory(device);
+    const auto parsed = lading::layout::parse_device(device);
+    if (!parsed) return refused("memory", {Stage::kRequest, parsed.error()});
+    const auto available = lading::available_memory(*parsed);
     if (!available) return refused({"memory", std::nullopt, false, lading::Exit::kLoad}, available.error());
-    const auto enough = lading::check_memory(device, needed_bytes);
+    const auto enough = lading::check_memory(*parsed, needed_bytes);
     if (!enough) return refused({"memory", std::nullopt, false, lading::Exit::kLoad}, enough.error());
     return answered(answer_of(*available));
   });
 }
 
 lading_handle* lading_gpus() {
-  return guarded({"gpus", PlanStage::kRequest}, [] { return answered(answer_of(lading::device::survey_gpus())); });
+  return guarded({"gpus", Stage::kRequest}, [] { return answered(answer_of(lading::device::survey_gpus())); });
 }

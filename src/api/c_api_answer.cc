@@ -4,6 +4,7 @@
 
 #include "base/error_json.h"
 #include "base/json_writer.h"
+#include "lading/version.h"
 
 namespace lading::c_api {
 namespace {
@@ -67,8 +68,8 @@ void write_destination(JsonWriter& json, const DestinationInfo& d, const Replica
   json.key("rank").number(d.rank);
   json.key("name").string(d.name);
   json.key("slot").string(d.slot);
-  json.key("unit").string(d.unit);
-  json.key("device").string(d.device);
+  json.key("unit").string(d.flat_parameter);
+  json.key("device").string(d.device.text());
   json.key("provenance").string(word(d.provenance));
   json.key("dtype").string(name(d.dtype));
   write_dims(json, "shape", d.shape);
@@ -85,7 +86,7 @@ void write_plan(JsonWriter& json, const PlanReport& plan, double planning_second
   for (const RankTotals& rank : plan.ranks) bytes += rank.owned_bytes;
   json.key("path").string(plan.path);
   json.key("plan_digest").string(plan.digest);
-  json.key("mesh").string(plan.mesh);
+  json.key("mesh").string(plan.mesh.axes().empty() ? "" : plan.mesh.text());
   json.key("rank_count").number(plan.rank_count);
   json.key("bytes").number(bytes);
   json.key("bytes_proved").number(plan.bytes_proved);
@@ -108,14 +109,14 @@ void write_plan(JsonWriter& json, const PlanReport& plan, double planning_second
   write_strings(json, "unexpected_keys", plan.unexpected_keys, Lines::kMany);
 }
 
-std::string_view word_of(const std::optional<PlanStage>& stage) {
+std::string_view word_of(const std::optional<Stage>& stage) {
   if (!stage) return "loading";
   switch (*stage) {
-    case PlanStage::kRequest: return "request";
-    case PlanStage::kCheckpoint: return "checkpoint";
-    case PlanStage::kDocuments: return "documents";
-    case PlanStage::kPlanning: return "planning";
-    case PlanStage::kProof: return "proof";
+    case Stage::kRequest: return "request";
+    case Stage::kCheckpoint: return "checkpoint";
+    case Stage::kDocuments: return "documents";
+    case Stage::kPlanning: return "planning";
+    case Stage::kProof: return "proof";
   }
   return "proof";
 }
@@ -131,7 +132,7 @@ std::string_view word_of(HashState state) {
 
 }  // namespace
 
-std::string answer_of(const Refusal& refusal, const Errors& problems) {
+std::string answer_of(const RefusalAnswer& refusal, const Errors& problems) {
   JsonWriter json;
   begin(json, refusal.kind, refusal.exit_code);
   json.key("stage").string(word_of(refusal.stage));
@@ -171,7 +172,7 @@ std::string answer_of(const Inspection& inspection) {
   return end(json, inspection.warnings, {});
 }
 
-std::string answer_of(const Planned& planned) {
+std::string answer_of(const PlanAnswer& planned) {
   JsonWriter json;
   begin(json, "plan", Exit::kOk);
   write_plan(json, planned.plan, planned.planning_seconds);
@@ -183,7 +184,7 @@ std::string answer_of(const Planned& planned) {
   return end(json, planned.plan.warnings, {});
 }
 
-std::string answer_of(const Report& report) {
+std::string answer_of(const LoadReport& report) {
   JsonWriter json;
   begin(json, "load", Exit::kOk);
   write_plan(json, report.plan, report.planning_seconds);
@@ -254,7 +255,7 @@ std::string answer_of(const DTypesReport& report) {
   for (const TensorDTypes& tensor : report.tensors) {
     json.begin_object(Lines::kOne);
     json.key("name").string(tensor.name);
-    json.key("kind").string(tensor.kind);
+    json.key("kind").string(model::word(tensor.kind));
     if (tensor.checkpoint) json.key("checkpoint_dtype").string(name(*tensor.checkpoint));
     json.key("storage_dtype").string(name(tensor.storage));
     json.key("compute_dtype").string(name(tensor.compute));

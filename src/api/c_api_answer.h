@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "api/dtypes.h"
 #include "device/gpus.h"
+#include "lading/dtypes.h"
 #include "lading/inspect.h"
 #include "lading/load.h"
 #include "lading/plan.h"
@@ -15,23 +15,23 @@
 
 namespace lading::c_api {
 
-struct Refusal {
-  std::string_view kind;           ///< of the answer that there would have been: "plan"
-  std::optional<PlanStage> stage;  ///< nothing: it was planned, and the load failed
-  bool begun = false;              ///< destinations are incomplete
+struct RefusalAnswer {
+  std::string_view kind;       ///< of the answer that there would have been: "plan"
+  std::optional<Stage> stage;  ///< nothing: it was planned, and the load failed
+  bool begun = false;          ///< destinations are incomplete
   Exit exit_code = Exit::kInternal;
 };
 
-struct Planned {
+struct PlanAnswer {
   const PlanReport& plan;
   const std::vector<DestinationInfo>& destinations;
   double planning_seconds = 0;
 };
 
-[[nodiscard]] std::string answer_of(const Refusal& refusal, const Errors& problems);
+[[nodiscard]] std::string answer_of(const RefusalAnswer& refusal, const Errors& problems);
 [[nodiscard]] std::string answer_of(const Inspection& inspection);
-[[nodiscard]] std::string answer_of(const Planned& planned);
-[[nodiscard]] std::string answer_of(const Report& report);
+[[nodiscard]] std::string answer_of(const PlanAnswer& planned);
+[[nodiscard]] std::string answer_of(const LoadReport& report);
 [[nodiscard]] std::string answer_of(const Owners& owners);
 [[nodiscard]] std::string answer_of_contents(const std::string& contents);
 [[nodiscard]] std::string answer_of(const Verification& verification, Exit exit_code);

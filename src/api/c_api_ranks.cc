@@ -15,6 +15,7 @@
 #include "base/json_writer.h"
 #include "lading/inspect.h"
 #include "lading/lading_c.h"
+#include "lading/version.h"
 #include "ranks/callback_channel.h"
 #include "ranks/coordinator.h"
 #include "ranks/records.h"

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "api/document.h"
+#include "api/layout_words.h"
 #include "base/json_fields.h"
 
 namespace lading::c_api {
@@ -50,17 +51,15 @@ class Reader {
 
   JsonFields& fields() { return fields_; }
 
-  template <class Place>  // the members that the requests of the C++ API share by name
-  void place(std::string& checkpoint, Place& place) {
-    fields_.string("checkpoint", checkpoint);
-    beside_checkpoint(place);
+  void checkpoint(CheckpointRef& out) {
+    fields_.string("checkpoint", out.path);
+    beside_checkpoint(out);
   }
 
-  template <class Place>
-  void beside_checkpoint(Place& place) {
-    text("root", place.root);
-    text("revision", place.revision);
-    fields_.optional_word("trailing_bytes", kTrailingBytes, place.trailing_bytes);
+  void beside_checkpoint(CheckpointRef& out) {
+    text("root", out.root);
+    text("revision", out.revision);
+    fields_.optional_word("trailing_bytes", kTrailingBytes, out.trailing_bytes);
   }
 
   void text(std::string_view key, std::optional<std::string>& out) {
@@ -73,12 +72,15 @@ class Reader {
     }
   }
 
-  void document(std::string_view key, std::optional<PlanDocument>& out) {
-    if (const auto value = fields_.find(key)) read_document(*value, key, out);
+  template <class T>  // an optional document, or one that a value may stand for
+  void document(std::string_view key, std::optional<T>& out) {
+    std::optional<Document> document;
+    if (const auto value = fields_.find(key)) read_document(*value, key, document);
+    if (document) out = *std::move(document);
   }
 
-  void required_document(std::string_view key, PlanDocument& out) {
-    std::optional<PlanDocument> document;
+  void required_document(std::string_view key, Document& out) {
+    std::optional<Document> document;
     if (const auto value = fields_.require(key)) read_document(*value, key, document);
     if (document) out = *std::move(document);
   }
@@ -137,20 +139,41 @@ class Reader {
     units.finish();
   }
 
+  // Mesh, strategy and devices are words; a layout is a document.
+  void layout(LayoutChoice& out) {
+    LayoutWords words;
+    document("layout", words.layout);
+    fields_.optional_string("mesh", words.mesh);
+    fields_.optional_string("strategy", words.strategy);
+    tp_plan(words.tp_plan);
+    fields_.optional_string("device", words.device);
+    if (const auto value = fields_.find("devices_per_node")) {
+      words.devices_per_node = value->as_uint64();
+      if (!words.devices_per_node) fields_.problem(*value, "devices_per_node", "not a whole number", "a whole number");
+    }
+    auto made = layout_of(words);
+    if (made) {
+      out = *std::move(made);
+    } else {
+      of_words_ = std::move(made).error();
+    }
+  }
+
   template <class Parsed>
   Result<Parsed, Errors> finish(Parsed parsed) {
     fields_.finish();
-    if (errors_.empty()) return parsed;
     errors_.relocate("request (text)", 0);
+    errors_.add(std::move(of_words_));
+    if (errors_.empty()) return parsed;
     return fail(std::move(errors_));
   }
 
  private:
-  void read_document(const JsonValue& value, std::string_view key, std::optional<PlanDocument>& out) {
+  void read_document(const JsonValue& value, std::string_view key, std::optional<Document>& out) {
     if (value.is_object()) {
-      out = PlanDocument::text(object_text(json_, value));
+      out = Document::text(object_text(json_, value));
     } else if (value.is_string()) {
-      out = PlanDocument::file(std::string(value.text()));
+      out = Document::file(std::string(value.text()));
     } else {
       fields_.problem(value, key, "no document", "an object, or the path of a file that holds it");
     }
@@ -158,11 +181,12 @@ class Reader {
 
   std::string_view json_;
   Errors errors_;
+  Errors of_words_;  // which are wrong wherever they stand
   JsonFields fields_;
 };
 
 Result<JsonDocument, Errors> parse(std::string_view json) {
-  return read_document(PlanDocument::text(std::string(json)), {"request"});
+  return read_document(Document::text(std::string(json)), {"request"});
 }
 
 }  // namespace
@@ -171,37 +195,29 @@ Result<InspectRequest, Errors> parse_inspect_request(std::string_view json) {
   LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
   Reader reader(json, document);
   InspectRequest request;
-  reader.place(request.checkpoint, request.options);
+  reader.checkpoint(request.checkpoint);
   bool verify_hash = false;
   reader.fields().optional_boolean("verify_hash", verify_hash);
-  request.options.hash = verify_hash ? HashCheck::kVerify : HashCheck::kSkip;
+  request.hash = verify_hash ? HashCheck::kVerify : HashCheck::kSkip;
   return reader.finish(std::move(request));
 }
 
-Result<Request, Errors> parse_load_request(std::string_view json) {
+Result<LoadRequest, Errors> parse_load_request(std::string_view json) {
   LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
   Reader reader(json, document);
-  Request request;
+  LoadRequest request;
   PlanRequest& plan = request.plan;
-  reader.place(plan.checkpoint, plan);
+  reader.checkpoint(plan.checkpoint);
   reader.document("skeleton", plan.skeleton);
-  reader.document("layout", plan.layout);
+  reader.layout(plan.layout);
   reader.document("mapping", plan.mapping);
   reader.document("policy", plan.policy);
   JsonFields& fields = reader.fields();
-  fields.optional_string("mesh", plan.mesh);
-  fields.optional_string("strategy", plan.strategy);
-  reader.tp_plan(plan.tp_plan);
   fields.optional_boolean("part_of_model", plan.is_part_of_model);
   bool compares_ties = true;
   fields.optional_boolean("compare_ties", compares_ties);
   plan.tied_keys = compares_ties ? TiedKeys::kCompare : TiedKeys::kAssumeEqual;
   reader.ranks(plan.ranks);
-  fields.optional_string("device", plan.device);
-  if (const auto value = fields.find("devices_per_node")) {
-    plan.devices_per_node = value->as_uint64();
-    if (!plan.devices_per_node) fields.problem(*value, "devices_per_node", "not a whole number", "a whole number");
-  }
   reader.threads(request.threads);
   fields.optional_word("read_method", kReadMethods, request.read_method);
   bool digests = true;
@@ -217,12 +233,13 @@ Result<DTypesRequest, Errors> parse_dtypes_request(std::string_view json) {
   LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
   Reader reader(json, document);
   DTypesRequest request;
-  PlanRequest& plan = request.plan;
-  reader.fields().optional_string("checkpoint", plan.checkpoint);
-  reader.beside_checkpoint(plan);
-  reader.document("skeleton", plan.skeleton);
-  reader.document("mapping", plan.mapping);
-  reader.document("policy", plan.policy);
+  CheckpointRef checkpoint;
+  reader.fields().optional_string("checkpoint", checkpoint.path);
+  reader.beside_checkpoint(checkpoint);
+  if (!checkpoint.path.empty()) request.checkpoint = std::move(checkpoint);
+  reader.document("skeleton", request.skeleton);
+  reader.document("mapping", request.mapping);
+  reader.document("policy", request.policy);
   reader.units(request);
   return reader.finish(std::move(request));
 }
@@ -242,7 +259,7 @@ Result<VerifyRequest, Errors> parse_verify_request(std::string_view json) {
   LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
   Reader reader(json, document);
   VerifyRequest request;
-  reader.place(request.checkpoint, request);
+  reader.checkpoint(request.checkpoint);
   reader.required_document("ledger", request.ledgers.emplace_back());
   reader.threads(request.threads);
   return reader.finish(std::move(request));

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "api/dtypes.h"
+#include "lading/dtypes.h"
 #include "lading/inspect.h"
 #include "lading/load.h"
 #include "lading/result.h"
@@ -16,13 +16,13 @@
 namespace lading::c_api {
 
 struct InspectRequest {
-  std::string checkpoint;
-  InspectOptions options;
+  CheckpointRef checkpoint;
+  HashCheck hash = HashCheck::kSkip;
 };
 
 [[nodiscard]] Result<InspectRequest, Errors> parse_inspect_request(std::string_view json);
 /// Of a plan, and of how it shall be loaded.
-[[nodiscard]] Result<Request, Errors> parse_load_request(std::string_view json);
+[[nodiscard]] Result<LoadRequest, Errors> parse_load_request(std::string_view json);
 [[nodiscard]] Result<DTypesRequest, Errors> parse_dtypes_request(std::string_view json);
 /// The nodes, by rank.
 [[nodiscard]] Result<std::vector<std::string>, Errors> parse_owners_request(std::string_view json);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "api/doctor_findings.h"
+#include "doctor/findings.h"
 #include "source/checkpoint_source.h"
 
 namespace lading {
@@ -38,9 +38,9 @@ Result<io::PlaceFacts> look_at_shards(const CheckpointSource& checkpoint) {
 Result<std::vector<Finding>> examine_machine(const DoctorRequest& request) {
   if (request.path.empty() || request.path.find('\0') != std::string::npos)
     return fail(Error(Code::kUsage, "the path is empty or holds a NUL").in_file(request.path));
-  DoctorFacts facts;
+  doctor::Facts facts;
   if (const auto checkpoint = CheckpointSource::open(request.path, {})) {
-    CheckpointFacts& found = facts.checkpoint.emplace();
+    doctor::CheckpointFacts& found = facts.checkpoint.emplace();
     for (const source::SourceFile& shard : checkpoint->shards()) found.size_bytes += shard.identity.size_bytes;
     found.residency = residency_of(*checkpoint);
     LADING_ASSIGN_OR_RETURN(facts.place, look_at_shards(*checkpoint));
@@ -53,7 +53,7 @@ Result<std::vector<Finding>> examine_machine(const DoctorRequest& request) {
   }
   facts.machine = io::look_at_machine();
   facts.gpus = device::survey_gpus();
-  return diagnose(facts);
+  return doctor::diagnose(facts);
 }
 
 }  // namespace lading

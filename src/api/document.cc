@@ -35,17 +35,17 @@ Result<JsonBuffer> read_file(const std::string& path, const DocumentLimits& limi
 
 }  // namespace
 
-std::string document_name(const PlanDocument& document, const DocumentLimits& limits) {
-  return document.from == PlanDocument::From::kFile ? document.value : fmt::format("{} (text)", limits.what);
+std::string document_name(const Document& document, const DocumentLimits& limits) {
+  return document.from == Document::From::kFile ? document.value : fmt::format("{} (text)", limits.what);
 }
 
-Result<JsonDocument, Errors> read_document(const PlanDocument& document, const DocumentLimits& limits) {
+Result<JsonDocument, Errors> read_document(const Document& document, const DocumentLimits& limits) {
   const auto parse = [&](JsonBuffer buffer) -> Result<JsonDocument, Errors> {
     auto parsed = JsonDocument::parse(std::move(buffer), limits.json);
     if (!parsed) parsed.error().relocate(document_name(document, limits), 0);
     return parsed;
   };
-  if (document.from == PlanDocument::From::kText) return parse(JsonBuffer::copy_of(document.value));
+  if (document.from == Document::From::kText) return parse(JsonBuffer::copy_of(document.value));
   auto buffer = read_file(document.value, limits);
   if (!buffer) return fail(Errors(std::move(buffer).error()));
   return parse(*std::move(buffer));

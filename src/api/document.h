@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/json_reader.h"
-#include "lading/plan.h"
+#include "lading/document.h"
 #include "lading/result.h"
 
 namespace lading {
@@ -20,9 +20,9 @@ struct DocumentLimits {
 };
 
 /// A file is the user's word: links are followed. Errors name the file.
-Result<JsonDocument, Errors> read_document(const PlanDocument& document, const DocumentLimits& limits);
+Result<JsonDocument, Errors> read_document(const Document& document, const DocumentLimits& limits);
 
 /// What errors in it are told of: the path, or "skeleton (text)".
-[[nodiscard]] std::string document_name(const PlanDocument& document, const DocumentLimits& limits);
+[[nodiscard]] std::string document_name(const Document& document, const DocumentLimits& limits);
 
 }  // namespace lading

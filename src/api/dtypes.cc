@@ -1,12 +1,12 @@
-#include "api/dtypes.h"
+#include "lading/dtypes.h"
 
 #include <set>
 
-#include "api/document.h"
+#include "api/given.h"
+#include "api/open_checkpoint.h"
 #include "api/refuse.h"
-#include "model/skeleton_json.h"
 #include "planner/decide.h"
-#include "source/checkpoint_source.h"
+#include "policy/policy.h"
 
 namespace lading {
 namespace {
@@ -15,42 +15,32 @@ class Resolving {
  public:
   explicit Resolving(const DTypesRequest& request) : request_(request) {}
 
-  Result<DTypesReport, PlanRefusal> run() {
-    const PlanRequest& plan = request_.plan;
-    if (!plan.skeleton) {
-      return refuse(PlanStage::kRequest, Error(Code::kUsage, "there is no skeleton, so no model to decide about"));
+  Result<DTypesReport, Refusal> run() {
+    if (!request_.skeleton) {
+      return refuse(Stage::kRequest, Error(Code::kUsage, "there is no skeleton, so no model to decide about"));
     }
-    read(plan.skeleton, "skeleton", model::parse_skeleton, skeleton_);
-    read(plan.mapping, "mapping", mapping::parse_mapping, mapping_);
-    read(plan.policy, "policy", policy::parse_policy, policy_);
-    if (!problems_.empty()) return refuse(PlanStage::kDocuments, std::move(problems_));
+    take(skeleton_given(*request_.skeleton), skeleton_);
+    if (request_.mapping) take(mapping_given(*request_.mapping), mapping_);
+    if (request_.policy) take(policy_given(*request_.policy), policy_);
+    if (!problems_.empty()) return refuse(Stage::kDocuments, std::move(problems_));
     report_.frozen_subtrees = skeleton_.frozen_subtrees();
-    if (plan.checkpoint.empty()) {
-      if (!decide_by_model()) return refuse(PlanStage::kPlanning, std::move(problems_));
+    if (!request_.checkpoint) {
+      if (!decide_by_model()) return refuse(Stage::kPlanning, std::move(problems_));
     } else {
       LADING_TRY(decide_by_checkpoint());
     }
-    if (request_.units && !draw_units()) return refuse(PlanStage::kPlanning, std::move(problems_));
+    if (request_.units && !draw_units()) return refuse(Stage::kPlanning, std::move(problems_));
     return std::move(report_);
   }
 
  private:
-  template <class T, class Parse>
-  void read(const std::optional<PlanDocument>& document, std::string_view what, const Parse& parse, T& out) {
-    if (!document) return;
-    const DocumentLimits limits{what};
-    const auto json = read_document(*document, limits);
-    if (!json) {
-      problems_.add(json.error());
-      return;
+  template <class T>
+  void take(Result<T, Errors> given, T& out) {
+    if (given) {
+      out = *std::move(given);
+    } else {
+      problems_.add(std::move(given).error());
     }
-    Result<T, Errors> parsed = parse(*json);
-    if (parsed) {
-      out = *std::move(parsed);
-      return;
-    }
-    parsed.error().relocate(document_name(*document, limits), 0);
-    problems_.add(std::move(parsed).error());
   }
 
   bool decide_by_model() {
@@ -67,18 +57,12 @@ class Resolving {
   }
 
   // As a plan decides it; no rank's transfers are worked out, so it does not matter who holds what.
-  Result<void, PlanRefusal> decide_by_checkpoint() {
-    source::OpenOptions options;
-    options.locate.root = request_.plan.root;
-    options.locate.revision = request_.plan.revision;
-    if (request_.plan.trailing_bytes == TrailingBytesPolicy::kAllow) {
-      options.trailing_bytes = checkpoint::TrailingBytes::kAllow;
-    }
-    const auto checkpoint = source::CheckpointSource::open(request_.plan.checkpoint, options);
-    if (!checkpoint) return refuse(PlanStage::kCheckpoint, checkpoint.error());
+  Result<void, Refusal> decide_by_checkpoint() {
+    const auto checkpoint = open_checkpoint(*request_.checkpoint);
+    if (!checkpoint) return refuse(Stage::kCheckpoint, checkpoint.error());
     const layout::Layout one_rank;
     auto decisions = planner::decide({checkpoint->catalog(), skeleton_, one_rank, mapping_, policy_});
-    if (!decisions) return refuse(PlanStage::kPlanning, std::move(decisions).error());
+    if (!decisions) return refuse(Stage::kPlanning, std::move(decisions).error());
     report_.warnings.add(checkpoint->warnings());
     report_.warnings.add(std::move(decisions->plan.warnings));
     for (std::size_t i = 0; i < decisions->plan.statements.size(); ++i) {
@@ -106,7 +90,7 @@ class Resolving {
   void add(std::size_t i, TensorDTypes decided) {
     const model::Tensor& tensor = skeleton_.tensors[i];
     decided.name = tensor.name;
-    decided.kind = model::word(tensor.kind);
+    decided.kind = tensor.kind;
     if (decided.follows_tower && decided.compute != decided.storage) decided.cast = decided.compute;
     report_.tensors.push_back(std::move(decided));
   }
@@ -154,6 +138,6 @@ class Resolving {
 
 }  // namespace
 
-Result<DTypesReport, PlanRefusal> resolve_dtypes(const DTypesRequest& request) { return Resolving(request).run(); }
+Result<DTypesReport, Refusal> resolve_dtypes(const DTypesRequest& request) { return Resolving(request).run(); }
 
 }  // namespace lading

@@ -11,9 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "ledger/ledger.h"
-#include "plan/plan.h"
-#include "plan/words.h"
+#include "api/loaded.h"
+#include "api/planned.h"
 #include "ranks/coordinator.h"
 #include "ranks/exchange.h"
 #include "ranks/pulse.h"
@@ -88,12 +87,13 @@ std::uint64_t sum_of(const std::vector<std::string>& numbers) {
 bool is_in_host_memory(const plan::Plan& plan, const plan::Destination& destination) {
   if (plan.statements[destination.statement].placement.device == layout::DeviceRule::kCpu) return true;
   const auto& list = plan.devices.list;
-  if (list.empty()) return plan.devices.type == "cpu";
-  return std::all_of(list.begin(), list.end(), [](const layout::Device& device) { return device.type == "cpu"; });
+  if (list.empty()) return plan.devices.type == layout::DeviceType::kCpu;
+  return std::all_of(list.begin(), list.end(),
+                     [](const layout::Device& device) { return device.type == layout::DeviceType::kCpu; });
 }
 
 // What this rank holds together with others, and the digests of it; values that were there before aside (R14).
-std::vector<ranks::ReplicaSet> replica_sets(const Report& report) {
+std::vector<ranks::ReplicaSet> replica_sets(const LoadReport& report) {
   std::map<const void*, std::size_t> places;
   std::vector<ranks::ReplicaSet> sets;
   for (const LoadedTensor& tensor : report.tensors) {
@@ -165,7 +165,7 @@ class GroupLoad {
     };
     if (exchange_ != Exchange::kNever) {
       share_out(*plan);
-      request_.receive = [&](const Report& so_far) -> Result<void> {
+      request_.receive = [&](const LoadReport& so_far) -> Result<void> {
         // A rank may wait long for one that reads slowly. Once all have read, standing still is a failure.
         pulse.rest();
         const auto all_there = coordinator_.agree("what was read", {}, nullptr, ranks::Patience::kWhileAlive);
@@ -203,10 +203,10 @@ class GroupLoad {
     LADING_CHECK(owners.has_value());  // agree() saw as many ranks as the plan has
     bool has_left_out = false;
     std::size_t next = 0;
-    for (const plan::RankPlan& rank : plan.plan->ranks) {
+    for (const plan::RankPlan& rank : Planned::of(plan).plan.ranks) {
       for (const plan::Destination& d : rank.destinations) {
         std::optional<std::uint64_t>& owner = (*owners)[next++];
-        if (!owner || is_in_host_memory(*plan.plan, d)) continue;
+        if (!owner || is_in_host_memory(Planned::of(plan).plan, d)) continue;
         owner.reset();
         has_left_out = true;
       }
@@ -216,7 +216,7 @@ class GroupLoad {
     request_.owners = *std::move(owners);
   }
 
-  Result<void> hand_over(const Report& so_far, const ranks::ExchangeOptions& options) {
+  Result<void> hand_over(const LoadReport& so_far, const ranks::ExchangeOptions& options) {
     std::vector<ranks::Handover> handovers;
     std::map<const void*, std::shared_ptr<const std::vector<std::uint64_t>>> on_node;  // by list of replicas
     for (std::size_t i = 0; i < so_far.tensors.size(); ++i) {
@@ -243,7 +243,7 @@ class GroupLoad {
   }
 
   // What is compared first is what an error can be named by; the digest of the plan covers the rest.
-  Result<void, Verdict> agree(const Result<PlanReport, PlanRefusal>& plan) {
+  Result<void, Verdict> agree(const Result<PlanReport, Refusal>& plan) {
     Errors problems;
     if (!plan) problems = plan.error().problems;
     const std::uint64_t processes = coordinator_.channel().size();
@@ -262,8 +262,8 @@ class GroupLoad {
     const Exit code = plan ? of_request : plan.error().exit_code();
     if (!problems.empty()) failure = ranks::Failure{std::move(problems), code, false, {}};
     LADING_TRY(coordinator_.agree("the plan", {}, failure ? &*failure : nullptr));
-    LADING_TRY(agree_records(coordinator_, "checkpoint", checkpoint_records(*plan->plan)));
-    LADING_TRY(agree_records(coordinator_, "model", model_records(*plan->plan)));
+    LADING_TRY(agree_records(coordinator_, "checkpoint", checkpoint_records(Planned::of(*plan).plan)));
+    LADING_TRY(agree_records(coordinator_, "model", model_records(Planned::of(*plan).plan)));
     const bool has_digests = request_.digests == Digests::kOn;
     const auto contents = sampled_contents(*plan);
     if (!contents) failure = ranks::Failure{contents.error(), exit_code(contents.error().code), false, {}};
@@ -283,12 +283,12 @@ class GroupLoad {
   Unexpected<GroupFailure> failed(const Verdict& verdict) { return fail(told(verdict)); }
 
   // Everything is written here, and it may not be used.
-  Unexpected<GroupFailure> failed_after(Report& report, const Verdict& verdict) {
+  Unexpected<GroupFailure> failed_after(LoadReport& report, const Verdict& verdict) {
     GroupFailure failure = told(verdict);
     failure.failure.begun = true;
-    auto facts = std::make_shared<ledger::LedgerFacts>(*report.facts);
-    facts->has_failed = true;
-    report.facts = std::move(facts);
+    Loaded loaded = Loaded::of(report);
+    loaded.facts.has_failed = true;
+    report.handle = Loaded::handle(std::move(loaded));
     failure.failure.ledger = ledger_json(report);
     return fail(std::move(failure));
   }
@@ -318,7 +318,7 @@ class GroupLoad {
   const Exchange exchange_;
   const std::string node_;
   const std::optional<Error> refusal_;
-  Request request_;
+  LoadRequest request_;
   std::vector<std::string> nodes_;  // by rank: between those of one name bytes are handed over
   std::vector<std::string> notes_;
   enum class Phase : std::uint8_t { kAgreeing, kLoading, kLoaded };

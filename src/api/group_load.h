@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "api/mpi_group.h"
+#include "lading/mpi.h"
 #include "ranks/bulk.h"
 #include "ranks/coordinator.h"
 

@@ -12,6 +12,7 @@
 
 #include "ranks/thread_bulk_for_tests.h"
 #include "ranks/thread_channel.h"
+#include "support/by_strategy.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
 
@@ -39,9 +40,8 @@ class GroupLoadTest : public ::testing::Test {
     data_.resize(values.size() * sizeof(float));
     std::memcpy(data_.data(), values.data(), data_.size());
     dir_.write("ckpt/model.safetensors", test::safetensors_bytes(header + "}", data_));
-    request_.load.plan.checkpoint = dir_.path("ckpt");
-    request_.load.plan.mesh = "dp=4";
-    request_.load.plan.strategy = "ddp";
+    request_.load.plan.checkpoint.path = dir_.path("ckpt");
+    request_.load.plan.layout = test::by_strategy("ddp", "dp=4");
     request_.load.poison = PoisonFirst::kYes;
     request_.exchange = Exchange::kJob;
     request_.options.deadline = 2s;
@@ -197,9 +197,7 @@ TEST_F(GroupLoadTest, MemoryOfTheCallersIsNotExchanged) {
 
 // Cut along one axis of the mesh, and whole on the other.
 TEST_F(GroupLoadTest, PartsAreExchangedBetweenThoseThatHoldThem) {
-  request_.load.plan.strategy = "";
-  request_.load.plan.mesh = "";
-  request_.load.plan.layout = PlanDocument::text(R"({"schema": "lading.layout/1",
+  request_.load.plan.layout = Document::text(R"({"schema": "lading.layout/1",
     "mesh": [{"name": "rep", "size": 2}, {"name": "tp", "size": 2}], "devices": "cpu",
     "rules": [{"pattern": "w7", "cuts": [{"shard": 0, "axes": ["tp"]}]}]})");
   const Ended ended = load();

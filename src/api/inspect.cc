@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "api/open_checkpoint.h"
 #include "base/version.h"
 #include "checkpoint/quantized.h"
+#include "lading/version.h"
 #include "source/blob_hash.h"
-#include "source/checkpoint_source.h"
 
 namespace lading {
 namespace {
@@ -33,14 +34,8 @@ Result<HashState> verify_hash(const CheckpointSource& checkpoint, const SourceFi
 
 const char* version() { return kVersion; }
 
-Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions& options) {
-  source::OpenOptions open_options;
-  open_options.locate.root = options.root;
-  open_options.locate.revision = options.revision;
-  if (options.trailing_bytes == TrailingBytesPolicy::kAllow) {
-    open_options.trailing_bytes = checkpoint::TrailingBytes::kAllow;
-  }
-  LADING_ASSIGN_OR_RETURN(CheckpointSource checkpoint, CheckpointSource::open(path, open_options));
+Result<Inspection, Errors> inspect(const CheckpointRef& ref, HashCheck hash) {
+  LADING_ASSIGN_OR_RETURN(CheckpointSource checkpoint, open_checkpoint(ref));
   const checkpoint::Catalog& catalog = checkpoint.catalog();
 
   Inspection inspection;
@@ -52,7 +47,7 @@ Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions
   inspection.tensor_bytes = catalog.tensor_bytes();
 
   Errors errors;
-  if (options.hash == HashCheck::kVerify && checkpoint.index()) {
+  if (hash == HashCheck::kVerify && checkpoint.index()) {
     auto state = verify_hash(checkpoint, *checkpoint.index());
     if (!state) {
       errors.add(std::move(state).error());
@@ -66,7 +61,7 @@ Result<Inspection, Errors> inspect(const std::string& path, const InspectOptions
     ShardInfo shard{file.name,       checkpoint.anchor().display(checkpoint.shards()[i].relative),
                     file.size_bytes, file.tensors,
                     file.metadata,   HashState::kNotChecked};
-    if (options.hash == HashCheck::kVerify) {
+    if (hash == HashCheck::kVerify) {
       auto state = verify_hash(checkpoint, checkpoint.shards()[i]);
       if (state) {
         shard.hash = *state;

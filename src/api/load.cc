@@ -5,14 +5,15 @@
 #include <algorithm>
 #include <chrono>
 
-#include "api/load_memory.h"
-#include "api/skeleton_values.h"
+#include "api/loaded.h"
+#include "api/planned.h"
+#include "exec/available_memory.h"
 #include "exec/executor.h"
+#include "exec/own_memory.h"
 #include "ledger/ledger.h"
 #include "plan/plan.h"
 #include "plan/replicas.h"
 #include "plan/words.h"
-#include "source/checkpoint_source.h"
 
 namespace lading {
 namespace {
@@ -39,8 +40,8 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   info.rank = rank.rank;
   info.name = s.name;
   info.slot = destination.slot;
-  info.unit = destination.unit;
-  info.device = destination.device;
+  info.flat_parameter = destination.unit;
+  info.device = layout::parse_device(destination.device).value();  // the checker has seen it
   info.provenance = root.provenance;
   info.dtype = s.storage;
   info.shape = s.shape;
@@ -53,14 +54,14 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
 
 class Loading {
  public:
-  Loading(const Request& request, PlanReport plan) : request_(request) { report_.plan = std::move(plan); }
+  Loading(const LoadRequest& request, PlanReport plan) : request_(request) { report_.plan = std::move(plan); }
 
-  Result<Report, LoadFailure> run() {
+  Result<LoadReport, LoadFailure> run() {
     if (!take_memory()) return fail(LoadFailure{{}, false, std::move(problems_), ""});
     const Clock::time_point begin = Clock::now();
     exec::Outcome outcome = exec::execute(inputs(), options());
     report_.loading_seconds = seconds_since(begin);
-    report_.facts = facts_of(outcome);
+    report_.handle = Loaded::handle({facts_of(outcome)});
     if (!outcome.errors.empty()) {
       std::string ledger = outcome.begun ? ledger_json(report_) : "";
       return fail(LoadFailure{{}, outcome.begun, std::move(outcome.errors), std::move(ledger)});
@@ -78,7 +79,10 @@ class Loading {
   }
 
  private:
-  [[nodiscard]] const plan::Plan& plan() const { return *report_.plan.plan; }
+  [[nodiscard]] const plan::Plan& plan() const { return Planned::of(report_.plan).plan; }
+
+  [[nodiscard]] const source::CheckpointSource& source() const { return Planned::of(report_.plan).source; }
+  [[nodiscard]] const auto& values() const { return Planned::of(report_.plan).values.by_name; }
 
   bool take_memory() {
     std::vector<DestinationInfo> destinations = destinations_of(report_.plan);
@@ -88,9 +92,9 @@ class Loading {
                         .got(std::to_string(request_.owners.size())));
       return false;
     }
-    auto own = std::make_shared<OwnMemory>();
+    auto own = std::make_shared<exec::OwnMemory>();
     if (!request_.memory) {
-      if (auto allocated = own->allocate(destinations, least_staging_bytes()); !allocated) {
+      if (auto allocated = own->allocate(plan()); !allocated) {
         problems_.add(std::move(allocated).error());
       }
       report_.owned = own;
@@ -104,9 +108,9 @@ class Loading {
                 .of_tensor(d.name)
                 .on_rank(static_cast<int>(d.rank))
                 .by_rule("R14")
-                .try_this("hand in the memory that holds it (Request::memory), or call it meta in the skeleton"));
+                .try_this("hand in the memory that holds it (LoadRequest::memory), or call it meta in the skeleton"));
       } else if (!request_.memory) {
-        if (problems_.empty()) loaded.memory = own->of(i, d);
+        if (problems_.empty()) loaded.memory = own->destinations()[i];
       } else if (auto memory = request_.memory(d)) {
         loaded.memory = *memory;
       } else {
@@ -116,14 +120,6 @@ class Loading {
       report_.tensors.push_back(std::move(loaded));
     }
     return problems_.empty();
-  }
-
-  // The least that the ranks of the plan can load with; the executor takes more where the plan allows it.
-  [[nodiscard]] std::uint64_t least_staging_bytes() const {
-    constexpr std::uint64_t kLeastBytes = std::uint64_t{2} << 20;
-    std::uint64_t most_bytes = 0;
-    for (const plan::RankPlan& rank : plan().ranks) most_bytes = std::max(most_bytes, rank.staging_bytes);
-    return std::min(most_bytes, kLeastBytes);
   }
 
   [[nodiscard]] exec::Inputs inputs() const {
@@ -137,8 +133,8 @@ class Loading {
       }
     }
     if (request_.receive) inputs.receive = [this] { return request_.receive(report_); };
-    inputs.open = [this](std::uint32_t file) { return report_.plan.source->open_file(shard(plan().files[file])); };
-    if (request_.value || report_.plan.values) {
+    inputs.open = [this](std::uint32_t file) { return source().open_file(shard(plan().files[file])); };
+    if (request_.value || !values().empty()) {
       inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
         if (const auto* value = s.provenance == Provenance::kHost ? value_of_skeleton(s.name) : nullptr) {
           return exec::HostValue{value->bytes.data(), value->bytes.size(), value->dtype};
@@ -160,9 +156,8 @@ class Loading {
 
   // Null: the caller hands it in.
   [[nodiscard]] const SkeletonValues::Value* value_of_skeleton(const std::string& name) const {
-    if (!report_.plan.values) return nullptr;
-    const auto found = report_.plan.values->by_name.find(name);
-    return found == report_.plan.values->by_name.end() ? nullptr : &found->second;
+    const auto found = values().find(name);
+    return found == values().end() ? nullptr : &found->second;
   }
 
   // The rank that reads a destination, if it is another one.
@@ -173,12 +168,11 @@ class Loading {
   }
 
   [[nodiscard]] const source::SourceFile& shard(const plan::File& file) const {
-    return report_.plan.source->shards()[file.catalog_file];
+    return source().shards()[file.catalog_file];
   }
 
-  [[nodiscard]] std::shared_ptr<const ledger::LedgerFacts> facts_of(const exec::Outcome& outcome) const {
-    auto made = std::make_shared<ledger::LedgerFacts>();
-    ledger::LedgerFacts& facts = *made;
+  [[nodiscard]] ledger::LedgerFacts facts_of(const exec::Outcome& outcome) const {
+    ledger::LedgerFacts facts;
     facts.checkpoint = report_.plan.path;
     facts.has_failed = !outcome.errors.empty();
     for (const plan::File& file : plan().files) facts.files.push_back(identity_of(file));
@@ -190,7 +184,7 @@ class Loading {
       const bool is_kept = report_.tensors[t].destination.provenance == Provenance::kKept;
       if (request_.digests == Digests::kOn && outcome.errors.empty() && !is_kept) d.digest = one.digest;
     }
-    return made;
+    return facts;
   }
 
   [[nodiscard]] ledger::FileIdentity identity_of(const plan::File& file) const {
@@ -202,7 +196,6 @@ class Loading {
   [[nodiscard]] exec::Options options() const {
     exec::Options options;
     options.threads = request_.threads;
-    options.slot_bytes = request_.slot_bytes;
     options.verify = request_.digests == Digests::kOn ? exec::Verify::kDigest : exec::Verify::kOff;
     options.poison = request_.poison == PoisonFirst::kYes ? exec::Poison::kOn : exec::Poison::kOff;
     options.choice = choice_of(request_.read_method);
@@ -215,25 +208,26 @@ class Loading {
     return options;
   }
 
-  const Request& request_;
-  Report report_;
+  const LoadRequest& request_;
+  LoadReport report_;
   Errors problems_;
 };
 
 }  // namespace
 
-std::string ledger_json(const Report& report) {
-  return ledger::ledger_json(ledger::make_ledger(*report.plan.plan, *report.facts));
+std::string ledger_json(const LoadReport& report) {
+  return ledger::ledger_json(ledger::make_ledger(Planned::of(report.plan).plan, Loaded::of(report).facts));
 }
 
-Exit LoadFailure::exit_code() const { return refused ? PlanRefusal{*refused, problems}.exit_code() : Exit::kLoad; }
+Exit LoadFailure::exit_code() const { return refused ? Refusal{*refused, problems}.exit_code() : Exit::kLoad; }
 
-std::vector<DestinationInfo> destinations_of(const PlanReport& plan) {
+std::vector<DestinationInfo> destinations_of(const PlanReport& report) {
+  const plan::Plan& plan = Planned::of(report).plan;
   std::vector<DestinationInfo> destinations;
-  plan::Replicas replicas(*plan.plan);
-  for (const plan::RankPlan& rank : plan.plan->ranks) {
+  plan::Replicas replicas(plan);
+  for (const plan::RankPlan& rank : plan.ranks) {
     for (const plan::Destination& d : rank.destinations) {
-      destinations.push_back(describe(*plan.plan, rank, d));
+      destinations.push_back(describe(plan, rank, d));
       destinations.back().replicas = replicas.of(rank.rank, d);
     }
   }
@@ -247,17 +241,26 @@ Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>&
                     .got(std::to_string(nodes.size())));
   }
   Owners owners;
-  for (const auto& of_rank : plan::owners_of(*plan.plan, nodes)) {
+  for (const auto& of_rank : plan::owners_of(Planned::of(plan).plan, nodes)) {
     owners.insert(owners.end(), of_rank.begin(), of_rank.end());
   }
   return owners;
 }
 
-Result<Report, LoadFailure> load_plan(const Request& request, PlanReport plan) {
+Result<AvailableMemory> available_memory(const layout::Device& device) {
+  LADING_ASSIGN_OR_RETURN(exec::FreeMemory found, exec::available_memory(device.text()));
+  return AvailableMemory{found.bytes, std::move(found.limit)};
+}
+
+Result<void> check_memory(const layout::Device& device, std::uint64_t needed_bytes) {
+  return exec::check_memory(device.text(), needed_bytes);
+}
+
+Result<LoadReport, LoadFailure> load_plan(const LoadRequest& request, PlanReport plan) {
   return Loading(request, std::move(plan)).run();
 }
 
-Result<Report, LoadFailure> materialize(const Request& request) {
+Result<LoadReport, LoadFailure> materialize(const LoadRequest& request) {
   const Clock::time_point begin = Clock::now();
   PlanRequest asked = request.plan;
   asked.tied_keys = TiedKeys::kCompare;

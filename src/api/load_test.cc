@@ -17,12 +17,14 @@
 #include <thread>
 
 #include "lading/sample.h"
+#include "support/by_strategy.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
 
 namespace lading {
 namespace {
 
+using test::by_strategy;
 using ::testing::HasSubstr;
 
 std::string floats(const std::vector<float>& values) {
@@ -47,12 +49,12 @@ class LoadTest : public ::testing::Test {
  protected:
   void SetUp() override {
     dir_.write("ckpt/model.safetensors", f32_file({1, 2, 3, 4, 5, 6}));
-    request_.plan.checkpoint = dir_.path("ckpt");
+    request_.plan.checkpoint.path = dir_.path("ckpt");
     request_.plan.ranks.reset();
     request_.poison = PoisonFirst::kYes;
   }
 
-  Report load() {
+  LoadReport load() {
     auto report = materialize(request_);
     if (!report) {
       ADD_FAILURE() << report.error().problems.front().text();
@@ -80,20 +82,20 @@ class LoadTest : public ::testing::Test {
 
   void skeleton(const std::string& tensors, const std::string& ties = "[]") {
     request_.plan.skeleton =
-        PlanDocument::text(R"({"schema": "lading.skeleton/1", "tensors": [)" + tensors + R"(], "ties": )" + ties + "}");
+        Document::text(R"({"schema": "lading.skeleton/1", "tensors": [)" + tensors + R"(], "ties": )" + ties + "}");
   }
   void policy(const std::string& fields) {
-    request_.plan.policy = PlanDocument::text(R"({"schema": "lading.policy/1", )" + fields + "}");
+    request_.plan.policy = Document::text(R"({"schema": "lading.policy/1", )" + fields + "}");
   }
 
   test::TempDir dir_;
-  Request request_;
+  LoadRequest request_;
 };
 
 constexpr const char* kW = R"({"name": "w", "kind": "parameter", "shape": [6], "dtype": "F32"})";
 
 TEST_F(LoadTest, BringsMemoryOfItsOwn) {
-  const Report report = load();
+  const LoadReport report = load();
   ASSERT_EQ(report.tensors.size(), 1U);
   EXPECT_EQ(as_floats(report.tensors[0].memory), (std::vector<float>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(report.tensors[0].digest.size(), 32U);
@@ -102,8 +104,7 @@ TEST_F(LoadTest, BringsMemoryOfItsOwn) {
 
 TEST_F(LoadTest, FillsMemoryThatIsBorrowed) {
   std::map<std::uint64_t, std::vector<std::byte>> memory;
-  request_.plan.mesh = "dp=4";
-  request_.plan.strategy = "fsdp2";
+  request_.plan.layout = by_strategy("fsdp2", "dp=4");
   request_.memory = [&](const DestinationInfo& d) -> Result<std::span<std::byte>> {
     memory[d.rank].resize(d.size_bytes);
     return std::span(memory[d.rank]);
@@ -115,8 +116,7 @@ TEST_F(LoadTest, FillsMemoryThatIsBorrowed) {
 }
 
 TEST_F(LoadTest, EveryProblemWithMemoryIsTold) {
-  request_.plan.mesh = "dp=3";
-  request_.plan.strategy = "ddp";
+  request_.plan.layout = by_strategy("ddp", "dp=3");
   request_.memory = [](const DestinationInfo&) -> Result<std::span<std::byte>> {
     return fail(Error(Code::kOutOfMemory, "none left"));
   };
@@ -130,7 +130,7 @@ TEST_F(LoadTest, R24_OneConversionFromTheFilesBits) {
   policy(R"("dtype": "BF16")");
   EXPECT_EQ(as_floats(load().tensors[0].memory), (std::vector<float>{1 + 0x1p-10F})) << "never narrowed by a request";
   policy(R"("dtype": "BF16", "cast": "exact")");
-  const Report exact = load();
+  const LoadReport exact = load();
   EXPECT_EQ(exact.tensors[0].destination.dtype, DType::kBF16);
   std::uint16_t bits = 0;
   std::memcpy(&bits, exact.tensors[0].memory.data(), 2);
@@ -141,14 +141,14 @@ TEST_F(LoadTest, R33_InfinitiesAndNansAreData) {
   const float inf = std::numeric_limits<float>::infinity();
   dir_.write("ckpt/model.safetensors", f32_file({inf, -inf, std::numeric_limits<float>::quiet_NaN(), -0.0F}));
   policy(R"("dtype": "BF16", "cast": "exact")");
-  const Report report = load();
+  const LoadReport report = load();
   std::vector<std::uint16_t> bits(4);
   std::memcpy(bits.data(), report.tensors[0].memory.data(), 8);
   EXPECT_EQ(bits, (std::vector<std::uint16_t>{0x7F80, 0xFF80, 0x7FC0, 0x8000}));
 }
 
 // Element by element of the whole tensor, from all ranks.
-std::vector<float> gather(const Report& report, const std::string& name, std::uint64_t rows, std::uint64_t columns,
+std::vector<float> gather(const LoadReport& report, const std::string& name, std::uint64_t rows, std::uint64_t columns,
                           const std::string& how) {
   std::vector<float> whole(rows * columns, std::nanf(""));
   std::uint64_t row = 0;
@@ -185,21 +185,20 @@ TEST_F(LoadTest, R16_R20_InitialValuesAreTheSameUnderEverySharding) {
     return out;
   };
   for (const int world : {2, 3, 4, 8}) {
-    request_.plan.strategy = "fsdp2";
-    request_.plan.mesh = "dp=" + std::to_string(world);
+    const std::string mesh = "dp=" + std::to_string(world);
+    request_.plan.layout = by_strategy("fsdp2", mesh);
     EXPECT_EQ(bits(gather(load(), "new", 10, 6, "rows")), bits(whole)) << world;
-    request_.plan.strategy = "zero3";
+    request_.plan.layout = by_strategy("zero3", mesh);
     EXPECT_EQ(bits(gather(load(), "new", 10, 6, "flat")), bits(whole)) << world;
   }
   for (const int world : {2, 3}) {
-    request_.plan.strategy = "tp";
-    request_.plan.mesh = "tp=" + std::to_string(world);
-    request_.plan.tp_plan = {{"new", "rowwise"}};
+    layout::ByStrategy wanted = by_strategy("tp", "tp=" + std::to_string(world));
+    wanted.tp_plan = {{"new", layout::TpStyle::kRowwise}};
+    request_.plan.layout = wanted;
     EXPECT_EQ(bits(gather(load(), "new", 10, 6, "columns")), bits(whole)) << world;
   }
   policy(R"("allow_missing": ["new"], "seed": 8)");
-  request_.plan.mesh = request_.plan.strategy = "";
-  request_.plan.tp_plan.clear();
+  request_.plan.layout = layout::ByStrategy{};
   EXPECT_NE(bits(gather(load(), "new", 10, 6, "rows")), bits(whole)) << "another seed";
 }
 
@@ -212,16 +211,15 @@ TEST_F(LoadTest, R19_SampledInF32AndCastOnce) {
   skeleton(tensor("F32"));
   const std::vector<float> wide = as_floats(load().tensors[0].memory);
   skeleton(tensor("F64"));
-  const Report report = load();
+  const LoadReport report = load();
   std::vector<double> cast(64);
   std::memcpy(cast.data(), report.tensors[0].memory.data(), 512);
   for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(cast[i], static_cast<double>(wide[i]));
 }
 
 TEST_F(LoadTest, R17_ReplicasAreBitEqual) {
-  request_.plan.mesh = "replicate=2,shard=2";
-  request_.plan.strategy = "hsdp";
-  const Report report = load();
+  request_.plan.layout = by_strategy("hsdp", "replicate=2,shard=2");
+  const LoadReport report = load();
   ASSERT_EQ(report.tensors.size(), 4U);
   EXPECT_EQ(report.tensors[0].digest, report.tensors[2].digest);
   EXPECT_EQ(report.tensors[1].digest, report.tensors[3].digest);
@@ -229,9 +227,8 @@ TEST_F(LoadTest, R17_ReplicasAreBitEqual) {
 }
 
 TEST_F(LoadTest, R56_PaddingIsZero) {
-  request_.plan.mesh = "dp=4";
-  request_.plan.strategy = "zero3";
-  const Report report = load();
+  request_.plan.layout = by_strategy("zero3", "dp=4");
+  const LoadReport report = load();
   ASSERT_EQ(report.tensors.size(), 4U);
   EXPECT_EQ(as_floats(report.tensors[2].memory), (std::vector<float>{5, 6}));
   EXPECT_EQ(as_floats(report.tensors[3].memory), (std::vector<float>{0, 0}));
@@ -239,7 +236,7 @@ TEST_F(LoadTest, R56_PaddingIsZero) {
 
 TEST_F(LoadTest, R62_ThreadsAndASecondRunChangeNothing) {
   ASSERT_TRUE(write_sample_checkpoint(dir_.path("sample")).has_value());
-  request_.plan.checkpoint = dir_.path("sample");
+  request_.plan.checkpoint.path = dir_.path("sample");
   const std::string once = ledger_json(load());
   EXPECT_EQ(ledger_json(load()), once);
   for (const std::uint32_t threads : {1U, 2U, 7U}) {
@@ -311,7 +308,7 @@ TEST_F(LoadTest, R50_TiedKeysThatDifferAreFoundBeforeAByteIsWritten) {
 }
 
 TEST_F(LoadTest, R50_WhatMayLeaveItsTieLeavesItIfItsValuesAreOthers) {
-  request_.plan.policy = PlanDocument::text(R"({"schema": "lading.policy/1", "may_untie": ["b"]})");
+  request_.plan.policy = Document::text(R"({"schema": "lading.policy/1", "may_untie": ["b"]})");
   write_tied(2);
   EXPECT_EQ(load().tensors.size(), 1U) << "the values are the same: one storage";
   write_tied(3);
@@ -319,8 +316,7 @@ TEST_F(LoadTest, R50_WhatMayLeaveItsTieLeavesItIfItsValuesAreOthers) {
 }
 
 TEST_F(LoadTest, R11_MemoryThatOverlapsIsRefusedBeforeAByteIsWritten) {
-  request_.plan.mesh = "dp=2";
-  request_.plan.strategy = "ddp";
+  request_.plan.layout = by_strategy("ddp", "dp=2");
   std::vector<float> both(6, 7);
   request_.memory = [&](const DestinationInfo&) -> Result<std::span<std::byte>> {
     return std::as_writable_bytes(std::span(both));
@@ -360,10 +356,10 @@ TEST_F(LoadTest, PackedConstantsAreZero) {
   skeleton(R"({"name": "w", "kind": "parameter", "shape": [3, 8], "dtype": "F4"},
       {"name": "new", "kind": "parameter", "shape": [4], "dtype": "F4", "init": {"kind": "fill", "value": 0}})");
   policy(R"("allow_missing": ["new"])");
-  request_.plan.layout = PlanDocument::text(R"({"schema": "lading.layout/1", "mesh": [{"name": "dp", "size": 2}],
+  request_.plan.layout = Document::text(R"({"schema": "lading.layout/1", "mesh": [{"name": "dp", "size": 2}],
       "devices": ["cpu", "cpu"],
       "rules": [{"pattern": "w", "cuts": [{"flat": {"pad_multiple": 32}, "axes": ["dp"]}]}]})");
-  const Report report = load();
+  const LoadReport report = load();
   ASSERT_EQ(report.tensors.size(), 4U);
   for (const LoadedTensor& tensor : report.tensors) {
     if (tensor.destination.name == "new") {

@@ -8,6 +8,7 @@
 
 #include "lading/load.h"
 #include "layout/region.h"
+#include "support/by_strategy.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
 
@@ -17,7 +18,7 @@ namespace {
 struct Case {
   std::string mesh;
   std::string strategy;
-  std::vector<std::pair<std::string, std::string>> tp_plan;
+  std::vector<layout::TpRule> tp_plan;
 };
 
 // Many small tensors, wide ones with columns far apart and near each other, and one larger than a staging slot.
@@ -43,9 +44,9 @@ std::string checkpoint() {
 TEST(ReadBytes, R64_PlanAndLoadReportTheSameBytesOverAllStrategies) {
   test::TempDir dir;
   dir.write("model.safetensors", checkpoint());
-  using TpPlan = std::vector<std::pair<std::string, std::string>>;
-  const TpPlan cut = {{"wide.*", "colwise"}, {"tall", "rowwise"}};
-  const TpPlan other = {{"wide.*", "rowwise"}, {"tall", "colwise"}};
+  using layout::TpStyle;
+  const std::vector<layout::TpRule> cut = {{"wide.*", TpStyle::kColwise}, {"tall", TpStyle::kRowwise}};
+  const std::vector<layout::TpRule> other = {{"wide.*", TpStyle::kRowwise}, {"tall", TpStyle::kColwise}};
   const std::vector<Case> cases = {
       {"", "single", {}},
       {"dp=3", "ddp", {}},
@@ -59,11 +60,11 @@ TEST(ReadBytes, R64_PlanAndLoadReportTheSameBytesOverAllStrategies) {
       {"dp=2,tp=2", "fsdp2+tp", other},
   };
   for (const Case& one : cases) {
-    Request request;
-    request.plan.checkpoint = dir.path("");
-    request.plan.mesh = one.mesh;
-    request.plan.strategy = one.mesh.empty() ? "" : one.strategy;
-    request.plan.tp_plan = one.tp_plan;
+    LoadRequest request;
+    request.plan.checkpoint.path = dir.path("");
+    layout::ByStrategy wanted = test::by_strategy(one.strategy, one.mesh);
+    wanted.tp_plan = one.tp_plan;
+    request.plan.layout = wanted;
     request.plan.ranks.reset();
     const auto report = materialize(request);
     ASSERT_TRUE(report) << one.strategy << ": " << report.error().problems.front().text();
@@ -78,10 +79,9 @@ TEST(ReadBytes, R64_PlanAndLoadReportTheSameBytesOverAllStrategies) {
 TEST(ReadBytes, R53_ARegionIsWorkedOutOnce) {
   test::TempDir dir;
   dir.write("model.safetensors", checkpoint());
-  Request request;
-  request.plan.checkpoint = dir.path("");
-  request.plan.mesh = "dp=4";
-  request.plan.strategy = "fsdp2";
+  LoadRequest request;
+  request.plan.checkpoint.path = dir.path("");
+  request.plan.layout = test::by_strategy("fsdp2", "dp=4");
   request.plan.ranks.reset();
   const std::uint64_t before = layout::regions_worked_out();
   const auto report = materialize(request);

@@ -6,18 +6,18 @@
 
 namespace lading {
 
-Result<ledger::Ledger, Errors> read_ledger(const PlanDocument& document) {
+Result<ledger::Ledger, Errors> read_ledger(const Document& document) {
   LADING_ASSIGN_OR_RETURN(const JsonDocument json, read_document(document, kLedgerLimits));
   auto ledger = ledger::parse_ledger(json);
   if (!ledger) ledger.error().relocate(document_name(document, kLedgerLimits), 0);
   return ledger;
 }
 
-Result<ledger::Ledger, Errors> read_ledgers(const std::vector<PlanDocument>& documents) {
+Result<ledger::Ledger, Errors> read_ledgers(const std::vector<Document>& documents) {
   if (documents.empty()) return fail(Errors(Error(Code::kNotFound, "no ledger was given")));
   std::vector<ledger::Ledger> ledgers;
   Errors errors;
-  for (const PlanDocument& document : documents) {
+  for (const Document& document : documents) {
     auto ledger = read_ledger(document);
     if (ledger) {
       ledgers.push_back(*std::move(ledger));

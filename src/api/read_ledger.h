@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "api/document.h"
-#include "lading/plan.h"
+#include "lading/document.h"
 #include "lading/result.h"
 #include "ledger/ledger.h"
 
@@ -14,8 +14,8 @@ namespace lading {
 inline constexpr DocumentLimits kLedgerLimits{"ledger", 4'000'000'000, JsonLimits{}};
 
 /// Errors name the file.
-Result<ledger::Ledger, Errors> read_ledger(const PlanDocument& document);
+Result<ledger::Ledger, Errors> read_ledger(const Document& document);
 /// The ledgers of one load as one. The errors of all files are listed.
-Result<ledger::Ledger, Errors> read_ledgers(const std::vector<PlanDocument>& documents);
+Result<ledger::Ledger, Errors> read_ledgers(const std::vector<Document>& documents);
 
 }  // namespace lading

@@ -3,12 +3,10 @@
 
 #include <utility>
 
-#include "lading/plan.h"
+#include "lading/refusal.h"
 
 namespace lading {
 
-inline Unexpected<PlanRefusal> refuse(PlanStage stage, Errors problems) {
-  return {PlanRefusal{stage, std::move(problems)}};
-}
+inline Unexpected<Refusal> refuse(Stage stage, Errors problems) { return {Refusal{stage, std::move(problems)}}; }
 
 }  // namespace lading

@@ -26,7 +26,7 @@ std::map<std::string, std::string> contents_of(const std::string& directory) {
 TEST(Sample, IsACheckpointWithoutAnyWarning) {
   const test::TempDir dir;
   ASSERT_TRUE(write_sample_checkpoint(dir.path("made/here")).has_value());
-  const auto inspection = inspect(dir.path("made/here"));
+  const auto inspection = inspect({dir.path("made/here")});
   ASSERT_TRUE(inspection.has_value()) << inspection.error().front().text();
   EXPECT_TRUE(inspection->warnings.empty());
   EXPECT_EQ(inspection->shards.size(), 2U);

@@ -1,23 +1,17 @@
 #include "lading/verify.h"
 
+#include "api/open_checkpoint.h"
 #include "api/read_ledger.h"
 #include "api/refuse.h"
 #include "exec/verify.h"
-#include "source/checkpoint_source.h"
 
 namespace lading {
 
-Result<Verification, PlanRefusal> verify(const VerifyRequest& request) {
-  source::OpenOptions options;
-  options.locate.root = request.root;
-  options.locate.revision = request.revision;
-  if (request.trailing_bytes == TrailingBytesPolicy::kAllow) {
-    options.trailing_bytes = checkpoint::TrailingBytes::kAllow;
-  }
-  const auto source = source::CheckpointSource::open(request.checkpoint, options);
-  if (!source) return refuse(PlanStage::kCheckpoint, source.error());
+Result<Verification, Refusal> verify(const VerifyRequest& request) {
+  const auto source = open_checkpoint(request.checkpoint);
+  if (!source) return refuse(Stage::kCheckpoint, source.error());
   const auto ledger = read_ledgers(request.ledgers);
-  if (!ledger) return refuse(PlanStage::kDocuments, ledger.error());
+  if (!ledger) return refuse(Stage::kDocuments, ledger.error());
 
   const exec::VerifyInputs inputs{
       source->catalog(), [&](std::uint32_t file) { return source->open_file(source->shards()[file]); }, {}};
@@ -25,7 +19,7 @@ Result<Verification, PlanRefusal> verify(const VerifyRequest& request) {
   verify_options.threads = request.threads;
   verify_options.cancelled = request.cancelled;
   auto report = exec::verify(*ledger, inputs, verify_options);
-  if (!report) return refuse(PlanStage::kCheckpoint, std::move(report).error());
+  if (!report) return refuse(Stage::kCheckpoint, std::move(report).error());
   Verification verification{report->tensors_verified, report->tensors_partly_verified, report->records_verified,
                             report->read_bytes,       std::move(report->differences),  {}};
   for (exec::NotVerified& one : report->not_verified) {

@@ -18,7 +18,7 @@ bool is_ledger_schema(std::string_view text) {
 }
 
 bool holds_ledger(const std::string& path) {
-  const auto document = read_document(PlanDocument::file(path), kLedgerLimits);
+  const auto document = read_document(Document::file(path), kLedgerLimits);
   if (!document) return false;
   const auto schema = document->root().find("schema");
   return schema && schema->is_string() && is_ledger_schema(schema->text());

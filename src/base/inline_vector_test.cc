@@ -1,4 +1,4 @@
-#include "lading/inline_vector.h"
+#include "base/inline_vector.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

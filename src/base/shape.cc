@@ -33,38 +33,4 @@ std::optional<std::uint64_t> Shape::size_bytes(DType dtype) const {
 
 std::string Shape::text() const { return fmt::format("[{}]", fmt::join(dims_, ", ")); }
 
-Box Box::whole(const Shape& shape) { return {std::vector<std::uint64_t>(shape.rank(), 0), shape.dims()}; }
-
-Shape Box::extents() const {
-  std::vector<std::uint64_t> dims(rank());
-  for (std::size_t d = 0; d < rank(); ++d) dims[d] = end[d] - begin[d];
-  return Shape(std::move(dims));
-}
-
-bool Box::empty() const {
-  for (std::size_t d = 0; d < rank(); ++d) {
-    if (begin[d] == end[d]) return true;
-  }
-  return false;
-}
-
-bool Box::satisfies_invariants() const {
-  return begin.size() == end.size() && std::equal(begin.begin(), begin.end(), end.begin(), std::less_equal<>());
-}
-
-bool Box::within(const Shape& shape) const {
-  return satisfies_invariants() && rank() == shape.rank() &&
-         std::equal(end.begin(), end.end(), shape.begin(), std::less_equal<>());
-}
-
-Box intersect(const Box& a, const Box& b) {
-  LADING_CHECK(a.rank() == b.rank());
-  Box common = a;
-  for (std::size_t d = 0; d < a.rank(); ++d) {
-    common.begin[d] = std::max(a.begin[d], b.begin[d]);
-    common.end[d] = std::max(common.begin[d], std::min(a.end[d], b.end[d]));
-  }
-  return common;
-}
-
 }  // namespace lading

@@ -77,7 +77,7 @@ bool Mutator::change_call_inputs() {
 bool Mutator::change_shape() {
   Statement* s = statement();
   if (s == nullptr) return false;
-  std::vector<std::uint64_t> dims = s->shape.dims();
+  std::vector<std::uint64_t> dims(s->shape.begin(), s->shape.end());
   if (dims.empty() || dice_.once_in(6)) {
     dims.push_back(1 + dice_.below(2));
   } else if (dims.size() > 1 && dice_.once_in(2)) {

@@ -17,6 +17,7 @@
 namespace lading::checker::naive {
 
 using Indices = std::vector<std::uint64_t>;
+inline Indices indices_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
 /// An element's origin: of a source, or a constant by its bits.
 struct Label {
@@ -73,7 +74,7 @@ inline std::optional<Dense> evaluate(const mapping::Expression& e, const Plan& p
     for (std::uint32_t s = 0; s < plan.sources.size(); ++s) {
       if (plan.sources[s].key != e.key) continue;
       std::uint64_t next = 0;
-      return make(plan.sources[s].shape.dims(), [&](const Indices&) { return Label{s, next++}; });
+      return make(indices_of(plan.sources[s].shape), [&](const Indices&) { return Label{s, next++}; });
     }
     return std::nullopt;
   }
@@ -146,8 +147,8 @@ inline std::optional<Dense> evaluate(const mapping::Expression& e, const Plan& p
       });
     }
     case Op::kReshape:
-      if (product(e.shape.dims()) != first.labels.size()) return std::nullopt;
-      return Dense{e.shape.dims(), first.labels};
+      if (product(indices_of(e.shape)) != first.labels.size()) return std::nullopt;
+      return Dense{indices_of(e.shape), first.labels};
     case Op::kPad:
       if (e.end < dims[e.dim]) return std::nullopt;
       dims[e.dim] = e.end;
@@ -181,7 +182,7 @@ struct Memory {
 inline std::optional<Memory> memory_of(const Statement& statement, const layout::Slot& slot, const layout::Mesh& mesh,
                                        std::uint64_t rank) {
   using layout::CutKind;
-  const Indices& dims = statement.shape.dims();
+  const Indices dims = indices_of(statement.shape);
   Indices sizes;
   for (const auto& axis : mesh.axes()) sizes.push_back(axis.size);
   const Indices coordinate = unravel(rank, sizes);

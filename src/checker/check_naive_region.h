@@ -29,7 +29,7 @@ inline bool region_good(const layout::Region& region, const Shape& shape, const 
   for (std::uint64_t i = 0; i < product(local); ++i) {
     Indices index = unravel(i, local);
     for (std::size_t d = 0; d < index.size(); ++d) index[d] = lists[d][index[d]];
-    elems.push_back(ravel(index, shape.dims()));
+    elems.push_back(ravel(index, indices_of(shape)));
   }
   std::map<std::uint64_t, std::uint64_t> held;
   std::map<std::uint64_t, std::uint64_t> wanted;

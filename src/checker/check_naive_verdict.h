@@ -44,7 +44,7 @@ class Verdict {
     for (const Source& source : plan_.sources) {
       if (!keys.insert(source.key).second || source.file >= plan_.files.size()) return false;
       if (source.bytes.begin > source.bytes.end || source.bytes.end > plan_.files[source.file].size_bytes) return false;
-      if (product(source.shape.dims()) * bits(source.dtype) != source.bytes.size_bytes() * 8) return false;
+      if (product(indices_of(source.shape)) * bits(source.dtype) != source.bytes.size_bytes() * 8) return false;
       for (std::uint64_t b = source.bytes.begin; b < source.bytes.end; ++b) {
         if (used[source.file][b]) return false;
         used[source.file][b] = true;
@@ -157,7 +157,7 @@ class Verdict {
       }
       for (const auto& other : s.must_equal) {
         const auto dense = evaluate(other, plan_);
-        if (!dense || dense->dims != s.shape.dims()) return false;
+        if (!dense || dense->dims != indices_of(s.shape)) return false;
         if (s.provenance != Provenance::kFile || !castable(other, s.storage)) return false;
       }
       if (planner::find_value_problem(s)) return false;
@@ -190,7 +190,7 @@ class Verdict {
 
   bool file_good(const Statement& s) const {
     const auto dense = evaluate(s.expression, plan_);
-    if (!dense || dense->dims != s.shape.dims()) return false;
+    if (!dense || dense->dims != indices_of(s.shape)) return false;
     if (!castable(s.expression, s.storage)) return false;
     const std::set<DType> dtypes = dtypes_of(s.expression);
     return dtypes.size() != 1 || s.checkpoint_dtype == *dtypes.begin();
@@ -246,7 +246,7 @@ class Verdict {
     const layout::Device device = plan_.devices.list.empty()
                                       ? layout::Device{plan_.devices.type, rank % plan_.devices.per_node}
                                       : plan_.devices.list[rank];
-    return device.type == "cpu" ? "cpu" : device.type + ":" + std::to_string(device.index);
+    return device.type == layout::DeviceType::kCpu ? "cpu" : "cuda:" + std::to_string(device.index);
   }
 
   bool rank_good(const RankPlan& rank) {
@@ -302,7 +302,7 @@ class Verdict {
           std::string facts = std::to_string(cut.group_elems) + found->device + std::string(name(first.storage));
           for (const std::size_t axis : cut.axes) facts += "," + std::to_string(axis);
           unit_facts[key].insert(facts);
-          for (std::uint64_t i = 0; i < product(first.shape.dims()); ++i) {
+          for (std::uint64_t i = 0; i < product(indices_of(first.shape)); ++i) {
             if (!unit_elems[key].insert(cut.group_offset_elems + i).second) return false;
           }
           if (unit_facts[key].size() > 1) return false;
@@ -348,7 +348,7 @@ class Verdict {
     Dense dense;
     if (root.provenance == Provenance::kFile) dense = *evaluate(root.expression, plan_);
     if (root.provenance == Provenance::kFill) {
-      dense = make(root.shape.dims(), [&](const Indices& i) {
+      dense = make(indices_of(root.shape), [&](const Indices& i) {
         return constant(root.recipe.zero_row && i[0] == *root.recipe.zero_row ? 0 : root.recipe.value);
       });
     }

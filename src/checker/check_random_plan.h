@@ -110,7 +110,7 @@ class PlanMaker {
     }
     plan_.mesh = layout::Mesh(axes);
     plan_.budget_bytes = 1000;
-    plan_.devices.type = once_in(3) ? "cpu" : "cuda";
+    plan_.devices.type = once_in(3) ? layout::DeviceType::kCpu : layout::DeviceType::kCuda;
     plan_.devices.per_node = 1 + below(4);
     if (!once_in(2)) return;
     for (std::uint64_t r = 0; r < mesh_ranks(); ++r) plan_.devices.list.push_back({"cuda", below(8)});

@@ -23,7 +23,7 @@ inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint
   Dense dense;
   if (root->provenance == Provenance::kFile) dense = *evaluate(root->expression, plan_);
   if (root->provenance == Provenance::kFill && once_in(2)) {
-    dense = make(s.shape.dims(), [&](const Indices& i) {
+    dense = make(indices_of(s.shape), [&](const Indices& i) {
       return constant(root->recipe.zero_row && i[0] == *root->recipe.zero_row ? 0 : root->recipe.value);
     });
   }

@@ -30,8 +30,8 @@ Error problem(std::string message, std::string_view rule) {
 
 // The device of a rank: listed, or by counting through the node's devices (R34). Nothing if neither says.
 std::optional<std::string> device_of(const layout::DeviceMap& devices, std::uint64_t rank) {
-  const auto text = [](const std::string& type, std::uint64_t index) {
-    return type == "cpu" ? type : fmt::format("{}:{}", type, index);
+  const auto text = [](layout::DeviceType type, std::uint64_t index) {
+    return type == layout::DeviceType::kCpu ? std::string("cpu") : fmt::format("cuda:{}", index);
   };
   if (!devices.list.empty()) {
     if (rank >= devices.list.size()) return std::nullopt;

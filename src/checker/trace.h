@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/inline_vector.h"
 #include "checker/plan_types.h"
-#include "lading/inline_vector.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 #include "mapping/expression.h"

@@ -29,7 +29,7 @@ std::uint64_t elems_of(const Shape& shape, std::size_t from, std::size_t to) {
 }
 
 Shape with_dim(const Shape& shape, std::size_t dim, std::uint64_t size) {
-  std::vector<std::uint64_t> dims = shape.dims();
+  std::vector<std::uint64_t> dims(shape.begin(), shape.end());
   dims[dim] = size;
   return Shape(std::move(dims));
 }
@@ -187,7 +187,7 @@ class TraceBuilder {
   // As concat of parts that have one more dim, of one element, at `dim`: it does not change their periods.
   Result<Built> stack(const Expression& e, const Parts& parts) {
     const Shape& first = parts.front().shape;
-    std::vector<std::uint64_t> dims = first.dims();
+    std::vector<std::uint64_t> dims(first.begin(), first.end());
     dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(e.dim), parts.size());
     Shape shape(std::move(dims));
     if (!shape.num_elems()) return refuse("the expression makes a tensor that is too large");
@@ -245,7 +245,7 @@ class TraceBuilder {
     }
     std::vector<std::uint64_t> dims;
     for (const std::size_t from : e.order) dims.push_back(part.shape[from]);
-    return Built{reordered(part.node, part.shape.dims(), e.order), Shape(std::move(dims))};
+    return Built{reordered(part.node, {part.shape.begin(), part.shape.end()}, e.order), Shape(std::move(dims))};
   }
 
   // The dim is seen as several, and only these change places. Six rows as factors (3, 2) in order (1, 0) become rows

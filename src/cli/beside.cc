@@ -9,8 +9,8 @@
 
 namespace lading::cli {
 
-std::optional<std::string> file_beside(const std::optional<PlanDocument>& skeleton, std::string_view suffix) {
-  if (!skeleton || skeleton->from != PlanDocument::From::kFile) return std::nullopt;
+std::optional<std::string> file_beside(const std::optional<Document>& skeleton, std::string_view suffix) {
+  if (!skeleton || skeleton->from != Document::From::kFile) return std::nullopt;
   std::string_view stem = skeleton->value;
   if (stem.ends_with(".json")) stem.remove_suffix(5);
   std::string path = fmt::format("{}{}", stem, suffix);
@@ -19,18 +19,15 @@ std::optional<std::string> file_beside(const std::optional<PlanDocument>& skelet
   return path;
 }
 
-PlanRequest with_documents_beside(PlanRequest request, Output& output) {
-  const auto take = [&](std::optional<PlanDocument>& document, std::string_view suffix, std::string_view what) {
-    if (document) return;
-    const auto path = file_beside(request.skeleton, suffix);
-    if (!path) return;
-    output.err += fmt::format("{} the {} is {}, which is beside the skeleton\n",
-                              Style(output.err_colour).yellow("note:"), what, quote(*path));
-    document = PlanDocument::file(*path);
-  };
-  take(request.mapping, ".mapping.json", "mapping");
-  take(request.policy, ".policy.json", "policy");
-  return request;
+std::optional<Document> document_or_beside(const std::optional<Document>& named,
+                                           const std::optional<Document>& skeleton, std::string_view what,
+                                           Output& output) {
+  if (named) return named;
+  const auto path = file_beside(skeleton, fmt::format(".{}.json", what));
+  if (!path) return std::nullopt;
+  output.err += fmt::format("{} the {} is {}, which is beside the skeleton\n", Style(output.err_colour).yellow("note:"),
+                            what, quote(*path));
+  return Document::file(*path);
 }
 
 }  // namespace lading::cli

@@ -7,14 +7,16 @@
 #include <string_view>
 
 #include "cli/command.h"
-#include "lading/plan.h"
+#include "lading/document.h"
 
 namespace lading::cli {
 
 /// Nothing if there is no such file, or no skeleton that is a file.
-std::optional<std::string> file_beside(const std::optional<PlanDocument>& skeleton, std::string_view suffix);
+std::optional<std::string> file_beside(const std::optional<Document>& skeleton, std::string_view suffix);
 
-/// The request with the mapping and the policy beside its skeleton, where none is named. Says so.
-PlanRequest with_documents_beside(PlanRequest request, Output& output);
+/// The document that is named, or else the one beside the skeleton: `what` is "mapping" or "policy". Says so.
+std::optional<Document> document_or_beside(const std::optional<Document>& named,
+                                           const std::optional<Document>& skeleton, std::string_view what,
+                                           Output& output);
 
 }  // namespace lading::cli

@@ -15,6 +15,7 @@
 #include "cli/style.h"
 #include "cli/verify_command.h"
 #include "lading/sample.h"
+#include "lading/version.h"
 
 namespace lading::cli {
 namespace {
@@ -49,22 +50,21 @@ Exit run_demo(const DemoArguments& arguments, Output& output) {
   }
   output.err += fmt::format("wrote a sample checkpoint of two shards to {}\n\n", quote(arguments.directory));
   InspectArguments inspect_arguments;
-  inspect_arguments.path = arguments.directory;
+  inspect_arguments.checkpoint.path = arguments.directory;
   if (const Exit code = run_inspect(inspect_arguments, output); code != Exit::kOk) return code;
 
   output.out += "\n";
   LoadArguments load_arguments;
   load_arguments.ledger = arguments.directory + "/ledger.json";
-  PlanRequest& plan = load_arguments.request.plan;
-  plan.checkpoint = arguments.directory;
-  plan.mesh = "dp=4,tp=2";
-  plan.strategy = "fsdp2+tp";
-  plan.ranks.reset();
+  PlanInputs& inputs = load_arguments.inputs;
+  inputs.checkpoint.path = arguments.directory;
+  inputs.layout.mesh = "dp=4,tp=2";
+  inputs.layout.strategy = "fsdp2+tp";
   if (const Exit code = run_load(load_arguments, output); code != Exit::kOk) return code;
 
   output.out += "\n";
   VerifyArguments verify_arguments;
-  verify_arguments.request.checkpoint = arguments.directory;
+  verify_arguments.request.checkpoint.path = arguments.directory;
   verify_arguments.ledger = *load_arguments.ledger;
   return run_verify(verify_arguments, output);
 }

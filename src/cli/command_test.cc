@@ -9,6 +9,7 @@
 #include "base/json_reader.h"
 #include "cli/run_for_tests.h"
 #include "lading/inspect.h"
+#include "lading/version.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
 

@@ -63,7 +63,7 @@ CLI::App* add_diff(CLI::App& app, DiffArguments& arguments) {
 
 Exit run_diff(const DiffArguments& arguments, Output& output) {
   const Style style(output.err_colour);
-  const auto refuse = [&](const PlanRefusal& refusal) {
+  const auto refuse = [&](const Refusal& refusal) {
     if (arguments.json) output.out += refusal_json(kDiffSchema, refusal.problems);
     tell(refusal.problems, style.red("refused:"), output);
     return refusal.exit_code();
@@ -73,7 +73,7 @@ Exit run_diff(const DiffArguments& arguments, Output& output) {
   Errors problems;
   if (!first) problems.add(std::move(first).error());
   if (!second) problems.add(std::move(second).error());
-  if (!problems.empty()) return refuse({PlanStage::kDocuments, std::move(problems)});
+  if (!problems.empty()) return refuse({Stage::kDocuments, std::move(problems)});
   const auto found = compare({*std::move(first), *std::move(second)});
   if (!found) return refuse(found.error());
   tell(found->differences, style.red("differs:"), output);

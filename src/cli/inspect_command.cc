@@ -5,29 +5,33 @@
 
 namespace lading::cli {
 
+void add_checkpoint_options(CLI::App& command, CheckpointRef& checkpoint) {
+  command.add_option("--root", checkpoint.root, "Follow links anywhere beneath this directory");
+  command.add_option("--revision", checkpoint.revision, "Branch, tag or commit of a cached repository");
+  command.add_flag_callback(
+      "--allow-trailing-bytes", [&] { checkpoint.trailing_bytes = TrailingBytesPolicy::kAllow; },
+      "Accept bytes behind the last tensor");
+}
+
 CLI::App* add_inspect(CLI::App& app, InspectArguments& arguments) {
   CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint holds, or every reason to refuse it");
   command
-      ->add_option("PATH", arguments.path,
+      ->add_option("PATH", arguments.checkpoint.path,
                    "A .safetensors file, an index, a directory, a Hugging Face cache folder, or org/name in that cache")
       ->required();
   command->add_flag_callback(
       "--tensors", [&] { arguments.list = TensorList::kAll; }, "List every tensor");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/inspect.md)");
   command->add_flag_callback(
-      "--verify-hash", [&] { arguments.options.hash = HashCheck::kVerify; },
+      "--verify-hash", [&] { arguments.hash = HashCheck::kVerify; },
       "Compare files in a Hugging Face cache with the hashes that name them");
-  command->add_option("--root", arguments.options.root, "Follow links anywhere beneath this directory");
-  command->add_option("--revision", arguments.options.revision, "Branch, tag or commit of a cached repository");
-  command->add_flag_callback(
-      "--allow-trailing-bytes", [&] { arguments.options.trailing_bytes = TrailingBytesPolicy::kAllow; },
-      "Accept bytes behind the last tensor");
+  add_checkpoint_options(*command, arguments.checkpoint);
   return command;
 }
 
 Exit run_inspect(const InspectArguments& arguments, Output& output) {
   const Style style(output.err_colour);
-  const auto inspection = inspect(arguments.path, arguments.options);
+  const auto inspection = inspect(arguments.checkpoint, arguments.hash);
   if (!inspection) {
     const Errors& problems = inspection.error();
     if (arguments.json) output.out += refusal_json("lading.inspect/1", problems);

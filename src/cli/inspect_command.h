@@ -2,7 +2,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <string>
 
 #include "cli/command.h"
 #include "cli/inspect_output.h"
@@ -11,11 +10,14 @@
 namespace lading::cli {
 
 struct InspectArguments {
-  std::string path;
-  InspectOptions options;
+  CheckpointRef checkpoint;
+  HashCheck hash = HashCheck::kSkip;
   TensorList list = TensorList::kSummary;
   bool json = false;
 };
+
+/// How to look at a checkpoint: what every command with one has.
+void add_checkpoint_options(CLI::App& command, CheckpointRef& checkpoint);
 
 CLI::App* add_inspect(CLI::App& app, InspectArguments& arguments);
 Exit run_inspect(const InspectArguments& arguments, Output& output);

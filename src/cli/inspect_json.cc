@@ -4,6 +4,7 @@
 #include "base/error_json.h"
 #include "base/json_writer.h"
 #include "cli/inspect_output.h"
+#include "lading/version.h"
 
 namespace lading::cli {
 namespace {

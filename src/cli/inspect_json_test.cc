@@ -6,6 +6,7 @@
 #include "base/json_reader.h"
 #include "cli/inspect_output.h"
 #include "cli/problems.h"
+#include "lading/version.h"
 
 namespace lading::cli {
 namespace {

@@ -7,9 +7,9 @@
 
 namespace lading::cli {
 
-Result<std::vector<PlanDocument>, Errors> ledgers_at(const std::string& path) {
+Result<std::vector<Document>, Errors> ledgers_at(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return std::vector<PlanDocument>{PlanDocument::file(path)};
+  if (!std::filesystem::is_directory(path, error)) return std::vector<Document>{Document::file(path)};
   std::vector<std::string> paths;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     if (entry.path().extension() == ".json") paths.push_back(entry.path().string());
@@ -22,9 +22,9 @@ Result<std::vector<PlanDocument>, Errors> ledgers_at(const std::string& path) {
                            .try_this("Write them with load --ledger DIR/ledger.json.")));
   }
   std::sort(paths.begin(), paths.end());
-  std::vector<PlanDocument> documents;
+  std::vector<Document> documents;
   documents.reserve(paths.size());
-  for (std::string& one : paths) documents.push_back(PlanDocument::file(std::move(one)));
+  for (std::string& one : paths) documents.push_back(Document::file(std::move(one)));
   return documents;
 }
 

@@ -10,6 +10,6 @@
 namespace lading::cli {
 
 /// What is wrong with a file is said when it is read. Refuses a directory without ledgers.
-[[nodiscard]] Result<std::vector<PlanDocument>, Errors> ledgers_at(const std::string& path);
+[[nodiscard]] Result<std::vector<Document>, Errors> ledgers_at(const std::string& path);
 
 }  // namespace lading::cli

@@ -6,13 +6,11 @@
 #include <map>
 #include <utility>
 
-#include "api/mpi_group.h"
 #include "api/values_file.h"
 #include "api/write_ledger.h"
 #include "base/text.h"
 #include "cli/beside.h"
 #include "cli/load_output.h"
-#include "cli/plan_command.h"
 #include "cli/problems.h"
 #include "cli/progress.h"
 #include "cli/style.h"
@@ -56,7 +54,7 @@ Exit refuse_usage(const Error& error, const LoadArguments& arguments, Output& ou
   return exit_code(error.code);
 }
 
-Exit tell_success(const Report& report, const LoadArguments& arguments, Output& output,
+Exit tell_success(const LoadReport& report, const LoadArguments& arguments, Output& output,
                   std::optional<std::uint64_t> group_read_bytes = {}) {
   const Style style(output.err_colour);
   tell(report.plan.warnings, style.yellow("note:"), output);
@@ -78,8 +76,7 @@ Exit tell_success(const Report& report, const LoadArguments& arguments, Output& 
 // Of a skeleton: the values that no checkpoint has. Nothing if there is no such file; the load then says what is
 // missing.
 Result<std::shared_ptr<ValuesFile>, Errors> values_of(const LoadArguments& arguments) {
-  const auto path =
-      arguments.values ? arguments.values : file_beside(arguments.request.plan.skeleton, ".values.safetensors");
+  const auto path = arguments.values ? arguments.values : file_beside(arguments.inputs.skeleton, ".values.safetensors");
   if (!path) return std::shared_ptr<ValuesFile>();
   return ValuesFile::open(*path);
 }
@@ -114,12 +111,11 @@ Exit run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
 
 CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
   CLI::App* command = app.add_subcommand("load", "Load a checkpoint into this process's memory, all ranks of the mesh");
-  Request& request = arguments.request;
-  request.plan.ranks.reset();
-  add_plan_inputs(*command, request.plan);
+  LoadRequest& request = arguments.request;
+  add_plan_inputs(*command, arguments.inputs);
   command
       ->add_option_function<std::uint64_t>(
-          "--rank", [&request](std::uint64_t rank) { request.plan.ranks = {{rank}}; }, "Load this rank only")
+          "--rank", [&arguments](std::uint64_t rank) { arguments.ranks = {{rank}}; }, "Load this rank only")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--alone", arguments.alone, "Under mpirun: load without the other processes");
   command
@@ -147,13 +143,16 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
 }
 
 Exit run_load(const LoadArguments& arguments, Output& output) {
-  Request request = arguments.request;
-  request.plan = with_documents_beside(std::move(request.plan), output);
+  LoadRequest request = arguments.request;
+  auto plan = request_of(arguments.inputs, output);
+  if (!plan) return tell_failure({Stage::kRequest, false, std::move(plan).error(), ""}, arguments, output);
+  request.plan = *std::move(plan);
+  request.plan.ranks = arguments.ranks;
   ProgressLine line(output);
   request.progress = [&](const LoadProgress& progress) { line.show(progress, ProgressLine::Clock::now()); };
   if (output.catch_signals) request.cancelled = output.catch_signals();
   auto values = values_of(arguments);
-  if (!values) return tell_failure({PlanStage::kDocuments, false, values.error(), ""}, arguments, output);
+  if (!values) return tell_failure({Stage::kDocuments, false, values.error(), ""}, arguments, output);
   if (*values) {
     request.value = [file = *values](const std::string& name, std::uint64_t) { return file->of(name); };
   }

@@ -21,7 +21,7 @@ struct RankSum {
   std::uint64_t bytes = 0;
 };
 
-std::map<std::uint64_t, RankSum> by_rank(const Report& report) {
+std::map<std::uint64_t, RankSum> by_rank(const LoadReport& report) {
   std::map<std::uint64_t, RankSum> sums;
   for (const RankTotals& rank : report.plan.ranks) sums[rank.rank].bytes = rank.owned_bytes;
   for (const LoadedTensor& tensor : report.tensors)
@@ -29,7 +29,7 @@ std::map<std::uint64_t, RankSum> by_rank(const Report& report) {
   return sums;
 }
 
-std::uint64_t loaded_bytes(const Report& report) {
+std::uint64_t loaded_bytes(const LoadReport& report) {
   std::uint64_t bytes = 0;
   for (const RankTotals& rank : report.plan.ranks) bytes += rank.owned_bytes;
   return bytes;
@@ -37,11 +37,12 @@ std::uint64_t loaded_bytes(const Report& report) {
 
 }  // namespace
 
-std::string load_text(const Report& report, Colour colour, std::optional<std::uint64_t> group_read_bytes) {
+std::string load_text(const LoadReport& report, Colour colour, std::optional<std::uint64_t> group_read_bytes) {
   const Style style(colour);
   const std::uint64_t bytes = loaded_bytes(report);
   std::string out = style.bold(shorten(report.plan.path)) + "\n";
-  const std::string mesh = report.plan.mesh.empty() ? "" : fmt::format(" of {}", escape(report.plan.mesh));
+  const std::string mesh =
+      report.plan.mesh.axes().empty() ? "" : fmt::format(" of {}", escape(report.plan.mesh.text()));
   out +=
       fmt::format("{}: {} on {}{}, {} in {:.2f} s ({:.2f} GB/s), planned in {:.2f} s\n", style.green("loaded"),
                   plural(report.plan.tensors.size(), "tensor"), plural(report.plan.ranks.size(), "rank"), mesh,
@@ -66,7 +67,7 @@ std::string load_text(const Report& report, Colour colour, std::optional<std::ui
   return out;
 }
 
-std::string load_json(const Report& report, std::optional<std::uint64_t> group_read_bytes) {
+std::string load_json(const LoadReport& report, std::optional<std::uint64_t> group_read_bytes) {
   JsonWriter json;
   json.begin_object();
   json.key("schema").string("lading.load/1");

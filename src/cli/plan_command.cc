@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/beside.h"
+#include "cli/inspect_command.h"
 #include "cli/plan_output.h"
 #include "cli/problems.h"
 #include "cli/style.h"
@@ -11,28 +12,27 @@
 namespace lading::cli {
 namespace {
 
-void add_documents(CLI::App& command, PlanRequest& request) {
-  const auto document = [&](const char* option, std::optional<PlanDocument>& place, const char* help) {
+void add_documents(CLI::App& command, PlanInputs& inputs) {
+  const auto document = [&](const char* option, std::optional<Document>& place, const char* help) {
     command.add_option_function<std::string>(
-        option, [&place](const std::string& path) { place = PlanDocument::file(path); }, help);
+        option, [&place](const std::string& path) { place = Document::file(path); }, help);
   };
-  document("--skeleton", request.skeleton, "The model, as JSON; without it, the checkpoint itself is the model");
-  document("--layout", request.layout, "Mesh and placements, as JSON");
-  document("--mapping", request.mapping,
+  document("--skeleton", inputs.skeleton, "The model, as JSON; without it, the checkpoint itself is the model");
+  document("--layout", inputs.layout.layout, "Mesh and placements, as JSON");
+  document("--mapping", inputs.mapping,
            "How model tensors are made of checkpoint tensors, as JSON; without it, the one beside the skeleton");
-  document("--policy", request.policy,
+  document("--policy", inputs.policy,
            "Dtypes, and what may be missing or kept, as JSON; without it, the one beside the skeleton");
 }
 
-void add_strategy(CLI::App& command, PlanRequest& request) {
+void add_strategy(CLI::App& command, LayoutWords& words) {
   CLI::Option* layout = command.get_option("--layout");
-  command.add_option("--mesh", request.mesh, "Axes and sizes, such as dp=4,tp=2")->excludes(layout);
-  command.add_option("--strategy", request.strategy, "single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3")
-      ->excludes(layout);
-  CLI::Option* device = command.add_option("--device", request.device, "cpu, cuda, or for one rank such as cuda:1");
+  command.add_option("--mesh", words.mesh, "Axes and sizes, such as dp=4,tp=2")->excludes(layout);
+  command.add_option("--strategy", words.strategy, "single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3")->excludes(layout);
+  CLI::Option* device = command.add_option("--device", words.device, "cpu, cuda, or for one rank such as cuda:1");
   device->excludes(layout);
   command
-      .add_option("--devices-per-node", request.devices_per_node,
+      .add_option("--devices-per-node", words.devices_per_node,
                   "Rank r has cuda:(r % N); all ranks if they are at most 8, else 8")
       ->check(CLI::PositiveNumber)
       ->needs(device)
@@ -40,11 +40,11 @@ void add_strategy(CLI::App& command, PlanRequest& request) {
   command
       .add_option_function<std::vector<std::string>>(
           "--tp-plan",
-          [&request](const std::vector<std::string>& rules) {
+          [&words](const std::vector<std::string>& rules) {
             for (const std::string& rule : rules) {
               const std::size_t equals = rule.rfind('=');
               if (equals == std::string::npos) throw CLI::ValidationError("--tp-plan", "not PATTERN=STYLE: " + rule);
-              request.tp_plan.emplace_back(rule.substr(0, equals), rule.substr(equals + 1));
+              words.tp_plan.emplace_back(rule.substr(0, equals), rule.substr(equals + 1));
             }
           },
           "PATTERN=STYLE, once for each rule: colwise, rowwise, vocab or replicate; the first that matches decides")
@@ -52,20 +52,20 @@ void add_strategy(CLI::App& command, PlanRequest& request) {
       ->excludes(layout);
 }
 
-void add_ranks(CLI::App& command, PlanRequest& request) {
+void add_ranks(CLI::App& command, PlanArguments& arguments) {
   CLI::Option* one = command.add_option_function<std::uint64_t>(
-      "--rank", [&request](std::uint64_t rank) { request.ranks = {{rank}}; }, "Work this rank out (0)");
+      "--rank", [&arguments](std::uint64_t rank) { arguments.ranks = {{rank}}; }, "Work this rank out (0)");
   one->check(CLI::NonNegativeNumber);  // CLI11 would make 2^64 - 1 of -1
   command
       .add_flag_callback(
-          "--all-ranks", [&request] { request.ranks.reset(); }, "Work every rank out")
+          "--all-ranks", [&arguments] { arguments.ranks.reset(); }, "Work every rank out")
       ->excludes(one);
 }
 
-Exit tell_refusal(const PlanRefusal& refusal, const PlanArguments& arguments, Output& output) {
+Exit tell_refusal(const Refusal& refusal, const PlanArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   if (arguments.json) output.out += refusal_json("lading.plan/1", refusal.problems);
-  const bool bug = refusal.stage == PlanStage::kProof;
+  const bool bug = refusal.stage == Stage::kProof;
   if (bug) output.err += "lading: a bug: the plan that was made does not hold. Please report it.\n";
   tell(refusal.problems, style.red(bug ? "bug:" : "refused:"), output);
   return refusal.exit_code();
@@ -80,7 +80,7 @@ Exit run_explain(const PlanReport& report, const PlanArguments& arguments, Outpu
 }
 
 Exit run_diff(const PlanReport& report, const PlanArguments& arguments, Output& output) {
-  const auto difference = diff(report, PlanDocument::file(*arguments.diff));
+  const auto difference = diff(report, Document::file(*arguments.diff));
   if (!difference) return tell_refusal(difference.error(), arguments, output);
   output.out += arguments.json ? difference_json(*difference) : difference_text(*difference, output.out_colour);
   return difference->changes.empty() ? Exit::kOk : Exit::kDiffers;
@@ -88,23 +88,32 @@ Exit run_diff(const PlanReport& report, const PlanArguments& arguments, Output& 
 
 }  // namespace
 
-void add_plan_inputs(CLI::App& command, PlanRequest& request) {
-  command.add_option("CKPT", request.checkpoint, "The checkpoint, as inspect takes it")->required();
-  add_documents(command, request);
-  add_strategy(command, request);
-  command.add_option("--root", request.root, "Follow links anywhere beneath this directory");
-  command.add_option("--revision", request.revision, "Branch, tag or commit of a cached repository");
-  command.add_flag_callback(
-      "--allow-trailing-bytes", [&] { request.trailing_bytes = TrailingBytesPolicy::kAllow; },
-      "Accept bytes behind the last tensor");
+void add_checkpoint(CLI::App& command, CheckpointRef& checkpoint) {
+  command.add_option("CKPT", checkpoint.path, "The checkpoint, as inspect takes it")->required();
+  add_checkpoint_options(command, checkpoint);
+}
+
+void add_plan_inputs(CLI::App& command, PlanInputs& inputs) {
+  add_checkpoint(command, inputs.checkpoint);
+  add_documents(command, inputs);
+  add_strategy(command, inputs.layout);
+}
+
+Result<PlanRequest, Errors> request_of(const PlanInputs& inputs, Output& output) {
+  PlanRequest request;
+  LADING_ASSIGN_OR_RETURN(request.layout, layout_of(inputs.layout));
+  request.checkpoint = inputs.checkpoint;
+  if (inputs.skeleton) request.skeleton = *inputs.skeleton;
+  if (auto mapping = document_or_beside(inputs.mapping, inputs.skeleton, "mapping", output)) request.mapping = *mapping;
+  if (auto policy = document_or_beside(inputs.policy, inputs.skeleton, "policy", output)) request.policy = *policy;
+  return request;
 }
 
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   CLI::App* command =
       app.add_subcommand("plan", "Show what each rank would load from where, or every reason why it cannot");
-  PlanRequest& request = arguments.request;
-  add_plan_inputs(*command, request);
-  add_ranks(*command, request);
+  add_plan_inputs(*command, arguments.inputs);
+  add_ranks(*command, arguments);
   command->add_flag_callback(
       "--tensors", [&] { arguments.list = TensorList::kAll; }, "List every tensor");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/plan.md)");
@@ -116,7 +125,10 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
 }
 
 Exit run_plan(const PlanArguments& arguments, Output& output) {
-  const auto report = make_plan(with_documents_beside(arguments.request, output));
+  auto request = request_of(arguments.inputs, output);
+  if (!request) return tell_refusal({Stage::kRequest, std::move(request).error()}, arguments, output);
+  request->ranks = arguments.ranks;
+  const auto report = make_plan(*request);
   if (!report) return tell_refusal(report.error(), arguments, output);
   tell(report->warnings, Style(output.err_colour).yellow("note:"), output);
   if (arguments.explain) return run_explain(*report, arguments, output);

@@ -2,25 +2,41 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "api/layout_words.h"
 #include "cli/command.h"
 #include "cli/inspect_output.h"
 #include "lading/plan.h"
 
 namespace lading::cli {
 
+/// What plan and load are asked alike: the checkpoint, the documents, and the layout in words.
+struct PlanInputs {
+  CheckpointRef checkpoint;
+  std::optional<Document> skeleton;
+  std::optional<Document> mapping;
+  std::optional<Document> policy;
+  LayoutWords layout;
+};
+
 struct PlanArguments {
-  PlanRequest request;
+  PlanInputs inputs;
+  std::optional<std::vector<std::uint64_t>> ranks = {{0}};  ///< nothing: all
   TensorList list = TensorList::kSummary;
   std::optional<std::string> explain;
   std::optional<std::string> diff;
   bool json = false;
 };
 
-/// The checkpoint, the documents and the strategy: what plan and load have in common.
-void add_plan_inputs(CLI::App& command, PlanRequest& request);
+void add_checkpoint(CLI::App& command, CheckpointRef& checkpoint);
+void add_plan_inputs(CLI::App& command, PlanInputs& inputs);
+
+/// With the mapping and the policy beside the skeleton, where none is named; says so.
+Result<PlanRequest, Errors> request_of(const PlanInputs& inputs, Output& output);
 
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments);
 Exit run_plan(const PlanArguments& arguments, Output& output);

@@ -1,6 +1,7 @@
 #include "base/error_json.h"
 #include "base/json_writer.h"
 #include "cli/plan_output.h"
+#include "lading/version.h"
 
 namespace lading::cli {
 namespace {
@@ -38,7 +39,7 @@ std::string difference_json(const PlanDifference& difference) {
   json.key("changes").begin_array();
   for (const PlanChange& change : difference.changes) {
     json.begin_object(JsonWriter::Lines::kOne);
-    json.key("section").string(change.section);
+    json.key("section").string(word(change.section));
     if (!change.name.empty()) json.key("name").string(change.name);
     if (!change.field.empty()) json.key("field").string(change.field);
     if (change.before) json.key("before").string(*change.before);

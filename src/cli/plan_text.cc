@@ -38,7 +38,7 @@ class PlanPage {
 
   void summary() {
     line(style_.bold(shorten(report_.path)));
-    const std::string mesh = report_.mesh.empty() ? "" : fmt::format(" ({})", escape(report_.mesh));
+    const std::string mesh = report_.mesh.axes().empty() ? "" : fmt::format(" ({})", escape(report_.mesh.text()));
     const std::string proved = report_.ranks.size() == 1 ? fmt::format("rank {}", report_.ranks.front().rank)
                                                          : plural(report_.ranks.size(), "rank");
     line(fmt::format("{}: {} on {}{}, proved byte by byte for {}: {}", style_.green("accepted"),
@@ -60,9 +60,9 @@ class PlanPage {
   }
 
   // The host holds its buffers and the staging memory; a device only its buffers.
-  static std::map<std::string, std::uint64_t> peaks(const RankTotals& rank) {
-    std::map<std::string, std::uint64_t> peak(rank.device_bytes.begin(), rank.device_bytes.end());
-    if (rank.staging_bytes > 0) peak["cpu"] += rank.staging_bytes;
+  static std::map<layout::Device, std::uint64_t> peaks(const RankTotals& rank) {
+    std::map<layout::Device, std::uint64_t> peak(rank.device_bytes.begin(), rank.device_bytes.end());
+    if (rank.staging_bytes > 0) peak[layout::Device{}] += rank.staging_bytes;
     return peak;
   }
 
@@ -75,7 +75,7 @@ class PlanPage {
     row("owned", rank.owned_bytes);
     row("staging", rank.staging_bytes);
     if (rank.unit_gap_bytes > 0) row("left as it is", rank.unit_gap_bytes);
-    for (const auto& [device, bytes] : peaks(rank)) row(fmt::format("peak {}", shorten(device)), bytes);
+    for (const auto& [device, bytes] : peaks(rank)) row(fmt::format("peak {}", device.text()), bytes);
   }
 
   void all_ranks() {
@@ -104,12 +104,13 @@ class PlanPage {
     row("staging", [](const RankTotals& rank) { return rank.staging_bytes; });
     row("peak host", [](const RankTotals& rank) {
       const auto peak = peaks(rank);
-      const auto host = peak.find("cpu");
+      const auto host = peak.find(layout::Device{});
       return host == peak.end() ? 0 : host->second;
     });
     const auto on_devices = [](const RankTotals& rank) {
       std::uint64_t bytes = 0;
-      for (const auto& [device, device_bytes] : rank.device_bytes) bytes += device == "cpu" ? 0 : device_bytes;
+      for (const auto& [device, device_bytes] : rank.device_bytes)
+        bytes += device == layout::Device{} ? 0 : device_bytes;
       return bytes;
     };
     const bool any = std::any_of(report_.ranks.begin(), report_.ranks.end(),
@@ -156,7 +157,7 @@ class PlanPage {
 
 std::string change_line(const PlanChange& change, const Style& style) {
   const std::string name = change.name.empty() ? "" : " " + shown_name(change.name);
-  const std::string subject = change.section + name;
+  const std::string subject = std::string(word(change.section)) + name;
   if (change.field.empty()) {
     return change.after ? style.green("+ " + subject) : style.red("- " + subject);
   }

@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "cli/columns.h"
 #include "cli/ledger_paths.h"
+#include "cli/plan_command.h"
 #include "cli/problems.h"
 #include "cli/style.h"
 
@@ -73,18 +74,13 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments) {
       "verify",
       "Compare the digests of what was loaded with the files, whatever the layout was; exit code 6 if they differ");
   VerifyRequest& request = arguments.request;
-  command->add_option("CKPT", request.checkpoint, "The checkpoint, as inspect takes it")->required();
+  add_checkpoint(*command, request.checkpoint);
   command
       ->add_option("LEDGER", arguments.ledger,
                    "The ledger that load --ledger wrote, or a directory of the ledgers of one load's processes")
       ->required();
   command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/verify.md)");
-  command->add_option("--root", request.root, "Follow links anywhere beneath this directory");
-  command->add_option("--revision", request.revision, "Branch, tag or commit of a cached repository");
-  command->add_flag_callback(
-      "--allow-trailing-bytes", [&] { request.trailing_bytes = TrailingBytesPolicy::kAllow; },
-      "Accept bytes behind the last tensor");
   return command;
 }
 
@@ -92,13 +88,13 @@ Exit run_verify(const VerifyArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   VerifyRequest request = arguments.request;
   if (output.catch_signals) request.cancelled = output.catch_signals();
-  const auto refuse = [&](const PlanRefusal& refusal) {
+  const auto refuse = [&](const Refusal& refusal) {
     if (arguments.json) output.out += refusal_json("lading.verify/1", refusal.problems);
     tell(refusal.problems, style.red("refused:"), output);
     return refusal.exit_code();
   };
   auto ledgers = ledgers_at(arguments.ledger);
-  if (!ledgers) return refuse({PlanStage::kDocuments, std::move(ledgers).error()});
+  if (!ledgers) return refuse({Stage::kDocuments, std::move(ledgers).error()});
   request.ledgers = *std::move(ledgers);
   const auto found = verify(request);
   if (!found) return refuse(found.error());

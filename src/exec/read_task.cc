@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/element_bytes.h"
-#include "lading/inline_vector.h"
+#include "base/inline_vector.h"
 #include "plan/equal_sources.h"
 
 namespace lading::exec {

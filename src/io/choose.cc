@@ -8,8 +8,6 @@ namespace {
 
 // Below this a file is read in a blink either way.
 constexpr std::uint64_t kSmallFileBytes = std::uint64_t{64} << 20;
-// From here on the few missing pages are not worth a second way through the file.
-constexpr double kResidentShare = 0.9;
 // Up to here it is what reading the header has left, with read-ahead.
 constexpr double kColdShare = 0.05;
 

@@ -23,6 +23,10 @@ namespace lading::io {
 
 enum class BackendChoice : std::uint8_t { kAuto, kPread, kDirect, kUring, kUringDirect };
 
+/// A file of which so much is in the page cache counts as cached: the few missing pages are not worth a second way
+/// through it.
+inline constexpr double kResidentShare = 0.9;
+
 /// What a look at the whole file says of all its reads.
 enum class FileVerdict : std::uint8_t {
   kBuffered,  ///< through the page cache

@@ -17,10 +17,14 @@ Error refused(std::string message, std::string_view found) {
 
 }  // namespace
 
-std::string Device::text() const { return type == "cpu" ? type : fmt::format("{}:{}", type, index); }
+std::string_view word(DeviceType type) { return type == DeviceType::kCpu ? "cpu" : "cuda"; }
+
+std::string Device::text() const {
+  return type == DeviceType::kCpu ? std::string(word(type)) : fmt::format("{}:{}", word(type), index);
+}
 
 Result<Device> parse_device(std::string_view text) {
-  if (text == "cpu") return Device{"cpu", 0};
+  if (text == "cpu") return Device{};
   if (text == "cuda") {
     return fail(refused("a device without an index: every rank would use the first one", text)
                     .try_this("give each rank its own, such as \"cuda:0\""));
@@ -38,7 +42,7 @@ Result<Device> parse_device(std::string_view text) {
     return fail(
         refused("not the index of a device", text).wanted(fmt::format("a whole number from 0 to {}", kMaxIndex)));
   }
-  return Device{"cuda", index};
+  return Device{DeviceType::kCuda, index};
 }
 
 Device DeviceMap::of(std::uint64_t rank) const {
@@ -47,11 +51,11 @@ Device DeviceMap::of(std::uint64_t rank) const {
     return list[rank];
   }
   LADING_CHECK(per_node > 0);
-  return Device{type, type == "cpu" ? 0 : rank % per_node};
+  return Device{type, type == DeviceType::kCpu ? 0 : rank % per_node};
 }
 
 Device Layout::device_of(const Placement& placement, std::uint64_t rank) const {
-  return placement.device == DeviceRule::kCpu ? Device{"cpu", 0} : devices.of(rank);
+  return placement.device == DeviceRule::kCpu ? Device{} : devices.of(rank);
 }
 
 }  // namespace lading::layout

@@ -6,8 +6,8 @@ namespace lading::layout {
 namespace {
 
 TEST(Device, R34_TypesAndIndicesAreExplicit) {
-  EXPECT_EQ(parse_device("cpu").value(), (Device{"cpu", 0}));
-  EXPECT_EQ(parse_device("cuda:3").value(), (Device{"cuda", 3}));
+  EXPECT_EQ(parse_device("cpu").value(), (Device{DeviceType::kCpu, 0}));
+  EXPECT_EQ(parse_device("cuda:3").value(), (Device{DeviceType::kCuda, 3}));
   EXPECT_EQ(parse_device("cuda:0").value().text(), "cuda:0");
   EXPECT_EQ(parse_device("cuda:127").value().text(), "cuda:127");
   EXPECT_EQ(parse_device("cpu").value().text(), "cpu");
@@ -31,19 +31,19 @@ TEST(Device, R34_EverythingElseIsRefused) {
 }
 
 TEST(DeviceMap, R34_EveryRankOfANodeHasItsOwn) {
-  const DeviceMap devices{{}, "cuda", 8};
+  const DeviceMap devices{{}, DeviceType::kCuda, 8};
   EXPECT_EQ(devices.of(1).text(), "cuda:1");
   EXPECT_EQ(devices.of(7).text(), "cuda:7");
   EXPECT_EQ(devices.of(8).text(), "cuda:0");
   EXPECT_EQ(devices.of(0xFFFF'FFFF).text(), "cuda:7");
   EXPECT_EQ(DeviceMap{}.of(5).text(), "cpu");
-  EXPECT_EQ((DeviceMap{{{"cuda", 1}, {"cuda", 0}}, "cpu", 1}).of(0).text(), "cuda:1");
+  EXPECT_EQ((DeviceMap{{{DeviceType::kCuda, 1}, {DeviceType::kCuda, 0}}, DeviceType::kCpu, 1}).of(0).text(), "cuda:1");
 }
 
 TEST(Layout, R36_OffloadedParametersAreOnTheCpuAndBuffersOnTheRanksDevice) {
   Layout layout;
   layout.mesh = Mesh({{"dp", 2}});
-  layout.devices = {{}, "cuda", 2};
+  layout.devices = {{}, DeviceType::kCuda, 2};
   layout.rules.push_back({"*.weight", {{Slot{}}, DeviceRule::kCpu, ""}});
   EXPECT_EQ(layout.device_of(layout.placement_of("a.weight"), 1).text(), "cpu");
   EXPECT_EQ(layout.device_of(layout.placement_of("a.running_mean"), 1).text(), "cuda:1");

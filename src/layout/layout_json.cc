@@ -168,18 +168,21 @@ void read_device_list(const JsonValue& list, const std::string& list_path, const
 
 void read_device_rule(const JsonValue& value, const std::string& path, Errors& errors, DeviceMap& devices) {
   JsonFields fields(value, path, errors);
-  fields.string("type", devices.type);
+  std::string type;
+  fields.string("type", type);
   fields.uint64("per_node", devices.per_node);
   fields.finish();
-  const auto last = parse_device(fmt::format("{}:{}", devices.type, devices.per_node - 1));
+  const auto last = parse_device(fmt::format("{}:{}", type, devices.per_node - 1));
   if (devices.per_node == 0 || !last) {
     add_problem(errors, value, path,
                 Error(Code::kSchema, "not a kind of device and how many of it a node has")
                     .by_rule("R34")
                     .wanted("type cuda and per_node from 1 to 128")
-                    .got(fmt::format("{} and {}", quote(devices.type), devices.per_node)));
+                    .got(fmt::format("{} and {}", quote(type), devices.per_node)));
     devices = DeviceMap{};
+    return;
   }
+  devices.type = last->type;
 }
 
 void read_devices(JsonFields& fields, const Mesh& mesh, Errors& errors, DeviceMap& devices) {

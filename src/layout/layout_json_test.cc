@@ -155,9 +155,10 @@ class Random {
     for (std::size_t i = 0; i < axes.size(); ++i) axes[i] = {"a" + std::to_string(i), 1 + below(3)};
     layout.mesh = Mesh(axes);
     if (below(3) == 0) {
-      for (std::uint64_t i = 0; i < layout.mesh.ranks(); ++i) layout.devices.list.push_back({"cuda", below(128)});
+      for (std::uint64_t i = 0; i < layout.mesh.ranks(); ++i)
+        layout.devices.list.push_back({DeviceType::kCuda, below(128)});
     } else if (below(2) == 0) {
-      layout.devices = {{}, "cuda", 1 + below(128)};
+      layout.devices = {{}, DeviceType::kCuda, 1 + below(128)};
     }
     for (std::uint64_t i = below(4); i > 0; --i) {
       PlacementRule rule{"*\n\"" + std::to_string(below(9)), {}};

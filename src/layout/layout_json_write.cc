@@ -77,11 +77,11 @@ void write_devices(JsonWriter& json, const DeviceMap& devices) {
     json.begin_array();
     for (const Device& device : devices.list) json.string(device.text());
     json.end_array();
-  } else if (devices.type == "cpu") {
+  } else if (devices.type == DeviceType::kCpu) {
     json.string("cpu");
   } else {
     json.begin_object();
-    json.key("type").string(devices.type);
+    json.key("type").string(word(devices.type));
     json.key("per_node").number(devices.per_node);
     json.end_object();
   }

@@ -107,15 +107,15 @@ TEST(CheckLayout, R41_ProblemsNameTheTensor) {
 TEST(CheckLayout, R34_DevicesAreOnePerRank) {
   Layout layout;
   layout.mesh = Mesh({{"dp", 2}});
-  layout.devices.list = {{"cuda", 0}};
+  layout.devices.list = {{DeviceType::kCuda, 0}};
   EXPECT_EQ(check_layout(layout, {}).front().rule, "R34");
-  layout.devices.list = {{"cuda", 0}, {"tpu", 1}};
+  layout.devices.list = {{DeviceType::kCuda, 0}, {DeviceType::kCuda, 128}};
   EXPECT_EQ(check_layout(layout, {}).front().rule, "R34");
-  layout.devices = {{}, "cuda", 0};
+  layout.devices = {{}, DeviceType::kCuda, 0};
   EXPECT_EQ(check_layout(layout, {}).front().rule, "R34");
-  layout.devices = {{}, "cuda", 129};
+  layout.devices = {{}, DeviceType::kCuda, 129};
   EXPECT_EQ(check_layout(layout, {}).front().rule, "R34");
-  layout.devices = {{}, "cuda", 8};
+  layout.devices = {{}, DeviceType::kCuda, 8};
   EXPECT_TRUE(check_layout(layout, {}).empty());
 }
 

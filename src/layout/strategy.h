@@ -19,43 +19,11 @@
 
 namespace lading::layout {
 
-enum class Strategy : std::uint8_t {
-  kSingle,   ///< one rank
-  kDdp,      ///< axis dp: everything everywhere
-  kFsdp2,    ///< axis dp: parameters shard(0)
-  kHsdp,     ///< axes replicate and shard: parameters shard(0) over shard
-  kTp,       ///< axis tp: parameters by the plan
-  kFsdp2Tp,  ///< axes dp and tp: the plan first, then shard(0) of what is left (R54)
-  kZero3,    ///< any axes, all taken as one group: parameters flat
-};
-
-/// "single", "ddp", "fsdp2", "hsdp", "tp", "fsdp2+tp", "zero3"
-Result<Strategy> parse_strategy(std::string_view word);
-[[nodiscard]] std::string_view word(Strategy strategy);
-
-/// How tensor parallelism cuts a parameter. Weights are [out, in]; of more dims, those two come last.
-enum class TpStyle : std::uint8_t {
-  kColwise,  ///< by out features: the last dim but one; of one dim, that
-  kRowwise,  ///< by in features: the last dim; one dim (a bias): replicated
-  kReplicate,
-  kVocab,  ///< by rows: dim 0
-};
-
-/// "colwise", "rowwise", "replicate", "vocab"
-Result<TpStyle> parse_tp_style(std::string_view word);
-
-struct TpRule {
-  NamePattern pattern;  ///< as in PlacementRule; the first that matches decides
-  TpStyle style = TpStyle::kReplicate;
-};
-
 struct StrategyRequest {
   Strategy strategy = Strategy::kSingle;
   Mesh mesh;
   DeviceMap devices;
-  /// Parameters that no rule matches are replicated over tp. Without any rule: parameters of two dims are
-  /// cut by dim 0, which is right for storing any model and for running none in particular; others replicated.
-  std::vector<TpRule> tp_plan;
+  std::vector<TpRule> tp_plan;  ///< as ByStrategy has it
 };
 
 struct StrategyLayout {

@@ -39,7 +39,7 @@ bool is_permutation_of_dims(const std::vector<std::size_t>& order, std::size_t r
 }
 
 Shape with_dim(const Shape& shape, std::size_t dim, std::uint64_t extent) {
-  std::vector<std::uint64_t> dims = shape.dims();
+  std::vector<std::uint64_t> dims(shape.begin(), shape.end());
   dims[dim] = extent;
   return Shape(std::move(dims));
 }
@@ -141,7 +141,7 @@ class Expander {
       return fail(
           Errors(mismatch(expression, fmt::format("no dim can be put before dim {} of {}", dim, first.text()))));
     Pieces whole;
-    std::vector<std::uint64_t> dims = first.dims();
+    std::vector<std::uint64_t> dims(first.begin(), first.end());
     dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(dim), parts.size());
     whole.shape = Shape(std::move(dims));
     std::uint64_t layer = 0;
@@ -241,7 +241,7 @@ class Expander {
       piece.target_origin = {origin};
     }
     DigitMap map;
-    map.factors = expression.shape.dims();
+    map.factors.assign(expression.shape.begin(), expression.shape.end());
     map.new_rank = expression.shape.rank();
     map.new_dim.resize(map.new_rank);
     std::iota(map.new_dim.begin(), map.new_dim.end(), std::size_t{0});

@@ -1,60 +1,14 @@
-// Expression: how a model tensor is made of checkpoint tensors, as a tree of movements of elements. Pure.
-//
-// Stacking, concatenating, slicing, transposing, interleaving and RoPE permutations are all movements;
-// everything composes, and nothing here knows a model. What is not a movement is refused by name.
+// What the engine asks beside an Expression itself.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <string>
 #include <string_view>
-#include <vector>
 
+#include "lading/expression.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 
 namespace lading::mapping {
-
-enum class Op : std::uint8_t {
-  kSource,     ///< a checkpoint tensor, whole
-  kConcat,     ///< parts side by side along `dim`
-  kStack,      ///< parts of one shape along a new `dim`
-  kSlice,      ///< [begin, end) of `dim` of the only part
-  kPermute,    ///< dim i of the result is dim order[i] of the only part
-  kRearrange,  ///< `dim` is split into `factors` (outermost first), these are put into `order`, and merged again
-  kReshape,    ///< the same elements in row-major order under another `shape`
-  kPad,        ///< `dim` grows to `end`; the new elements are `fill` (a padded vocabulary)
-};
-
-struct Expression {
-  Op op = Op::kSource;
-  std::string key;  ///< kSource
-  std::vector<Expression> parts;
-  std::size_t dim = 0;
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-  std::vector<std::uint64_t> factors;
-  std::vector<std::size_t> order;
-  Shape shape;      ///< kReshape
-  double fill = 0;  ///< kPad
-
-  static Expression source(std::string key);
-  static Expression concat(std::size_t dim, std::vector<Expression> parts);
-  static Expression stack(std::size_t dim, std::vector<Expression> parts);
-  static Expression slice(Expression part, std::size_t dim, std::uint64_t begin, std::uint64_t end);
-  static Expression permute(Expression part, std::vector<std::size_t> order);
-  static Expression rearrange(Expression part, std::size_t dim, std::vector<std::uint64_t> factors,
-                              std::vector<std::size_t> order);
-  static Expression reshape(Expression part, Shape shape);
-  static Expression pad(Expression part, std::size_t dim, std::uint64_t end, double fill);
-
-  /// The keys that it reads, sorted, each once.
-  [[nodiscard]] std::vector<std::string> keys() const;
-  /// "concat(1, stack(0, a, b), c)": for people and for --explain.
-  [[nodiscard]] std::string text() const;
-
-  friend bool operator==(const Expression&, const Expression&) = default;
-};
 
 /// Looks up a checkpoint tensor's shape; null if it is not there.
 using ShapeOf = std::function<const Shape*(std::string_view key)>;

@@ -36,7 +36,7 @@ void run_piece(const Piece& piece, const Pieces& pieces, const Sources& sources,
 }
 
 Labels run_pieces(const Pieces& pieces, const Sources& sources) {
-  Labels out{pieces.shape.dims(), {}};
+  Labels out{{pieces.shape.begin(), pieces.shape.end()}, {}};
   out.values.assign(product(out.dims), kUnwritten);
   for (const Piece& piece : pieces.pieces) run_piece(piece, pieces, sources, out);
   return out;
@@ -55,7 +55,7 @@ TEST(Expand, R47_RandomExpressionsMoveEveryElementAsTheOracleDoes) {
     const auto [expression, dims] = generator.make(static_cast<int>(1 + seed % 4));
     const auto pieces = expand_in(generator, expression);
     ASSERT_TRUE(pieces.has_value()) << "seed " << seed << ": " << pieces.error().front().text();
-    ASSERT_EQ(pieces->shape.dims(), dims) << "seed " << seed;
+    ASSERT_EQ(pieces->shape, Shape(dims)) << "seed " << seed;
     const Labels got = run_pieces(*pieces, generator.sources);
     const Labels want = evaluate(expression, generator.sources);
     ASSERT_EQ(got.values, want.values) << "seed " << seed << ": " << expression.text();

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
+#include "base/text.h"
 #include "mapping/rule_check.h"
 
 namespace lading::mapping {
@@ -39,6 +42,10 @@ Rule Rule::build(std::string id, std::string to, ExpressionTemplate expression) 
           std::move(to),
           false,
           std::make_shared<const ExpressionTemplate>(std::move(expression))};
+}
+
+Rule Rule::build_one(std::string id, const std::string& name, const Expression& expression) {
+  return build(std::move(id), NameTemplate::literal(name).text(), ExpressionTemplate::literal(expression));
 }
 
 Rule Rule::make_optional() && {
@@ -82,6 +89,19 @@ Result<ReadyRule, Errors> make_ready(const Rule& rule, const std::string& where)
   }
   if (!errors.empty()) return fail(std::move(errors));
   return ready;
+}
+
+Errors check_mapping(const Mapping& mapping) {
+  Errors errors;
+  std::unordered_set<std::string_view> ids;
+  for (const Rule& rule : mapping.rules) {
+    const std::string where = fmt::format("rule {}", quote(rule.id));
+    if (auto ready = make_ready(rule, where); !ready) errors.add(std::move(ready).error());
+    if (!rule.id.empty() && !ids.insert(rule.id).second) {
+      errors.add(Error(Code::kMapping, fmt::format("{}.id: another rule has the same", where)));
+    }
+  }
+  return errors;
 }
 
 }  // namespace lading::mapping

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lading/inline_vector.h"
+#include "base/inline_vector.h"
 #include "mapping/expression.h"
 
 namespace lading::mapping {

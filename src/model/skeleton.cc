@@ -237,10 +237,11 @@ const Tensor* Skeleton::find(std::string_view name) const {
   return found == tensors.end() || found->name != name ? nullptr : &*found;
 }
 
-std::optional<std::size_t> Skeleton::tie_class_of(std::string_view name) const {
-  const Tensor* tensor = find(name);
-  if (tensor == nullptr || !tensor->tie_class) return std::nullopt;
-  return *tensor->tie_class;
+bool is_laid_out_as_parameter(const Skeleton& skeleton, const Tensor& tensor) {
+  if (tensor.kind == Kind::kParameter || !tensor.tie_class) return tensor.kind == Kind::kParameter;
+  const auto& names = skeleton.tie_classes[*tensor.tie_class];
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return skeleton.find(name)->kind == Kind::kParameter; });
 }
 
 }  // namespace lading::model

@@ -1,14 +1,6 @@
-// Skeleton: a model without values. Every parameter and buffer by name, and the facts about each that
-// decide where its value comes from. Pure; made from JSON (docs/schema/skeleton.md) or by a front.
-//
-// Names are global and unique; a tensor that is reachable under two names is listed under both, and a
-// tie class says that they are one storage (R9, R49). A Skeleton comes from make_skeleton() or
-// parse_skeleton(), which check it and sort it; it is not changed afterwards.
+// What the engine asks a skeleton beside what programs do, and `lading.skeleton/1` (docs/schema/skeleton.md). Pure.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -16,102 +8,13 @@
 
 #include "base/json_reader.h"
 #include "base/name_pattern.h"
-#include "lading/dtype.h"
-#include "lading/result.h"
-#include "lading/shape.h"
+#include "lading/skeleton.h"
 
 namespace lading::model {
 
-enum class Kind : std::uint8_t {
-  kParameter,
-  kBuffer,               ///< persistent: in the state dict
-  kNonPersistentBuffer,  ///< never in a state dict
-  kAttribute,            ///< a plain tensor attribute, not registered
-  kExtraState,           ///< an `_extra_state` blob
-};
-
-enum class Presence : std::uint8_t {
-  kMeta,  ///< no memory yet: to be allocated in the dtype that policy decides
-  kReal,  ///< memory with a value: kept unless something better is known (R7, R14)
-  kEmpty  ///< memory without a value, of fixed dtype, such as a ZeRO-3 partition
-};
-
-enum class RecipeKind : std::uint8_t {
-  kFill,             ///< every element is `value`
-  kUniform,          ///< from `low` to `high`
-  kNormal,           ///< mean `mean`, deviation `std`
-  kTruncatedNormal,  ///< the same, cut at `low` and `high`
-  kHost,             ///< a value that the front hands in: derived by replaying the constructor
-  kCall,             ///< computed from other tensors of this load, `inputs`, by the front
-};
-
-/// How to make a value that no file holds.
-struct Recipe {
-  RecipeKind kind = RecipeKind::kFill;
-  double value = 0;
-  double low = 0;
-  double high = 0;
-  double mean = 0;
-  double std = 1;
-  std::optional<std::uint64_t> zero_row = {};  ///< of dim 0: a padding_idx, zero on its owner (R20)
-  std::vector<std::string> inputs = {};        ///< of kCall (R66)
-
-  friend bool operator==(const Recipe&, const Recipe&) = default;
-};
-
-struct Tensor {
-  std::string name;
-  Kind kind = Kind::kParameter;
-  Shape shape;                ///< global
-  DType dtype = DType::kF32;  ///< as constructed, or of the memory that is there
-  bool requires_grad = false;
-  bool adapter = false;  ///< a LoRA matrix or the like: not expected in the base checkpoint (R65)
-  Presence presence = Presence::kMeta;
-  std::string device;                ///< where a real value is; "cpu", "cuda:0"; empty on meta
-  std::optional<Recipe> derivation;  ///< what the value must be: a function of the config alone (RoPE)
-  /// Of a derivation whose memory is there in another dtype: zero.Init makes RoPE tables bf16 (R29).
-  std::optional<DType> declared_dtype;
-  std::optional<Recipe> init;  ///< what to start with if nothing else has it
-  /// The value of a derivation or init of kHost, if the document has it: in value_dtype(), row by row.
-  std::optional<std::vector<std::byte>> data;
-  std::optional<std::uint32_t> tie_class;  ///< into Skeleton::tie_classes; make_skeleton sets it
-
-  [[nodiscard]] DType value_dtype() const { return declared_dtype.value_or(dtype); }
-  friend bool operator==(const Tensor&, const Tensor&) = default;
-};
-
-/// Which dtype requests a pin withstands (R25).
-enum class PinStrength : std::uint8_t {
-  kFloat16,             ///< transformers' _keep_in_fp32_modules
-  kFloat16AndBFloat16,  ///< _keep_in_fp32_modules_strict
-};
-
-struct Pin {
-  /// A tensor's name; or dotted components that must appear in the name, side by side (policy/pins.cc), "*" in one of
-  /// them for any characters of that component.
-  NamePattern pattern;
-  PinStrength strength = PinStrength::kFloat16AndBFloat16;
-
-  friend bool operator==(const Pin&, const Pin&) = default;
-};
-
-struct Skeleton {
-  std::vector<Tensor> tensors;                        ///< sorted by name
-  std::vector<std::vector<std::string>> tie_classes;  ///< disjoint, each sorted, of two names or more
-  std::vector<Pin> pins;
-
-  /// Null if there is none. Binary search.
-  [[nodiscard]] const Tensor* find(std::string_view name) const;
-  /// The index of the tie class that a name is in; one find(), because the tensor knows.
-  [[nodiscard]] std::optional<std::size_t> tie_class_of(std::string_view name) const;
-
-  /// Dotted module names that own at least one parameter, below them or in them, and none that
-  /// requires a gradient; only the outermost of each. "" is the whole model. Sorted.
-  /// A tied parameter trains if it does under any of its names.
-  [[nodiscard]] std::vector<std::string> frozen_subtrees() const;
-
-  friend bool operator==(const Skeleton&, const Skeleton&) = default;
-};
+/// Whether a strategy cuts it as it cuts parameters: a buffer that shares a parameter's storage lies where the
+/// parameter does (R52).
+[[nodiscard]] bool is_laid_out_as_parameter(const Skeleton& skeleton, const Tensor& tensor);
 
 /// Whether `name` is the module `module` or lies beneath it. Everything lies beneath "".
 [[nodiscard]] bool is_beneath(std::string_view name, std::string_view module);
@@ -129,11 +32,6 @@ class ModuleSet {
  private:
   std::set<std::string, std::less<>> modules_;
 };
-
-/// Sorts, joins tie classes that overlap, and refuses what cannot be: names twice, recipes without sense,
-/// ties of unknown names, of unlike shapes or dtypes, or of one name. Every problem is in the error.
-Result<Skeleton, Errors> make_skeleton(std::vector<Tensor> tensors, std::vector<std::vector<std::string>> tie_classes,
-                                       std::vector<Pin> pins);
 
 /// `lading.skeleton/1`. Errors carry the JSON path; the caller adds the file.
 Result<Skeleton, Errors> parse_skeleton(const JsonDocument& document);

@@ -10,9 +10,6 @@
 
 namespace lading::model {
 
-/// "parameter": the word in JSON.
-[[nodiscard]] std::string_view word(Kind kind);
-
 /// One line: {"kind": "fill", "value": 0}
 void write_recipe(JsonWriter& json, const Recipe& recipe);
 

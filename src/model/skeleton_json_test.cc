@@ -114,7 +114,7 @@ TEST(SkeletonJson, TheExampleInTheDocumentIsRead) {
   const std::string json = between(doc_text("schema/skeleton.md"), "```json\n", "```");
   const auto skeleton = parse(json);
   ASSERT_TRUE(skeleton) << json << skeleton.error().front().text();
-  EXPECT_EQ(skeleton->tie_class_of("lm_head.weight"), skeleton->tie_class_of("model.embed_tokens.weight"));
+  EXPECT_EQ(skeleton->find("lm_head.weight")->tie_class, skeleton->find("model.embed_tokens.weight")->tie_class);
   EXPECT_EQ(skeleton->find("model.embed_tokens.weight")->init->zero_row, 0U);
   EXPECT_EQ(skeleton->find("model.rotary_emb.inv_freq")->derivation->kind, RecipeKind::kHost);
   EXPECT_TRUE(std::isinf(skeleton->find("model.vision.input_max")->init->value));

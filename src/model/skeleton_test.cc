@@ -56,7 +56,6 @@ TEST(Skeleton, AnEmptyOneIsASkeleton) {
   const auto skeleton = make_skeleton({}, {}, {});
   ASSERT_TRUE(skeleton);
   EXPECT_EQ(skeleton->find("a"), nullptr);
-  EXPECT_EQ(skeleton->tie_class_of("a"), std::nullopt);
   EXPECT_THAT(skeleton->frozen_subtrees(), IsEmpty());
 }
 
@@ -81,9 +80,9 @@ TEST(Skeleton, R49_TiesOverlappingClassesAreJoined) {
                     {{"e", "d"}, {"c", "b"}, {"b", "e", "e"}, {"f", "a"}}, {});
   ASSERT_TRUE(skeleton);
   EXPECT_THAT(skeleton->tie_classes, ElementsAre(ElementsAre("a", "f"), ElementsAre("b", "c", "d", "e")));
-  EXPECT_EQ(skeleton->tie_class_of("f"), 0U);
-  for (const char* name : {"b", "c", "d", "e"}) EXPECT_EQ(skeleton->tie_class_of(name), 1U) << name;
-  EXPECT_EQ(skeleton->tie_class_of("x"), std::nullopt);
+  EXPECT_EQ(skeleton->find("f")->tie_class, 0U);
+  for (const char* name : {"b", "c", "d", "e"}) EXPECT_EQ(skeleton->find(name)->tie_class, 1U) << name;
+  EXPECT_EQ(skeleton->find("x")->tie_class, std::nullopt);
 }
 
 TEST(Skeleton, TiesOfTheInputAreNotBelieved) {
@@ -91,7 +90,7 @@ TEST(Skeleton, TiesOfTheInputAreNotBelieved) {
   tensor.tie_class = 7;
   const auto skeleton = make_skeleton({tensor}, {}, {});
   ASSERT_TRUE(skeleton);
-  EXPECT_EQ(skeleton->tie_class_of("a"), std::nullopt);
+  EXPECT_EQ(skeleton->find("a")->tie_class, std::nullopt);
 }
 
 TEST(Skeleton, R49_TiesThatCannotBe) {

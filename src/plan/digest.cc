@@ -144,7 +144,7 @@ void add_statement(Hasher& hash, const Statement& s) {
 
 void add_devices(Hasher& hash, const layout::DeviceMap& devices) {
   hash.list(devices.list, [&](const layout::Device& device) { hash.text(device.text()); });
-  hash.text(devices.type);
+  hash.text(layout::word(devices.type));
   hash.number(devices.per_node);
 }
 

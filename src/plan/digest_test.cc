@@ -50,7 +50,7 @@ TEST(Digest, AnyChangeThatMattersChangesItAndEachDifferently) {
       [](Plan& p) {
         p.mesh = layout::Mesh({{"dp", 2}});
       },
-      [](Plan& p) { p.devices.type = "cpu"; },
+      [](Plan& p) { p.devices.type = layout::DeviceType::kCpu; },
       [](Plan& p) { p.devices.per_node = 2; },
       [](Plan& p) {
         p.devices.list = {{"cuda", 1}};

@@ -32,7 +32,7 @@ class Explainer {
     head_ = found != nullptr ? found : &s_;
   }
 
-  std::vector<Fact> run() {
+  std::vector<ExplainedFact> run() {
     say("tensor", fmt::format("{} {} {}", quote(s_.name), model::word(s_.kind), s_.shape.text()));
     value();
     sources();
@@ -191,7 +191,7 @@ class Explainer {
   const Statement& s_;
   const Statement* head_ = nullptr;  // whose value it has
   const RankPlan* rank_;
-  std::vector<Fact> facts_;
+  std::vector<ExplainedFact> facts_;
 };
 
 // How many characters to insert, delete or replace; gives up above `limit`.
@@ -213,7 +213,7 @@ std::size_t distance(std::string_view a, std::string_view b, std::size_t limit) 
 
 }  // namespace
 
-std::vector<Fact> explain(const Plan& plan, const Statement& statement, const RankPlan* rank) {
+std::vector<ExplainedFact> explain(const Plan& plan, const Statement& statement, const RankPlan* rank) {
   return Explainer(plan, statement, rank).run();
 }
 

@@ -5,17 +5,13 @@
 #include <string_view>
 #include <vector>
 
+#include "lading/plan_facts.h"
 #include "plan/plan.h"
 
 namespace lading::plan {
 
-struct Fact {
-  std::string topic;  ///< "value", "source", "dtype", "placement", …: one word, stable
-  std::string text;   ///< safe to print; the wording may change
-};
-
 /// `statement` of this plan; `rank` too, or null to say nothing of any one rank.
-std::vector<Fact> explain(const Plan& plan, const Statement& statement, const RankPlan* rank);
+std::vector<ExplainedFact> explain(const Plan& plan, const Statement& statement, const RankPlan* rank);
 
 /// Names that a mistyped one may have meant, the likeliest first.
 std::vector<std::string> near_names(const Plan& plan, std::string_view name);

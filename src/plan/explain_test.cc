@@ -18,7 +18,7 @@ using ::testing::Not;
 
 std::string told(const Plan& plan, std::string_view name) {
   std::string text;
-  for (const Fact& fact : explain(plan, *plan.find(name), &plan.ranks.front())) {
+  for (const ExplainedFact& fact : explain(plan, *plan.find(name), &plan.ranks.front())) {
     text += fact.topic + ": " + fact.text + "\n";
   }
   return text;
@@ -61,7 +61,7 @@ TEST(Explain, NamesFromFilesAreEscaped) {
   plan.statements[6].alias_of = plan.statements[5].name;
   plan.sources[2].key = plan.files[1].name = "\u202e\n";
   plan.statements[5].expression.key = plan.sources[2].key;
-  for (const Fact& fact : explain(plan, plan.statements[6], &plan.ranks.front())) {
+  for (const ExplainedFact& fact : explain(plan, plan.statements[6], &plan.ranks.front())) {
     EXPECT_THAT(fact.text, Not(HasSubstr("\x1b")));
     EXPECT_THAT(fact.text, Not(HasSubstr("\n")));
     EXPECT_THAT(fact.text, Not(HasSubstr("\u202e")));

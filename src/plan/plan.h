@@ -13,8 +13,8 @@
 #include <tuple>
 #include <vector>
 
+#include "base/inline_vector.h"
 #include "lading/dtype.h"
-#include "lading/inline_vector.h"
 #include "lading/provenance.h"
 #include "lading/result.h"
 #include "lading/shape.h"

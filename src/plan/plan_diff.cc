@@ -87,7 +87,7 @@ Members members_of(const JsonValue& value) {
 
 class Differ {
  public:
-  Result<PlanDiff, Errors> run(const JsonDocument& before, const JsonDocument& after) {
+  Result<PlanDifference, Errors> run(const JsonDocument& before, const JsonDocument& after) {
     for (const JsonDocument* document : {&before, &after}) check(document->root());
     if (!errors_.empty()) return fail(std::move(errors_));
     const Members old_fields = members_of(before.root());
@@ -95,33 +95,33 @@ class Differ {
     static const std::set<std::string, std::less<>> kApart = {"schema",   "ok",       "digest",      "files",
                                                               "sources",  "tensors",  "ranks",       "rank_groups",
                                                               "warnings", "problems", "unread_bytes"};
-    fields({"plan", ""}, old_fields, new_fields, kApart);
+    fields({PlanSection::kPlan, ""}, old_fields, new_fields, kApart);
     // Known only where all ranks were worked out, so that it is compared where both have it.
     const auto unread_before = old_fields.find("unread_bytes");
     const auto unread_after = new_fields.find("unread_bytes");
     if (unread_before != old_fields.end() && unread_after != new_fields.end()) {
-      values({"plan", ""}, "unread_bytes", unread_before->second, unread_after->second);
+      values({PlanSection::kPlan, ""}, "unread_bytes", unread_before->second, unread_after->second);
     }
-    const auto lists = [&](std::string_view key, std::string_view section, std::string_view id) {
+    const auto lists = [&](std::string_view key, PlanSection section, std::string_view id) {
       const Members a = list_of(before.root(), key, id);
       const Members b = list_of(after.root(), key, id);
-      if (section == "rank") {
+      if (section == PlanSection::kRank) {
         ranks(before.root(), after.root(), a, b);
       } else {
         named(section, "", a, b);
       }
     };
-    lists("files", "file", "name");
-    lists("sources", "source", "key");
-    lists("tensors", "tensor", "name");
-    lists("ranks", "rank", "rank");
+    lists("files", PlanSection::kFile, "name");
+    lists("sources", PlanSection::kSource, "key");
+    lists("tensors", PlanSection::kTensor, "name");
+    lists("ranks", PlanSection::kRank, "rank");
     if (!errors_.empty()) return fail(std::move(errors_));
     return std::move(out_);
   }
 
  private:
   struct Subject {
-    std::string section;
+    PlanSection section;
     std::string name;
   };
 
@@ -173,7 +173,7 @@ class Differ {
   }
 
   void add(const Subject& subject, std::string field, const JsonValue* before, const JsonValue* after) {
-    Change change{subject.section, subject.name, std::move(field), {}, {}};
+    PlanChange change{subject.section, subject.name, std::move(field), {}, {}};
     if (before != nullptr) change.before = text_of(*before, before_);
     if (after != nullptr) change.after = text_of(*after, after_);
     out_.changes.push_back(std::move(change));
@@ -235,11 +235,9 @@ class Differ {
     }
   }
 
-  void named(std::string_view section, std::string_view prefix, const Members& a, const Members& b) {
+  void named(PlanSection section, std::string_view prefix, const Members& a, const Members& b) {
     static const std::set<std::string, std::less<>> kSentences = {"reason", "dtype_reason"};
-    const auto subject = [&](std::string_view name) {
-      return Subject{std::string(section), fmt::format("{}{}", prefix, name)};
-    };
+    const auto subject = [&](std::string_view name) { return Subject{section, fmt::format("{}{}", prefix, name)}; };
     merge(
         a, b,
         [&](std::string_view name, const JsonValue& x, const JsonValue& y) {
@@ -298,14 +296,14 @@ class Differ {
     merge(
         a, b,
         [&](std::string_view rank, const JsonValue& x, const JsonValue& y) {
-          fields({"rank", std::string(rank)}, members_of(x), members_of(y), kApart);
+          fields({PlanSection::kRank, std::string(rank)}, members_of(x), members_of(y), kApart);
           const auto mine = group_of(before, x, before_);
           const auto theirs = group_of(after, y, after_);
           if (!mine || !theirs) return;
-          named("destination", fmt::format("rank {}, ", rank), list_of(*mine, "destinations", "tensor"),
+          named(PlanSection::kDestination, fmt::format("rank {}, ", rank), list_of(*mine, "destinations", "tensor"),
                 list_of(*theirs, "destinations", "tensor"));
           static const std::set<std::string, std::less<>> kOthers = {"ranks", "destinations"};
-          fields({"rank", std::string(rank)}, members_of(*mine), members_of(*theirs), kOthers);
+          fields({PlanSection::kRank, std::string(rank)}, members_of(*mine), members_of(*theirs), kOthers);
           before_ = after_ = {};
         },
         [&](std::string_view, const JsonValue* x, const JsonValue* y) {
@@ -315,7 +313,7 @@ class Differ {
     std::sort(out_.ranks_not_compared.begin(), out_.ranks_not_compared.end());
   }
 
-  PlanDiff out_;
+  PlanDifference out_;
   Errors errors_;
   Place before_;  // of the rank that is compared, in either document
   Place after_;
@@ -323,8 +321,24 @@ class Differ {
 
 }  // namespace
 
-Result<PlanDiff, Errors> diff_plans(const JsonDocument& before, const JsonDocument& after) {
+Result<PlanDifference, Errors> diff_plans(const JsonDocument& before, const JsonDocument& after) {
   return Differ().run(before, after);
 }
 
 }  // namespace lading::plan
+
+namespace lading {
+
+std::string_view word(PlanSection section) {
+  switch (section) {
+    case PlanSection::kPlan: return "plan";
+    case PlanSection::kFile: return "file";
+    case PlanSection::kSource: return "source";
+    case PlanSection::kTensor: return "tensor";
+    case PlanSection::kRank: return "rank";
+    case PlanSection::kDestination: return "destination";
+  }
+  return "plan";
+}
+
+}  // namespace lading

@@ -15,7 +15,7 @@ inline Plan plan_of_everything() {
                   {"k.1", 1, {100, 148}, DType::kBF16, {4, 6}},
                   {"k.2", 1, {148, 244}, DType::kF32, {4, 6}}};
   plan.mesh = layout::Mesh({{"dp", 2}, {"tp", 2}});
-  plan.devices.type = "cuda";
+  plan.devices.type = layout::DeviceType::kCuda;
   plan.devices.per_node = 4;
   plan.seed = 5;
   plan.budget_bytes = 1 << 20;

@@ -171,9 +171,9 @@ class SharedBuffer {
 // Whether some rank that has the tensor has an accelerator, which its forward pass runs on.
 bool is_with_an_accelerator(const layout::Layout& layout, const Placement& placement) {
   const layout::DeviceMap& devices = layout.devices;
-  if (devices.list.empty()) return devices.type != "cpu";
+  if (devices.list.empty()) return devices.type != layout::DeviceType::kCpu;
   for (std::uint64_t rank = 0; rank < devices.list.size(); ++rank) {
-    if (devices.list[rank].type != "cpu" && is_on(placement, layout.mesh, rank)) return true;
+    if (devices.list[rank].type != layout::DeviceType::kCpu && is_on(placement, layout.mesh, rank)) return true;
   }
   return false;
 }

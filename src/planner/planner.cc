@@ -26,7 +26,7 @@ constexpr std::uint64_t kLeastStagingBytes = 32ULL << 20;
 std::uint64_t ranks_on_node(const layout::Layout& layout) {
   const layout::DeviceMap& devices = layout.devices;
   const auto per_node = [&]() -> std::uint64_t {
-    if (devices.list.empty()) return devices.type == "cpu" ? layout.mesh.ranks() : devices.per_node;
+    if (devices.list.empty()) return devices.type == layout::DeviceType::kCpu ? layout.mesh.ranks() : devices.per_node;
     std::set<std::string> distinct;
     for (const layout::Device& device : devices.list) distinct.insert(device.text());
     return distinct.size() == 1 ? devices.list.size() : distinct.size();

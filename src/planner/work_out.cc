@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/box.h"
 #include "base/element_bytes.h"
+#include "base/inline_vector.h"
 
 namespace lading::planner {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lading/inline_vector.h"
+#include "base/inline_vector.h"
 #include "lading/result.h"
 #include "layout/layout.h"
 #include "mapping/expression.h"

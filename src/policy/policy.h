@@ -1,4 +1,4 @@
-// Policy: what the user wants, and the decisions that follow from it, one tensor at a time. Pure.
+// The decisions that follow from a policy, one tensor at a time, and `lading.policy/1`. Pure.
 //
 // Every decision says which rule of the contract made it, so that a plan can be explained.
 #pragma once
@@ -13,51 +13,11 @@
 #include "base/json_reader.h"
 #include "base/name_pattern.h"
 #include "lading/dtype.h"
+#include "lading/policy.h"
 #include "lading/result.h"
 #include "model/skeleton.h"
 
 namespace lading::policy {
-
-enum class Cast : std::uint8_t {
-  kPromote,      ///< storage = promote(checkpoint, requested): an explicit request never narrows (R23)
-  kExact,        ///< everything floating becomes the requested dtype, pins excepted: transformers' meaning
-  kDestination,  ///< memory that is there decides; what is on meta is as under kPromote
-};
-
-/// What the checkpoint's dtype says about the dtype to compute in (R26, ADR 0004).
-enum class ComputeRecord : std::uint8_t {
-  kCheckpoint,  ///< the rule's text: it goes before the policy's compute_dtype, parameter by parameter
-  kIgnore,      ///< it is not looked at: F32 storage is computed in compute_dtype, pins excepted
-};
-
-enum class Ties : std::uint8_t { kKeep, kUntie };
-enum class Strictness : std::uint8_t { kStrict, kReport };
-
-struct Policy {
-  std::optional<DType> dtype;  ///< requested; nothing: auto, as in the checkpoint (R22)
-  Cast cast = Cast::kPromote;
-  std::optional<DType> compute_dtype;  ///< the mixed-precision policy's param_dtype
-  ComputeRecord compute_record = ComputeRecord::kCheckpoint;
-  Strictness unexpected = Strictness::kStrict;
-  Ties ties = Ties::kKeep;
-  std::uint64_t seed = 0;
-  /// Host memory above the model itself, per node; kLeastBudgetBytes or more.
-  std::uint64_t budget_bytes = 256ULL << 20;
-  std::vector<NamePattern> allow_missing;
-  std::vector<NamePattern> allow_unexpected;
-  std::vector<NamePattern> allow_mismatch;
-  std::vector<NamePattern> may_untie;  ///< leave their tie class if their own key holds other values than the class's
-  std::vector<NamePattern> keep;       ///< real values that win over the checkpoint
-  std::vector<NamePattern> external;   ///< values that the caller hands in
-  std::vector<model::Pin> pins;        ///< beside the skeleton's own
-  /// Requested dtype by module, or by the name of one tensor (R32); nothing: auto there.
-  std::vector<std::pair<std::string, std::optional<DType>>> subtree_dtypes;
-
-  friend bool operator==(const Policy&, const Policy&) = default;
-};
-
-/// What one rank needs to read at speed, and so the least that a node can be given.
-inline constexpr std::uint64_t kLeastBudgetBytes = 32ULL << 20;
 
 /// What no policy can ask for, such as an integer dtype. Messages begin with the field.
 Errors check_policy(const Policy& policy);
@@ -189,24 +149,6 @@ struct GroupMember {
 /// to be computed in another dtype is refused by name. Parameters that are in no unit are nobody's problem.
 Errors check_groups(const Policy& policy, const std::vector<GroupMember>& members);
 
-/// Where units shall be. Modules are dotted names, "" is the root, which always is one.
-struct UnitWish {
-  std::vector<std::string> modules;
-  std::vector<std::string> containers;  ///< modules without a forward of their own: no unit can be one
-  std::vector<std::string> duplicates;  ///< further names of modules that are reachable under several
-};
-
-/// One call of fully_shard.
-struct UnitProposal {
-  std::vector<std::string> modules;  ///< one, or several that are gathered together
-  DType storage = DType::kF32;       ///< of what trains in it
-  DType compute = DType::kF32;       ///< its param_dtype
-  std::optional<DType> output;       ///< what is around it computes in another dtype, so its outputs become that
-  bool wished = false;               ///< not only drawn for a dtype's sake
-  std::vector<std::string> parameters;
-
-  friend bool operator==(const UnitProposal&, const UnitProposal&) = default;
-};
 /// Units as wished, and within them as few further ones as make each uniform (R27), in the order in which
 /// fully_shard must be called. Inside a wished unit, the parameters that the module itself owns say which dtype is
 /// its own; if it owns none, the dtype of most elements. Modules of one other dtype become one unit together. A

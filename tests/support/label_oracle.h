@@ -62,7 +62,7 @@ inline Labels evaluate(const Expression& e, const Sources& sources) {
     case Op::kPermute:
       for (std::size_t i = 0; i < e.order.size(); ++i) out.dims[i] = parts[0].dims[e.order[i]];
       break;
-    case Op::kReshape: out.dims = e.shape.dims(); break;
+    case Op::kReshape: out.dims.assign(e.shape.begin(), e.shape.end()); break;
     case Op::kPad: out.dims[e.dim] = e.end; break;
     default: break;
   }

@@ -166,7 +166,7 @@ struct World {
     return *this;
   }
   World& cuda(std::uint64_t per_node) {
-    layout.devices.type = "cuda";
+    layout.devices.type = layout::DeviceType::kCuda;
     layout.devices.per_node = per_node;
     return *this;
   }

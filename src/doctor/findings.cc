@@ -1,4 +1,4 @@
-#include "api/doctor_findings.h"
+#include "doctor/findings.h"
 
 #include <fmt/format.h>
 
@@ -10,6 +10,20 @@
 #include "io/choose.h"
 
 namespace lading {
+
+std::string_view word(FindingLevel level) {
+  switch (level) {
+    case FindingLevel::kGood: return "good";
+    case FindingLevel::kSlower: return "slower";
+    case FindingLevel::kMissing: return "missing";
+    case FindingLevel::kUnknown: return "unknown";
+  }
+  return "unknown";
+}
+
+}  // namespace lading
+
+namespace lading::doctor {
 namespace {
 
 using enum FindingLevel;
@@ -23,8 +37,6 @@ constexpr std::uint64_t kLeastOpenFiles = 256;
 // Rings of 16 readers, with room to spare. Kernels before 5.12 take them off the limit on locked memory.
 constexpr std::uint64_t kLeastLockedBytes = std::uint64_t{1} << 20;
 constexpr io::KernelVersion kRingsAreFree{5, 12};
-// As io/choose.cc sees it: from here on a file counts as cached, and up to there as cold.
-constexpr double kResidentShare = 0.9;
 
 constexpr const char* kBufferedCost = "cold files through the page cache: 1.9 instead of 3.5 GB/s";
 
@@ -36,7 +48,7 @@ std::string shown(const io::Limit& limit, std::string (*text)(std::uint64_t)) {
   return fmt::format("{} (may be raised to {})", text(*limit.soft), limit.hard ? text(*limit.hard) : "any number");
 }
 
-void add_gpus(const DoctorFacts& facts, std::vector<Finding>& findings) {
+void add_gpus(const Facts& facts, std::vector<Finding>& findings) {
   const device::GpuSurvey& survey = facts.gpus;
   if (!survey.driver.empty()) findings.push_back({"driver", kGood, fmt::format("CUDA {}", survey.driver), "", ""});
   if (survey.gpus.empty()) {
@@ -144,9 +156,9 @@ Finding find_file_system(const io::PlaceFacts& place) {
   return finding;
 }
 
-bool fits_into_memory(const DoctorFacts& facts);
+bool fits_into_memory(const Facts& facts);
 
-Finding find_page_cache(const DoctorFacts& facts) {
+Finding find_page_cache(const Facts& facts) {
   const std::string remedy = fits_into_memory(facts) ? "Loaded with --io pread it stays in memory for the next load"
                                                      : "There is not enough free memory to keep it there";
   if (facts.checkpoint_is_refused)
@@ -161,7 +173,7 @@ Finding find_page_cache(const DoctorFacts& facts) {
     return {"page_cache", kUnknown, fmt::format("{}; the kernel does not say what is cached", size), "", ""};
   const double share = checkpoint.residency->share();
   const std::string found = fmt::format("{}, {} of it cached", size, per_cent(share));
-  if (share >= kResidentShare) return {"page_cache", kGood, found, "", ""};
+  if (share >= io::kResidentShare) return {"page_cache", kGood, found, "", ""};
   return {"page_cache", kSlower, found, "the rest comes from the disk: 3.5 instead of 19.8 GB/s", remedy};
 }
 
@@ -170,11 +182,11 @@ std::uint64_t free_bytes(const io::MemoryFacts& memory) {
   return std::min(memory.available_bytes, memory.group_available_bytes);
 }
 
-bool fits_into_memory(const DoctorFacts& facts) {
+bool fits_into_memory(const Facts& facts) {
   return facts.checkpoint && facts.checkpoint->size_bytes < free_bytes(facts.machine.memory);
 }
 
-Finding find_memory(const DoctorFacts& facts) {
+Finding find_memory(const Facts& facts) {
   const io::MemoryFacts& memory = facts.machine.memory;
   if (memory.total_bytes == 0) return {"memory", kUnknown, "/proc/meminfo cannot be read", "", ""};
   Finding finding{"memory", kGood, "", "", ""};
@@ -231,7 +243,7 @@ Finding find_memlock(const io::MachineFacts& machine) {
   return finding;
 }
 
-Finding find_cpus(const DoctorFacts& facts) {
+Finding find_cpus(const Facts& facts) {
   const io::CpuFacts& cpus = facts.machine.cpus;
   Finding finding{"cpus", kGood, with_commas(cpus.allowed), "", ""};
   if (cpus.allowed < cpus.online) finding.found = fmt::format("{} of {}", cpus.allowed, cpus.online);
@@ -264,17 +276,7 @@ Finding find_open_files(const io::Limit& limit) {
 
 }  // namespace
 
-std::string_view word(FindingLevel level) {
-  switch (level) {
-    case kGood: return "good";
-    case kSlower: return "slower";
-    case kMissing: return "missing";
-    case kUnknown: return "unknown";
-  }
-  return "unknown";
-}
-
-std::vector<Finding> diagnose(const DoctorFacts& facts) {
+std::vector<Finding> diagnose(const Facts& facts) {
   std::vector<Finding> findings;
   add_gpus(facts, findings);
   findings.push_back(find_file_system(facts.place));
@@ -289,4 +291,4 @@ std::vector<Finding> diagnose(const DoctorFacts& facts) {
   return findings;
 }
 
-}  // namespace lading
+}  // namespace lading::doctor

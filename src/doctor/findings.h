@@ -13,14 +13,14 @@
 #include "io/residency.h"
 #include "lading/doctor.h"
 
-namespace lading {
+namespace lading::doctor {
 
 struct CheckpointFacts {
   std::uint64_t size_bytes = 0;
   std::optional<io::Residency> residency;  ///< of all its files; nothing: unknown
 };
 
-struct DoctorFacts {
+struct Facts {
   io::MachineFacts machine;
   io::PlaceFacts place;
   std::optional<CheckpointFacts> checkpoint;  ///< nothing: there is none at the path, or it is refused
@@ -29,6 +29,6 @@ struct DoctorFacts {
 };
 
 /// In the order in which they are shown.
-[[nodiscard]] std::vector<Finding> diagnose(const DoctorFacts& facts);
+[[nodiscard]] std::vector<Finding> diagnose(const Facts& facts);
 
-}  // namespace lading
+}  // namespace lading::doctor

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace lading {
+namespace lading::detail {
 
 /// As std::vector, as far as it goes, for at most 2^32 - 1 elements. Up to N of them need no memory beside the object.
 template <class T, std::size_t N>
@@ -131,4 +131,4 @@ class InlineVector {
   std::unique_ptr<T[]> many_;  // set: all elements are here
 };
 
-}  // namespace lading
+}  // namespace lading::detail

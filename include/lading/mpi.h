@@ -1,4 +1,5 @@
-// The processes of one `mpirun`, each of which fills its own rank. For the command line: api/group_load.h has the rest.
+// One load by the processes of one `mpirun`, each of which fills its own rank: they agree on the plan before bytes
+// move, and are done together or not at all (docs/reliability.md).
 #pragma once
 
 #include <cstdint>
@@ -6,13 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "lading/export.h"
 #include "lading/load.h"
 
 namespace lading {
-
-namespace ranks {
-class MpiWorld;
-}
 
 /// Who hands bytes over to whom, where several ranks hold the same.
 enum class Exchange : std::uint8_t {
@@ -22,7 +20,7 @@ enum class Exchange : std::uint8_t {
 };
 
 struct GroupLoadRequest {
-  Request load;  ///< `load.plan.ranks` is not looked at; with an exchange it brings no memory
+  LoadRequest load;  ///< `load.plan.ranks` is not looked at; with an exchange it brings no memory
   Exchange exchange = Exchange::kNever;
   /// A reason of this rank's own not to load, such as a ledger that cannot be written. All ranks are told of it, and
   /// none loads.
@@ -30,7 +28,7 @@ struct GroupLoadRequest {
 };
 
 struct GroupReport {
-  Report report;                 ///< of this rank
+  LoadReport report;             ///< of this rank
   std::uint64_t read_bytes = 0;  ///< from files, by all ranks
 };
 
@@ -44,24 +42,24 @@ struct GroupFailure {
 class MpiGroup {
  public:
   /// Nothing: this process was not started by MPI.
-  static Result<std::optional<MpiGroup>> join();
+  LADING_API static Result<std::optional<MpiGroup>> join();
 
-  MpiGroup(MpiGroup&&) noexcept;
-  MpiGroup& operator=(MpiGroup&&) noexcept;
-  ~MpiGroup();
+  LADING_API MpiGroup(MpiGroup&&) noexcept;
+  LADING_API MpiGroup& operator=(MpiGroup&&) noexcept;
+  LADING_API ~MpiGroup();
 
-  [[nodiscard]] std::uint64_t rank() const;
-  [[nodiscard]] std::uint64_t size() const;
+  [[nodiscard]] LADING_API std::uint64_t rank() const;
+  [[nodiscard]] LADING_API std::uint64_t size() const;
 
-  Result<GroupReport, GroupFailure> load(GroupLoadRequest request);
+  LADING_API Result<GroupReport, GroupFailure> load(GroupLoadRequest request);
   /// Before the process ends.
-  void leave();
+  LADING_API void leave();
 
  private:
-  explicit MpiGroup(std::unique_ptr<ranks::MpiWorld> world);
+  struct World;
+  explicit MpiGroup(std::unique_ptr<World> world);
 
-  std::unique_ptr<ranks::MpiWorld> world_;
-  bool has_failed_ = false;
+  std::unique_ptr<World> world_;
 };
 
 }  // namespace lading

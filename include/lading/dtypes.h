@@ -3,30 +3,36 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "lading/checkpoint.h"
+#include "lading/document.h"
 #include "lading/dtype.h"
-#include "lading/plan.h"
-#include "policy/policy.h"
+#include "lading/export.h"
+#include "lading/mapping.h"
+#include "lading/policy.h"
+#include "lading/refusal.h"
+#include "lading/skeleton.h"
 
 namespace lading {
 
 struct DTypesRequest {
-  /// Of it: checkpoint ("": none is known), root, revision, trailing_bytes, skeleton, mapping, policy.
-  PlanRequest plan;
-  std::optional<policy::UnitWish> units;  ///< nothing: no units are proposed
-  std::vector<std::string> ignored;       ///< parameters that no unit takes
+  std::optional<CheckpointRef> checkpoint = {};  ///< nothing: none is known
+  std::optional<Given<model::Skeleton>> skeleton = {};
+  std::optional<Given<mapping::Mapping>> mapping = {};
+  std::optional<Given<policy::Policy>> policy = {};
+  std::optional<policy::UnitWish> units = {};  ///< nothing: no units are proposed
+  std::vector<std::string> ignored = {};       ///< parameters that no unit takes
 };
 
 struct TensorDTypes {
   std::string name;
-  std::string_view kind;
+  model::Kind kind = model::Kind::kParameter;
   std::optional<DType> checkpoint;
   DType storage = DType::kF32;
   DType compute = DType::kF32;
-  std::string_view storage_rule;
-  std::string_view compute_rule;
+  std::string storage_rule;  ///< "R23" (docs/contract-coverage.md)
+  std::string compute_rule;
   std::string reason;
   bool follows_tower = false;  ///< of a frozen subtree that is computed in one dtype (R28)
   /// Memory of a frozen tower that is to be cast to the compute dtype (R28); never a part of a sharded tensor.
@@ -40,6 +46,6 @@ struct DTypesReport {
   Errors warnings;
 };
 
-Result<DTypesReport, PlanRefusal> resolve_dtypes(const DTypesRequest& request);
+LADING_API Result<DTypesReport, Refusal> resolve_dtypes(const DTypesRequest& request);
 
 }  // namespace lading

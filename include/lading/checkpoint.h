@@ -1,0 +1,20 @@
+// Which checkpoint, and how to look for it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace lading {
+
+enum class TrailingBytesPolicy : std::uint8_t { kRefuse, kAllow };
+
+struct CheckpointRef {
+  /// A safetensors file, an index, a directory, a Hugging Face cache folder, or "org/name" to be found in that cache.
+  std::string path = {};
+  std::optional<std::string> root = {};      ///< links may lead anywhere beneath it
+  std::optional<std::string> revision = {};  ///< of a repository in the Hugging Face cache
+  TrailingBytesPolicy trailing_bytes = TrailingBytesPolicy::kRefuse;
+};
+
+}  // namespace lading

@@ -1,0 +1,37 @@
+// What a plan is asked about: why a tensor is what it is, and what differs from an older plan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lading/export.h"
+
+namespace lading {
+
+struct ExplainedFact {
+  std::string topic;  ///< "value", "source", "dtype", "placement", …: one word, stable
+  std::string text;   ///< a sentence, whose wording may change; names in it are escaped
+};
+
+enum class PlanSection : std::uint8_t { kPlan, kFile, kSource, kTensor, kRank, kDestination };
+
+/// "plan", "file", "source", "tensor", "rank", "destination"
+[[nodiscard]] LADING_API std::string_view word(PlanSection section);
+
+struct PlanChange {
+  PlanSection section = PlanSection::kPlan;
+  std::string name;                   ///< of the file, the tensor, …; "" in section kPlan
+  std::string field;                  ///< "" where all of it is new or gone
+  std::optional<std::string> before;  ///< JSON text; nothing: was not there
+  std::optional<std::string> after;
+};
+
+struct PlanDifference {
+  std::vector<PlanChange> changes;
+  std::vector<std::uint64_t> ranks_not_compared;  ///< that only one of the plans has; no difference
+};
+
+}  // namespace lading
