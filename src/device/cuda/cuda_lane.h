@@ -17,6 +17,8 @@
 
 namespace lading::device::cuda {
 
+[[nodiscard]] inline Address device_address(const std::byte* memory) { return reinterpret_cast<Address>(memory); }
+
 class CudaLane : public Lane {
  public:
   /// `sums` is device memory with two numbers for each account, or 0.
@@ -55,6 +57,8 @@ class CudaLane : public Lane {
 
   CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums);
 
+  /// From one slot to the next.
+  static std::size_t stride_bytes(const LaneOptions& options);
   [[nodiscard]] Slot& slot() { return slots_[current_]; }
   Result<void> open_streams();
   /// Takes the memory for slots and jobs, and pins it. By the thread that will use it: touching new pages is most of
