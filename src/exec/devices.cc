@@ -6,15 +6,11 @@
 #include <string_view>
 
 #include "exec/crew.h"
-#include "io/machine.h"
+#include "exec/thread_count.h"
 
 namespace lading::exec {
 namespace {
 
-// A machine that copies with all its processors has none left for interrupts and drivers, and is slower
-// (bench/results): one in eight stays free.
-constexpr std::uint32_t kMostThreads = 16;
-constexpr std::uint32_t kMostThreadsOnRequest = 256;
 // Host memory is written by the reading itself, and what is cast should still be in the CPU's cache.
 constexpr std::uint64_t kHostSlotBytes = std::uint64_t{1} << 20;
 // A bus wants larger pieces, and one on its way while the next is read (bench/results).
@@ -59,10 +55,8 @@ std::uint32_t fit_lanes(const plan::Plan& plan, const Options& options, std::vec
   std::uint64_t staging_bytes = 0;
   for (const plan::RankPlan& rank : plan.ranks) staging_bytes += rank.staging_bytes;
   staging_bytes = std::min(staging_bytes, plan.budget_bytes);
-  // Not hardware_concurrency(), which knows neither affinity nor the limits of a container.
-  const std::uint32_t processors = io::look_at_cpus("").usable();
-  const std::uint32_t wanted = options.threads > 0 ? std::min(options.threads, kMostThreadsOnRequest)
-                                                   : std::min(processors - processors / 8, kMostThreads);
+  const std::uint32_t processors = usable_processors();
+  const std::uint32_t wanted = thread_count(options.threads, processors);
   // Where there is little memory, many threads with smaller slots are faster than few with large ones; and where there
   // is little to read, large slots would cost more to pin than they save.
   std::uint64_t read_bytes = 0;

@@ -31,6 +31,16 @@ Result<device::SampleParameters> parameters_of(const model::Recipe& recipe) {
   return device::prepare_sample(random);
 }
 
+Error load_was_cancelled() {
+  return Error(Code::kCancelled, "the load was cancelled, and the destinations are incomplete")
+      .try_this("load again: what is in memory is not a model");
+}
+
+Error load_is_out_of_memory() {
+  return Error(Code::kOutOfMemory, "the host has no memory left for the load, and the destinations are incomplete")
+      .try_this("free memory, or allow less staging (budget_bytes)");
+}
+
 // Two destinations in one place would be written twice and both be called complete. Those of a unit share its buffer.
 void refuse_overlaps(const WorkList& works, Crew& crew) {
   std::vector<const Work*> in_order;
@@ -172,7 +182,7 @@ Outcome execute(const Inputs& inputs, const Options& options) {
   Outcome outcome;
   WorkList works;
   std::vector<LoadDevice> devices;  // outlive the crew's lanes
-  Crew crew(options);
+  Crew crew({options.cancelled, &options.progress, load_was_cancelled, load_is_out_of_memory, "the load"});
   try {
     take_on(inputs, outcome, works, crew);
     const Clock::time_point begin = Clock::now();
@@ -200,7 +210,7 @@ Outcome execute(const Inputs& inputs, const Options& options) {
     }
     add_up(works, crew, accounts, outcome);
   } catch (const std::bad_alloc&) {
-    outcome.errors.add(out_of_memory());
+    outcome.errors.add(load_is_out_of_memory());
   } catch (const std::exception& exception) {
     outcome.errors.add(Error(Code::kInternal, fmt::format("the load stopped: {}", exception.what())));
   }

@@ -56,7 +56,8 @@ std::vector<ReadTask> tasks_of(const Load& load, ReadUse use, const std::functio
 }
 
 FileSet run_tasks(const Load& load, const std::vector<ReadTask>& tasks, const UseTask& use) {
-  FileTable files(load.inputs.open, load.inputs.plan.files.size(), tasks);
+  FileTable files(load.inputs.open, load.inputs.plan.files.size());
+  for (const ReadTask& task : tasks) files.expect(task.file);
   load.crew.run(tasks.size(), [&](const Lanes& lanes, std::size_t i) -> Result<void> {
     const ReadTask& task = tasks[i];
     Result<void> used;
