@@ -45,7 +45,7 @@ TEST(Devices, R64_LanesFitTheStagingFigure) {
   for (const bool is_host : {true, false}) {
     for (const std::size_t devices_count : {1U, 3U}) {
       for (const std::uint32_t threads : {1U, 4U, 16U, 200U}) {
-        for (const std::uint64_t slot_bytes : {std::uint64_t{0}, std::uint64_t{64}, 2 * kMiB, 4096 * kMiB}) {
+        for (const std::uint64_t staging_buffer_bytes : {std::uint64_t{0}, std::uint64_t{64}, 2 * kMiB, 4096 * kMiB}) {
           for (const std::uint64_t staging : {std::uint64_t{0}, kMiB, 5 * kMiB, 64 * kMiB, 3000 * kMiB}) {
             std::vector<LoadDevice> devices;
             for (std::size_t i = 0; i < devices_count; ++i) {
@@ -54,7 +54,7 @@ TEST(Devices, R64_LanesFitTheStagingFigure) {
             }
             Options options;
             options.threads = threads;
-            options.slot_bytes = slot_bytes;
+            options.staging_buffer_bytes = staging_buffer_bytes;
             const plan::Plan plan = plan_with({staging, staging}, staging + staging / 2);
             const std::uint32_t fit = fit_lanes(plan, options, devices);
             ASSERT_GE(fit, 1U);
@@ -65,11 +65,11 @@ TEST(Devices, R64_LanesFitTheStagingFigure) {
             fewer += fit < threads ? 1 : 0;
             for (const LoadDevice& device : devices) {
               const device::LaneOptions& lane = device.lane_options;
-              EXPECT_EQ(lane.slots, is_host ? 1U : 2U);
-              const std::uint64_t least = slot_bytes > 0 ? std::min(slot_bytes, 64 * kMiB) : kMiB;
-              const std::uint64_t most = slot_bytes > 0 ? least : is_host ? kMiB : 4 * kMiB;
-              EXPECT_GE(lane.slot_bytes, least);
-              EXPECT_LE(lane.slot_bytes, most);
+              EXPECT_EQ(lane.staging_buffers, is_host ? 1U : 2U);
+              const std::uint64_t least = staging_buffer_bytes > 0 ? std::min(staging_buffer_bytes, 64 * kMiB) : kMiB;
+              const std::uint64_t most = staging_buffer_bytes > 0 ? least : is_host ? kMiB : 4 * kMiB;
+              EXPECT_GE(lane.staging_buffer_bytes, least);
+              EXPECT_LE(lane.staging_buffer_bytes, most);
             }
           }
         }
@@ -89,19 +89,20 @@ TEST(Devices, R64_RanksAddUpToTheBudgetAndNoFurther) {
   EXPECT_EQ(fit_lanes(plan_with({10 * kMiB, 200 * kMiB}, 50 * kMiB), options, devices), 50U);
 }
 
-TEST(Devices, SlotsOfADeviceShrinkWithMemoryAndWithWork) {
+TEST(Devices, StagingBuffersOfADeviceShrinkWithMemoryAndWithWork) {
   LaneCounts counts;
   std::vector<LoadDevice> devices = fake_devices(counts, {.is_host = false});
   Options options;
   options.threads = 16;
-  const auto slot_bytes = [&](const plan::Plan& plan) {
+  const auto staging_buffer_bytes = [&](const plan::Plan& plan) {
     EXPECT_EQ(fit_lanes(plan, options, devices), 16U);
-    return devices[0].lane_options.slot_bytes;
+    return devices[0].lane_options.staging_buffer_bytes;
   };
-  EXPECT_EQ(slot_bytes(plan_with({1024 * kMiB}, 1024 * kMiB)), 4 * kMiB);
-  EXPECT_EQ(slot_bytes(plan_with({70 * kMiB}, 70 * kMiB)), 2 * kMiB) << "of 70 / 16 / 2";
-  EXPECT_EQ(slot_bytes(plan_with({1024 * kMiB}, 1024 * kMiB, 16 * 64 * 3 * kMiB)), 2 * kMiB) << "of 3 per task";
-  EXPECT_EQ(slot_bytes(plan_with({1024 * kMiB}, 1024 * kMiB, kMiB)), kMiB);
+  EXPECT_EQ(staging_buffer_bytes(plan_with({1024 * kMiB}, 1024 * kMiB)), 4 * kMiB);
+  EXPECT_EQ(staging_buffer_bytes(plan_with({70 * kMiB}, 70 * kMiB)), 2 * kMiB) << "of 70 / 16 / 2";
+  EXPECT_EQ(staging_buffer_bytes(plan_with({1024 * kMiB}, 1024 * kMiB, 16 * 64 * 3 * kMiB)), 2 * kMiB)
+      << "of 3 per task";
+  EXPECT_EQ(staging_buffer_bytes(plan_with({1024 * kMiB}, 1024 * kMiB, kMiB)), kMiB);
 }
 
 TEST(Devices, ThreadsWithAProcessorEachSpin) {
@@ -121,13 +122,13 @@ TEST(Devices, LaneBytesAreThoseOfAllDevices) {
   LaneCounts counts;
   std::vector<LoadDevice> devices = fake_devices(counts, {.extra_lane_bytes = 5});
   devices.emplace_back().device = std::make_unique<FakeDevice>(counts);
-  devices[0].lane_options.slot_bytes = 100;
-  devices[1].lane_options.slot_bytes = 1000;
-  devices[1].lane_options.slots = 2;
+  devices[0].lane_options.staging_buffer_bytes = 100;
+  devices[1].lane_options.staging_buffer_bytes = 1000;
+  devices[1].lane_options.staging_buffers = 2;
   EXPECT_EQ(lane_bytes(devices), 100U + 5 + 2 * 1000);
 }
 
-// The works of a random load whose ranks stand on these devices.
+// The destinations of a random load whose ranks stand on these devices.
 class PlacedLoad {
  public:
   explicit PlacedLoad(const std::vector<std::string>& devices) : load_(seed_with_ranks()) {
@@ -136,13 +137,13 @@ class PlacedLoad {
     const plan::Plan& plan = load_.plan();
     for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
       for (std::size_t d = 0; d < plan.ranks[r].destinations.size(); ++d) {
-        works.push_back(
-            std::make_unique<Work>(plan, plan.ranks[r], plan.ranks[r].destinations[d], inputs_->memory[r][d]));
+        states.push_back(std::make_unique<DestinationState>(plan, plan.ranks[r], plan.ranks[r].destinations[d],
+                                                            inputs_->memory[r][d]));
       }
     }
   }
 
-  WorkList works;
+  DestinationStates states;
 
  private:
   static std::uint64_t seed_with_ranks() {
@@ -163,23 +164,23 @@ CrewOptions silent() {
   return {nullptr, nullptr, [] { return Error(); }, [] { return Error(); }, ""};
 }
 
-TEST(Devices, EachIsOpenedOnceAndWorksKnowTheirs) {
+TEST(Devices, EachIsOpenedOnceAndDestinationsKnowTheirs) {
   PlacedLoad load({"cpu"});
   Crew crew(silent());
-  const std::vector<LoadDevice> devices = open_devices(load.works, crew);
+  const std::vector<LoadDevice> devices = open_devices(load.states, crew);
   ASSERT_EQ(devices.size(), 1U);
   EXPECT_EQ(devices[0].device->name(), "cpu");
-  for (const auto& work : load.works) EXPECT_EQ(work->device, 0U);
+  for (const auto& state : load.states) EXPECT_EQ(state->device, 0U);
   EXPECT_FALSE(crew.stopped());
 }
 
 TEST(Devices, ADeviceThatIsNotThereIsNamedOnceWithATensor) {
   PlacedLoad load({"cpu", "cuda:4711"});
   Crew crew(silent());
-  const std::vector<LoadDevice> devices = open_devices(load.works, crew);
+  const std::vector<LoadDevice> devices = open_devices(load.states, crew);
   ASSERT_EQ(devices.size(), 2U);
-  for (const auto& work : load.works) {
-    EXPECT_EQ(devices[work->device].device != nullptr, work->destination->device == "cpu");
+  for (const auto& state : load.states) {
+    EXPECT_EQ(devices[state->device].device != nullptr, state->destination->device == "cpu");
   }
   const Errors errors = crew.take_errors();
   ASSERT_EQ(errors.size(), 1U);

@@ -27,8 +27,8 @@ class FakeLane : public device::Lane {
 
   void attach() override { ++counts_.attached; }
   void detach() override { --counts_.attached; }
-  Result<std::span<std::byte>> acquire_slot() override { return std::span<std::byte>(); }
-  Result<void> release_slot() override { return {}; }
+  Result<std::span<std::byte>> acquire_staging_buffer() override { return std::span<std::byte>(); }
+  Result<void> release_staging_buffer() override { return {}; }
   Result<void> move(const device::Move&) override { return {}; }
   Result<void> fill(const device::Fill&) override { return {}; }
   Result<void> sample(const device::Sample&) override { return {}; }
@@ -48,7 +48,7 @@ class FakeLane : public device::Lane {
 struct FakeDeviceOptions {
   bool is_host = true;
   int most_lanes = 1000;
-  std::uint64_t extra_lane_bytes = 0;  ///< beside its slots
+  std::uint64_t extra_lane_bytes = 0;  ///< beside its buffers
   Error* finish_failure = nullptr;     ///< what lanes say when they finish
 };
 
@@ -59,7 +59,7 @@ class FakeDevice : public device::Device {
   [[nodiscard]] std::string name() const override { return "fake"; }
   [[nodiscard]] bool is_host() const override { return options_.is_host; }
   [[nodiscard]] std::uint64_t lane_bytes(const device::LaneOptions& lane) const override {
-    return lane.slots * lane.slot_bytes + options_.extra_lane_bytes;
+    return lane.staging_buffers * lane.staging_buffer_bytes + options_.extra_lane_bytes;
   }
   Result<std::unique_ptr<device::Lane>> open_lane(const device::LaneOptions&) override {
     if (counts_.open == options_.most_lanes) return fail(Error(Code::kOutOfMemory, "no more lanes"));

@@ -67,12 +67,12 @@ class Loaded {
       facts.files.push_back(ledger::FileIdentity{identity.inode, static_cast<std::uint64_t>(identity.mtime_s),
                                                  static_cast<std::uint64_t>(identity.mtime_ns)});
     }
-    for (std::size_t i = 0; i < outcome.targets.size(); ++i) {
-      const Target& target = outcome.targets[i];
-      const TargetOutcome& found = outcome.outcomes[i];
-      const auto& d = plan->ranks[target.rank].destinations[target.destination];
+    for (std::size_t i = 0; i < outcome.destinations.size(); ++i) {
+      const DestinationRef& ref = outcome.destinations[i];
+      const DestinationOutcome& found = outcome.outcomes[i];
+      const auto& d = plan->ranks[ref.rank].destinations[ref.destination];
       const bool kept = plan->statements[d.statement].provenance == Provenance::kKept;
-      facts.destinations.push_back({target.rank, target.destination, found.written_bytes, found.expected_bytes,
+      facts.destinations.push_back({ref.rank, ref.destination, found.written_bytes, found.expected_bytes,
                                     kept ? std::nullopt : std::optional(found.digest)});
     }
     const auto read_back = ledger::test::parse(ledger_json(make_ledger(*plan, facts)));

@@ -9,16 +9,17 @@ namespace lading::device::cuda {
 namespace {
 
 // Whole pages are pinned.
-constexpr std::size_t kPinnedPageBytes = kSlotAlignmentBytes;
+constexpr std::size_t kPinnedPageBytes = kStagingAlignmentBytes;
 
 }  // namespace
 
 std::size_t CudaLane::stride_bytes(const LaneOptions& options) {
-  return (options.slot_bytes + kPinnedPageBytes - 1) / kPinnedPageBytes * kPinnedPageBytes + kSlotAlignmentBytes;
+  return (options.staging_buffer_bytes + kPinnedPageBytes - 1) / kPinnedPageBytes * kPinnedPageBytes +
+         kStagingAlignmentBytes;
 }
 
 std::size_t CudaLane::size_bytes(const LaneOptions& options) {
-  return options.slots * stride_bytes(options) + JobPages::kSizeBytes;
+  return options.staging_buffers * stride_bytes(options) + JobPages::kSizeBytes;
 }
 
 Result<std::unique_ptr<Lane>> CudaLane::open(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums) {
@@ -32,8 +33,8 @@ CudaLane::CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address
       options_(options),
       sums_(sums),
       pages_(gpu_),
-      slots_(options.slots),
-      slots_in_use_(options.slots) {}
+      buffers_(options.staging_buffers),
+      buffers_in_use_(options.staging_buffers) {}
 
 Result<void> CudaLane::make_event(Event& event) {
   const unsigned flags = kEventWithoutTiming | (options_.wait == Wait::kSleep ? kEventBlockingSync : 0);
@@ -52,9 +53,9 @@ Result<void> CudaLane::open_streams() {
   const Driver& driver = gpu_->driver();
   LADING_TRY(gpu_->call("creating a stream", driver.create_stream, &streams_.copies, kStreamNonBlocking));
   LADING_TRY(gpu_->call("creating a stream", driver.create_stream, &streams_.kernels, kStreamNonBlocking));
-  for (Slot& slot : slots_) {
-    LADING_TRY(make_event(slot.copied));
-    LADING_TRY(make_event(slot.distributed));
+  for (StagingBuffer& buffer : buffers_) {
+    LADING_TRY(make_event(buffer.copied));
+    LADING_TRY(make_event(buffer.distributed));
   }
   return make_event(all_copied_);
 }
@@ -69,13 +70,13 @@ Result<void> CudaLane::prepare() {
   LADING_ASSIGN_OR_RETURN(slab_, Slab::allocate(size_bytes(options_)));
   const std::span<std::byte> memory = slab_.bytes();
   for (std::size_t i = 0; i < memory.size(); i += kPinnedPageBytes) memory[i] = std::byte{0};
-  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].data = memory.data() + i * stride_bytes(options_);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].data = memory.data() + i * stride_bytes(options_);
   const Status status = pin(memory.data(), memory.size());
   if (gpu_->is_lost()) return gpu_->judge("pinning memory", status);
   Address mapped = 0;
   if (status == kSuccess) {
     is_pinned_ = true;
-    for (Slot& slot : slots_) slot.is_pinned = true;
+    for (StagingBuffer& buffer : buffers_) buffer.is_pinned = true;
     LADING_TRY(gpu_->call("mapping pinned memory", gpu_->driver().mapped_address, &mapped,
                           static_cast<void*>(memory.data()), 0U));
     mapped += memory.size() - JobPages::kSizeBytes;
@@ -87,40 +88,40 @@ Result<void> CudaLane::prepare() {
   return {};
 }
 
-// Slot by slot, until one is refused: the ring is smaller then. Where none can be pinned, the driver copies through
-// memory of its own, and one slot is as good as two.
+// Buffer by buffer, until one is refused: the ring is smaller then. Where none can be pinned, the driver copies through
+// memory of its own, and one buffer is as good as two.
 Result<void> CudaLane::pin_what_can_be(Status refusal) {
   gpu_->add_note(
       fmt::format("{}: the staging ring is smaller, because host memory could not be pinned ({}); loading is "
                   "slower (raise the memlock limit)",
                   gpu_->name(), gpu_->driver().describe(refusal)));
-  for (Slot& slot : slots_) {
-    const Status status = pin(slot.data, stride_bytes(options_));
+  for (StagingBuffer& buffer : buffers_) {
+    const Status status = pin(buffer.data, stride_bytes(options_));
     if (gpu_->is_lost()) return gpu_->judge("pinning memory", status);
-    slot.is_pinned = status == kSuccess;
-    if (!slot.is_pinned) break;
+    buffer.is_pinned = status == kSuccess;
+    if (!buffer.is_pinned) break;
   }
   const auto pinned = static_cast<std::size_t>(
-      std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.is_pinned; }));
-  slots_in_use_ = std::max<std::size_t>(1, pinned);
+      std::count_if(buffers_.begin(), buffers_.end(), [](const StagingBuffer& buffer) { return buffer.is_pinned; }));
+  buffers_in_use_ = std::max<std::size_t>(1, pinned);
   return {};
 }
 
 CudaLane::~CudaLane() {
   const Driver& driver = gpu_->driver();
   const bool is_idle = wait().has_value();
-  for (const Slot& slot : slots_) {
-    if (slot.is_pinned && !is_pinned_) gpu_->call_freely(driver.unregister_host, static_cast<void*>(slot.data));
-    if (slot.copied != nullptr) gpu_->call_freely(driver.destroy_event, slot.copied);
-    if (slot.distributed != nullptr) gpu_->call_freely(driver.destroy_event, slot.distributed);
-    if (slot.twin != 0) gpu_->call_freely(driver.free, slot.twin);
+  for (const StagingBuffer& buffer : buffers_) {
+    if (buffer.is_pinned && !is_pinned_) gpu_->call_freely(driver.unregister_host, static_cast<void*>(buffer.data));
+    if (buffer.copied != nullptr) gpu_->call_freely(driver.destroy_event, buffer.copied);
+    if (buffer.distributed != nullptr) gpu_->call_freely(driver.destroy_event, buffer.distributed);
+    if (buffer.twin != 0) gpu_->call_freely(driver.free, buffer.twin);
   }
   if (is_pinned_) gpu_->call_freely(driver.unregister_host, static_cast<void*>(slab_.bytes().data()));
   if (all_copied_ != nullptr) gpu_->call_freely(driver.destroy_event, all_copied_);
   for (const Stream stream : {streams_.copies, streams_.kernels}) {
     if (stream != nullptr) gpu_->call_freely(driver.destroy_stream, stream);
   }
-  // One that does not say that it is done may still read: then the slots stay where they are.
+  // One that does not say that it is done may still read: then the buffers stay where they are.
   if (!is_idle || gpu_->is_lost()) slab_.leak();
 }
 
@@ -130,29 +131,29 @@ Result<void> CudaLane::keep(Result<void> result) {
 }
 
 // How events order the host and the two streams (job pages have events of their own):
-//   the host reads into a slot        after `copied`        the GPU has read the slot
+//   the host reads into a buffer      after `copied`        the GPU has read the buffer
 //   kernels move out of a twin        after `copied`        the twin is filled
 //   a copy fills a twin again         after `distributed`   kernels have read the twin
 //   kernels digest, fill or sample    after `all_copied_`   the copies that are out have arrived
-Result<void> CudaLane::wait_for(Slot& slot) {
-  if (!slot.is_busy) return {};
-  slot.is_busy = false;
-  return gpu_->call("waiting for a copy", gpu_->driver().synchronize_event, slot.copied);
+Result<void> CudaLane::wait_for(StagingBuffer& buffer) {
+  if (!buffer.is_busy) return {};
+  buffer.is_busy = false;
+  return gpu_->call("waiting for a copy", gpu_->driver().synchronize_event, buffer.copied);
 }
 
-Result<std::span<std::byte>> CudaLane::acquire_slot() {
+Result<std::span<std::byte>> CudaLane::acquire_staging_buffer() {
   LADING_TRY(keep(end_bounce()));
   LADING_TRY(keep(prepare()));
   if (!is_lent_) {
-    current_ = (current_ + 1) % slots_in_use_;
-    LADING_TRY(keep(wait_for(slot())));
+    current_ = (current_ + 1) % buffers_in_use_;
+    LADING_TRY(keep(wait_for(current_buffer())));
   }
   is_lent_ = true;
   drop_moves();
-  return std::span(slot().data, options_.slot_bytes + kSlotAlignmentBytes);
+  return std::span(current_buffer().data, options_.staging_buffer_bytes + kStagingAlignmentBytes);
 }
 
-Result<void> CudaLane::release_slot() {
+Result<void> CudaLane::release_staging_buffer() {
   is_lent_ = false;
   return keep(release());
 }
@@ -162,17 +163,17 @@ Result<void> CudaLane::release() {
   if (!moves_.empty()) {
     LADING_ASSIGN_OR_RETURN(source, source_of_kernels());
   }
-  slot().is_busy = true;
-  LADING_TRY(record(slot().copied, streams_.copies));
+  current_buffer().is_busy = true;
+  LADING_TRY(record(current_buffer().copied, streams_.copies));
   if (moves_.empty()) return {};
-  LADING_TRY(order(streams_.kernels, slot().copied));
+  LADING_TRY(order(streams_.kernels, current_buffer().copied));
   LADING_TRY(launch_moves(source));
-  if (slot().twin != 0) {
-    slot().twin_is_read = true;
-    return record(slot().distributed, streams_.kernels);
+  if (current_buffer().twin != 0) {
+    current_buffer().twin_is_read = true;
+    return record(current_buffer().distributed, streams_.kernels);
   }
-  // The kernels read the slot itself, after all copies: `copied` now means that both are done.
-  return record(slot().copied, streams_.kernels);
+  // The kernels read the buffer itself, after all copies: `copied` now means that both are done.
+  return record(current_buffer().copied, streams_.kernels);
 }
 
 Result<void> CudaLane::order_after_copies() {
@@ -216,7 +217,7 @@ Result<void> CudaLane::finish() {
   is_bouncing_ = false;
   drop_moves();
   Result<void> done = wait();
-  for (Slot& slot : slots_) slot.is_busy = slot.twin_is_read = false;
+  for (StagingBuffer& buffer : buffers_) buffer.is_busy = buffer.twin_is_read = false;
   return flushed ? done : flushed;
 }
 

@@ -1,4 +1,4 @@
-// CudaLane: moves out of slots, by copies or by kernels.
+// CudaLane: moves out of staging buffers, by copies or by kernels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,11 +55,12 @@ Rows rows_of(const Move& move) {
 
 Result<void> CudaLane::move(const Move& move) {
   if (is_empty(move)) return {};
-  return keep(is_lent_ && !is_bouncing_ ? move_from_slot(move) : move_from_elsewhere(move));
+  return keep(is_lent_ && !is_bouncing_ ? move_from_staging_buffer(move) : move_from_elsewhere(move));
 }
 
-Result<void> CudaLane::move_from_slot(const Move& move) {
-  LADING_CHECK(move.source >= slot().data && move.source + reach_bytes(move) <= slot().data + stride_bytes(options_));
+Result<void> CudaLane::move_from_staging_buffer(const Move& move) {
+  LADING_CHECK(move.source >= current_buffer().data &&
+               move.source + reach_bytes(move) <= current_buffer().data + stride_bytes(options_));
   if (move.from == move.to) {
     const Rows rows = rows_of(move);
     if (rows.loops.empty() && rows.run_bytes >= kDirectBytes) {
@@ -87,35 +88,35 @@ Result<void> CudaLane::move_from_slot(const Move& move) {
   return {};
 }
 
-// Values of the caller's stand in memory that is not pinned: they take the way of file bytes, through slots. Many short
-// runs share one.
+// Values of the caller's stand in memory that is not pinned: they take the way of file bytes, through buffers. Many
+// short runs share one.
 Result<void> CudaLane::move_from_elsewhere(const Move& move) {
   LADING_CHECK(move.loops.empty());
   // Eight elements of a packed dtype end at a byte.
-  const std::uint64_t at_once = std::max<std::uint64_t>(8, options_.slot_bytes * 8 / bits(move.from) / 8 * 8);
+  const std::uint64_t at_once = std::max<std::uint64_t>(8, options_.staging_buffer_bytes * 8 / bits(move.from) / 8 * 8);
   for (std::uint64_t done = 0; done < move.run_elems; done += at_once) {
     const std::uint64_t elems = std::min(at_once, move.run_elems - done);
     const std::uint64_t size_bytes = bytes_of_elems(elems, move.from);
-    if (is_bouncing_ && bounced_bytes_ + size_bytes > options_.slot_bytes) LADING_TRY(end_bounce());
+    if (is_bouncing_ && bounced_bytes_ + size_bytes > options_.staging_buffer_bytes) LADING_TRY(end_bounce());
     if (!is_bouncing_) {
-      LADING_TRY(acquire_slot());
+      LADING_TRY(acquire_staging_buffer());
       is_bouncing_ = true;
       bounced_bytes_ = 0;
     }
     Move part = move;
-    part.source = slot().data + bounced_bytes_;
+    part.source = current_buffer().data + bounced_bytes_;
     part.target = move.target + bytes_of_elems(done, move.to);
     part.run_elems = elems;
-    std::memcpy(slot().data + bounced_bytes_, move.source + bytes_of_elems(done, move.from), size_bytes);
+    std::memcpy(current_buffer().data + bounced_bytes_, move.source + bytes_of_elems(done, move.from), size_bytes);
     bounced_bytes_ += (size_bytes + kBounceAlignmentBytes - 1) / kBounceAlignmentBytes * kBounceAlignmentBytes;
-    LADING_TRY(move_from_slot(part));
+    LADING_TRY(move_from_staging_buffer(part));
   }
   return {};
 }
 
 Result<void> CudaLane::end_bounce() {
   if (!std::exchange(is_bouncing_, false)) return {};
-  return release_slot();
+  return release_staging_buffer();
 }
 
 void CudaLane::add_move_jobs(const Move& move) {
@@ -133,7 +134,7 @@ void CudaLane::add_move_jobs(const Move& move) {
   }
   const bool is_packed = bits(move.from) % 8 != 0;
   MoveJob job = {};
-  job.source = static_cast<std::uint64_t>(move.source - slot().data);
+  job.source = static_cast<std::uint64_t>(move.source - current_buffer().data);
   job.target = device_address(move.target);
   job.run_elems = is_packed ? bytes_of_elems(move.run_elems, move.from) : move.run_elems;
   job.cast.from = static_cast<std::uint32_t>(is_packed ? DType::kU8 : move.from);
@@ -151,18 +152,18 @@ void CudaLane::add_move_jobs(const Move& move) {
     job.elems = std::min(at_once, elems - begin);
     moves_.push_back(job);
   }
-  const std::uint64_t end_bytes = static_cast<std::uint64_t>(move.source - slot().data) + reach_bytes(move);
+  const std::uint64_t end_bytes = static_cast<std::uint64_t>(move.source - current_buffer().data) + reach_bytes(move);
   const bool is_first = moves_begin_bytes_ == moves_end_bytes_;
   moves_begin_bytes_ =
       is_first ? end_bytes - reach_bytes(move) : std::min(moves_begin_bytes_, end_bytes - reach_bytes(move));
   moves_end_bytes_ = std::max(moves_end_bytes_, end_bytes);
 }
 
-// Where kernels find what is in the slot: in its twin, which is filled here; or, where the GPU has no memory for that,
-// in the slot itself, over the bus.
+// Where kernels find what is in the buffer: in its twin, which is filled here; or, where the GPU has no memory for
+// that, in the buffer itself, over the bus.
 Result<Address> CudaLane::source_of_kernels() {
   const Driver& driver = gpu_->driver();
-  Slot& here = slot();
+  StagingBuffer& here = current_buffer();
   if (here.twin == 0) {
     const Status status = gpu_->call_freely(driver.allocate, &here.twin, stride_bytes(options_));
     if (status == kOutOfMemory && here.is_pinned) {
