@@ -84,7 +84,7 @@ Result<void> compare_group(const GroupComparison& comparison, Values& values, Gr
     auto& of_member = number_of.emplace_back();
     for (const SlotDigest& slot : comparison.digests[t]) {
       for (const Share& share : slot.shares) {
-        const ledger::Region& region = comparison.ledger.records[share.records.front()].region;
+        const ledger::RecordedRegion& region = comparison.ledger.records[share.records.front()].region;
         const auto [place, is_new] = numbers.try_emplace(ledger::code_of(region), cursors.size());
         if (is_new) cursors.emplace_back(region, shape);
         of_member.push_back(place->second);
