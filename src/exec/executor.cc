@@ -18,18 +18,10 @@
 #include "exec/load.h"
 #include "exec/make_stage.h"
 #include "exec/read_stage.h"
+#include "exec/sample_parameters.h"
 
 namespace lading::exec {
 namespace {
-
-Result<device::SampleParameters> parameters_of(const model::Recipe& recipe) {
-  device::RandomRecipe random{device::Distribution::kNormal, recipe.mean, recipe.std, recipe.low, recipe.high};
-  if (recipe.kind == model::RecipeKind::kUniform) random.distribution = device::Distribution::kUniform;
-  if (recipe.kind == model::RecipeKind::kTruncatedNormal) {
-    random.distribution = device::Distribution::kTruncatedNormal;
-  }
-  return device::prepare_sample(random);
-}
 
 Error load_was_cancelled() {
   return Error(Code::kCancelled, "the load was cancelled, and the destinations are incomplete")
@@ -94,7 +86,7 @@ void take_on(const Inputs& inputs, Outcome& outcome, DestinationStates& states, 
                                      .got(fmt::format("{} bytes", memory.data == nullptr ? 0 : memory.size_bytes))));
     }
     if (state->root->provenance == Provenance::kRandom) {
-      if (auto sampling = parameters_of(state->root->recipe)) {
+      if (auto sampling = sample_parameters(state->root->recipe)) {
         state->sampling = *sampling;
       } else {
         crew.add_error(state->name(std::move(sampling).error()));
