@@ -105,7 +105,7 @@ lading_room(ranks USES base THIRD_PARTY fmt::fmt xxhash::xxhash Threads::Threads
 lading_room(device USES base THIRD_PARTY fmt::fmt hwy::hwy)
 lading_room(ledger USES base model layout mapping plan device TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt)
 lading_room(exec USES base checkpoint model layout mapping plan io device ledger TESTS_USE policy planner checker THIRD_PARTY fmt::fmt Threads::Threads)
-lading_room(doctor USES base io device PUBLIC doctor.h THIRD_PARTY fmt::fmt)
+lading_room(doctor USES base io device exec PUBLIC doctor.h THIRD_PARTY fmt::fmt)
 lading_room(api USES base checkpoint io source model layout mapping policy plan planner checker device ledger exec ranks doctor THIRD_PARTY fmt::fmt)
 lading_room(cli USES base api THIRD_PARTY fmt::fmt CLI11::CLI11)
 

@@ -125,7 +125,7 @@ Result<NewRequest, Errors> parse_new(std::string_view json) {
     errors.add(Error(lading::Code::kUsage, "a rank's number is less than the number of ranks"));
   }
   if (!errors.empty()) return lading::fail(std::move(errors));
-  out.rank.answer_timeout = out.options.deadline * 6 / 10;
+  out.rank.answer_timeout = out.options.silence_limit();
   return out;
 }
 

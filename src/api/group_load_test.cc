@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "ranks/thread_bulk_for_tests.h"
-#include "ranks/thread_channel.h"
+#include "ranks/thread_channel_for_tests.h"
 #include "support/by_strategy.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
@@ -53,7 +53,7 @@ class GroupLoadTest : public ::testing::Test {
 
   /// On all ranks, a thread each.
   Ended load(const std::function<void(std::uint64_t rank, GroupRequest& request)>& change = {}) {
-    ranks::NoteStore store;
+    ranks::EntryStore store;
     Ended ended(kRanks, Result<GroupReport, GroupFailure>(GroupReport{}));
     std::vector<std::jthread> threads;
     for (std::uint64_t rank = 0; rank < kRanks; ++rank) {

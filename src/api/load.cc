@@ -177,9 +177,13 @@ class Loading {
     facts.has_failed = !outcome.errors.empty();
     for (const plan::File& file : plan().files) facts.files.push_back(identity_of(file));
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
-      const exec::TargetOutcome& one = outcome.outcomes[t];
+      const exec::DestinationOutcome& one = outcome.outcomes[t];
       ledger::DestinationFacts& d = facts.destinations.emplace_back();
-      d = {outcome.targets[t].rank, outcome.targets[t].destination, one.written_bytes, one.expected_bytes, {},
+      d = {outcome.destinations[t].rank,
+           outcome.destinations[t].destination,
+           one.written_bytes,
+           one.expected_bytes,
+           {},
            received_from(t)};
       const bool is_kept = report_.tensors[t].destination.provenance == Provenance::kKept;
       if (request_.digests == Digests::kOn && outcome.errors.empty() && !is_kept) d.digest = one.digest;

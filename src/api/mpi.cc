@@ -22,7 +22,7 @@ MpiGroup::~MpiGroup() = default;
 
 Result<std::optional<MpiGroup>> MpiGroup::join() {
   if (!ranks::is_under_mpi()) return std::optional<MpiGroup>();
-  LADING_ASSIGN_OR_RETURN(auto world, ranks::MpiWorld::start(ranks::Options().deadline * 6 / 10));
+  LADING_ASSIGN_OR_RETURN(auto world, ranks::MpiWorld::start(ranks::Options().silence_limit()));
   return std::optional<MpiGroup>(MpiGroup(std::make_unique<World>(World{std::move(world)})));
 }
 

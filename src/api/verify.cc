@@ -13,8 +13,9 @@ Result<Verification, Refusal> verify(const VerifyRequest& request) {
   const auto ledger = read_ledgers(request.ledgers);
   if (!ledger) return refuse(Stage::kDocuments, ledger.error());
 
-  const exec::VerifyInputs inputs{
+  exec::VerifyInputs inputs{
       source->catalog(), [&](std::uint32_t file) { return source->open_file(source->shards()[file]); }, {}};
+  for (const source::SourceFile& shard : source->shards()) inputs.identities.push_back(shard.identity);
   exec::VerifyOptions verify_options;
   verify_options.threads = request.threads;
   verify_options.cancelled = request.cancelled;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "device/cast_float.h"
@@ -79,6 +80,15 @@ Cast find_cast(DType from, DType to) {
     if (widening.from == from && widening.to == to) return widening.cast;
   }
   return find_float_cast(from, to);
+}
+
+bool has_bits_for(double value, DType dtype) {
+  if (bits(dtype) < 8) return value == 0;
+  const DTypeClass dtype_class = class_of(dtype);
+  const bool is_signed = dtype_class == DTypeClass::kSigned;
+  if (!is_signed && dtype_class != DTypeClass::kUnsigned) return true;
+  const double limit = std::ldexp(1.0, static_cast<int>(bits(dtype)) - (is_signed ? 1 : 0));
+  return std::isfinite(value) && value < limit && value >= (is_signed ? -limit : 0);
 }
 
 std::uint64_t bits_of(double value, DType dtype) {

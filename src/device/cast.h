@@ -18,7 +18,9 @@ using Cast = void (*)(const std::byte* source, std::byte* target, std::size_t el
 /// Null where the contract knows no such cast (R24, R48), and for from == to. Picks the best code for this machine.
 [[nodiscard]] Cast find_cast(DType from, DType to);
 
-/// The bits of a number in `dtype`, one rounding, little-endian in the low bytes; for fills. Of packed dtypes: 0 only.
+/// The bits of a number in `dtype`, one rounding, little-endian in the low bytes; for fills. Only where has_bits_for().
 [[nodiscard]] std::uint64_t bits_of(double value, DType dtype);
+/// Whether there are such bits: of packed dtypes for 0 only, of integers within their range.
+[[nodiscard]] bool has_bits_for(double value, DType dtype);
 
 }  // namespace lading::device

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cfenv>
+#include <cmath>
 #include <limits>
 #include <random>
 #include <set>
@@ -415,6 +416,20 @@ TEST(BitsOf, RoundsOnceInEveryDtype) {
   EXPECT_EQ(bits_of(-1, DType::kC64), 0xBF800000U);
   EXPECT_EQ(bits_of(448, DType::kF8E4M3), 0x7EU);
   EXPECT_EQ(bits_of(-1, DType::kF8E5M2Fnuz), 0xC0U);
+}
+
+TEST(BitsOf, IntegersAndPackedDtypesDoNotHaveThemForEveryNumber) {
+  EXPECT_TRUE(has_bits_for(127, DType::kI8));
+  EXPECT_TRUE(has_bits_for(-128, DType::kI8));
+  EXPECT_FALSE(has_bits_for(128, DType::kI8));
+  EXPECT_FALSE(has_bits_for(-129, DType::kI8));
+  EXPECT_TRUE(has_bits_for(255, DType::kU8));
+  EXPECT_FALSE(has_bits_for(-1, DType::kU8));
+  EXPECT_FALSE(has_bits_for(0x1p64, DType::kU64));
+  EXPECT_FALSE(has_bits_for(std::nan(""), DType::kI32));
+  EXPECT_TRUE(has_bits_for(0, DType::kF4));
+  EXPECT_FALSE(has_bits_for(1, DType::kF4));
+  EXPECT_TRUE(has_bits_for(1e300, DType::kF16));
 }
 
 // The codes are what torch.tensor([...]).to(torch.float8_e8m0fnu) gives in PyTorch 2.13, but for a negative number.

@@ -1,11 +1,11 @@
 // Device: where destinations live, and everything that is done to their memory: move, fill, sample, digest.
 //
-// Destinations are borrowed, never owned. A Lane belongs to one thread at a time: it lends staging slots to read into,
-// and its work may go on after a call returns; finish() waits for it. A slot that was released is lent again only when
-// the device has read it. Between two finish() a lane writes a byte once: of two writes to it, either may be the last.
-// What a slot holds is moved when the slot is released: a digest or a fetch of it comes after that. Host memory is the
-// device that does everything at once. Addresses of another device's memory are numbers here: nobody but its lanes
-// looks behind them.
+// Destinations are borrowed, never owned. A Lane belongs to one thread at a time: it lends staging buffers to read
+// into, and its work may go on after a call returns; finish() waits for it. A buffer that was released is lent again
+// only when the device has read it. Between two finish() a lane writes a byte once: of two writes to it, either may be
+// the last. What a buffer holds is moved when the buffer is released: a digest or a fetch of it comes after that. Host
+// memory is the device that does everything at once. Addresses of another device's memory are numbers here: nobody but
+// its lanes looks behind them.
 #pragma once
 
 #include <atomic>
@@ -86,9 +86,9 @@ class DigestAccounts {
   std::vector<std::atomic<std::uint64_t>> sums_;
 };
 
-/// Slots begin at a multiple of this, and are longer by it than was asked for: so bytes can stand in a slot as they
-/// stand in their file, and reads past the page cache need not move them.
-inline constexpr std::size_t kSlotAlignmentBytes = 4096;
+/// Staging buffers begin at a multiple of this, and are longer by it than was asked for: so bytes can stand in a buffer
+/// as they stand in their file, and reads past the page cache need not move them.
+inline constexpr std::size_t kStagingAlignmentBytes = 4096;
 
 class Lane {
  public:
@@ -98,10 +98,10 @@ class Lane {
   virtual void attach() {}
   virtual void detach() {}
 
-  /// A staging slot that nothing reads any more, of slot_bytes and kSlotAlignmentBytes.
-  virtual Result<std::span<std::byte>> acquire_slot() = 0;
-  /// The moves from the slot have been issued; it may be lent again once they are done.
-  virtual Result<void> release_slot() = 0;
+  /// A staging buffer that nothing reads any more, of staging_buffer_bytes and kStagingAlignmentBytes.
+  virtual Result<std::span<std::byte>> acquire_staging_buffer() = 0;
+  /// The moves from the buffer have been issued; it may be lent again once they are done.
+  virtual Result<void> release_staging_buffer() = 0;
 
   virtual Result<void> move(const Move& move) = 0;
   virtual Result<void> fill(const Fill& fill) = 0;
@@ -121,8 +121,8 @@ enum class Wait : std::uint8_t {
 };
 
 struct LaneOptions {
-  std::size_t slot_bytes = std::size_t{1} << 20;
-  std::size_t slots = 1;               ///< at most; a lane makes do with fewer
+  std::size_t staging_buffer_bytes = std::size_t{1} << 20;
+  std::size_t staging_buffers = 1;     ///< at most; a lane makes do with fewer
   DigestAccounts* accounts = nullptr;  ///< where digests go; outlives the lane
   Wait wait = Wait::kSleep;
 };

@@ -12,10 +12,10 @@ namespace {
 
 class HostLane : public Lane {
  public:
-  HostLane(Slab slot, DigestAccounts* accounts) : slot_(std::move(slot)), accounts_(accounts) {}
+  HostLane(Slab buffer, DigestAccounts* accounts) : buffer_(std::move(buffer)), accounts_(accounts) {}
 
-  Result<std::span<std::byte>> acquire_slot() override { return slot_.bytes(); }
-  Result<void> release_slot() override { return {}; }
+  Result<std::span<std::byte>> acquire_staging_buffer() override { return buffer_.bytes(); }
+  Result<void> release_staging_buffer() override { return {}; }
 
   Result<void> move(const Move& move) override {
     move_on_host(move);
@@ -60,7 +60,7 @@ class HostLane : public Lane {
   Result<void> finish() override { return {}; }
 
  private:
-  Slab slot_;
+  Slab buffer_;
   DigestAccounts* accounts_;
 };
 
@@ -70,12 +70,12 @@ class HostDevice : public Device {
   [[nodiscard]] bool is_host() const override { return true; }
 
   [[nodiscard]] std::uint64_t lane_bytes(const LaneOptions& options) const override {
-    return options.slot_bytes + kSlotAlignmentBytes;
+    return options.staging_buffer_bytes + kStagingAlignmentBytes;
   }
 
   Result<std::unique_ptr<Lane>> open_lane(const LaneOptions& options) override {
-    LADING_ASSIGN_OR_RETURN(Slab slot, Slab::allocate(lane_bytes(options)));
-    return std::unique_ptr<Lane>(new HostLane(std::move(slot), options.accounts));
+    LADING_ASSIGN_OR_RETURN(Slab buffer, Slab::allocate(lane_bytes(options)));
+    return std::unique_ptr<Lane>(new HostLane(std::move(buffer), options.accounts));
   }
 
   // Nothing can be told of a host address without touching what is there.

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/text.h"
+#include "exec/thread_count.h"
 #include "io/choose.h"
 
 namespace lading {
@@ -27,9 +28,8 @@ namespace lading::doctor {
 namespace {
 
 using enum FindingLevel;
+using exec::kMostThreads;
 
-// A load starts this many threads by itself, and no more.
-constexpr unsigned kMostThreads = 16;
 // Staging beyond the model itself, and as much again for everything else.
 constexpr std::uint64_t kLeastFreeBytes = std::uint64_t{512} << 20;
 // Each of 16 readers may have a file, its twin for O_DIRECT and a ring; the rest is the driver's and the program's.

@@ -14,7 +14,7 @@ TEST(Canary, R3_R11_NoNoiseSurvivesWhereAPlanWritesAndAllElsewhere) {
     RandomLoad load(seed);
     Options options;
     options.threads = 1 + static_cast<std::uint32_t>(seed % 3);
-    options.slot_bytes = std::uint64_t{64} << (seed % 6);
+    options.staging_buffer_bytes = std::uint64_t{64} << (seed % 6);
     options.poison = seed % 2 == 0 ? Poison::kOn : Poison::kOff;
     const Inputs inputs = load.inputs();
     const Outcome outcome = execute(inputs, options);
@@ -29,7 +29,7 @@ TEST(Canary, R3_R11_NoNoiseSurvivesWhereAPlanWritesAndAllElsewhere) {
     ASSERT_TRUE(load.is_right()) << "seed " << seed;
     ASSERT_EQ(outcome.outcomes.size(), load.digests().size());
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
-      ASSERT_EQ(outcome.outcomes[t].digest, load.digests()[t]) << "seed " << seed << ", target " << t;
+      ASSERT_EQ(outcome.outcomes[t].digest, load.digests()[t]) << "seed " << seed << ", destination " << t;
       bytes += outcome.outcomes[t].written_bytes;
     }
   }

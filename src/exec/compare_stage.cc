@@ -17,7 +17,7 @@ namespace {
 
 using device::Lane;
 
-// The first element of a run that is not what is in the target, after the cast.
+// The first element of a run that is not what is in the destination, after the cast.
 struct Difference {
   std::uint64_t elem = 0;
   bool found = false;
@@ -45,47 +45,50 @@ Difference compare_run(const std::byte* source, const std::byte* target, std::ui
 }
 
 // The place in the whole tensor of an element of its part.
-std::uint64_t global_elem(const Work& work, std::uint64_t buffer_elem) {
+std::uint64_t global_elem(const DestinationState& state, std::uint64_t buffer_elem) {
   std::uint64_t elem = buffer_elem;
-  work.runs.for_each(buffer_elem, buffer_elem + 1, [&](const layout::OwnedRun& run) { elem = run.global_begin; });
+  state.runs.for_each(buffer_elem, buffer_elem + 1, [&](const layout::OwnedRun& run) { elem = run.global_begin; });
   return elem;
 }
 
 // What it means that memory and a key of the checkpoint do not hold the same.
-using Differs = Error (*)(const Work& work, std::string_view key, std::uint64_t buffer_elem);
+using Differs = Error (*)(const DestinationState& state, std::string_view key, std::uint64_t buffer_elem);
 
-Error tie_differs(const Work& work, std::string_view other, std::uint64_t buffer_elem) {
-  return work.name(Error(Code::kValuesDiffer, "two keys of one tie hold different values")
-                       .by_rule("R50")
-                       .wanted(fmt::format("the values of {}", work.root->expression.text()))
-                       .got(fmt::format("{} differs, first at element {}", other, global_elem(work, buffer_elem)))
-                       .try_this("say ties \"untie\" if both are wanted, or drop the wrong key"));
+Error tie_differs(const DestinationState& state, std::string_view other, std::uint64_t buffer_elem) {
+  return state.name(Error(Code::kValuesDiffer, "two keys of one tie hold different values")
+                        .by_rule("R50")
+                        .wanted(fmt::format("the values of {}", state.root->expression.text()))
+                        .got(fmt::format("{} differs, first at element {}", other, global_elem(state, buffer_elem)))
+                        .try_this("say ties \"untie\" if both are wanted, or drop the wrong key"));
 }
 
-Error file_differs(const Work& work, std::string_view key, std::uint64_t buffer_elem) {
-  return work.name(Error(Code::kFileChanged, "the file was written to while it was read")
-                       .by_rule("R45")
-                       .wanted(fmt::format("{} as it was loaded", key))
-                       .got(fmt::format("other values, first at element {}", global_elem(work, buffer_elem)))
-                       .try_this("Load again when nothing writes to the checkpoint"));
+Error file_differs(const DestinationState& state, std::string_view key, std::uint64_t buffer_elem) {
+  return state.name(Error(Code::kFileChanged, "the file was written to while it was read")
+                        .by_rule("R45")
+                        .wanted(fmt::format("{} as it was loaded", key))
+                        .got(fmt::format("other values, first at element {}", global_elem(state, buffer_elem)))
+                        .try_this("Load again when nothing writes to the checkpoint"));
 }
 
-// Bytes of a target as the host can see them: where they are, or fetched from a device, a window at a time.
+// Bytes of a destination as the host can see them: where they are, or fetched from a device, a window at a time.
 class Sight {
  public:
   static constexpr std::uint64_t kWindowBytes = std::uint64_t{256} << 10;
 
-  Sight(const Load& load, const Lanes& lanes, const Work& work)
-      : load_(load), lane_(*lanes[work.device]), work_(work), is_host_(load.devices[work.device].device->is_host()) {}
+  Sight(const Load& load, const Lanes& lanes, const DestinationState& state)
+      : load_(load),
+        lane_(*lanes[state.device]),
+        state_(state),
+        is_host_(load.devices[state.device].device->is_host()) {}
 
   /// Of at most kWindowBytes. Cheap where they follow what was asked for before.
   Result<const std::byte*> of(std::uint64_t begin_bytes, std::uint64_t size_bytes) {
-    if (is_host_) return work_.memory.data + begin_bytes;
+    if (is_host_) return state_.memory.data + begin_bytes;
     if (begin_bytes < begin_bytes_ || begin_bytes + size_bytes > begin_bytes_ + window_.size()) {
       if (load_.crew.stopped()) return fail(Error(Code::kCancelled, "the comparison of ties was cut short"));
       begin_bytes_ = begin_bytes;
-      window_.resize(std::min(kWindowBytes, work_.destination->buffer_bytes - begin_bytes));
-      LADING_TRY(lane_.fetch(work_.memory.data + begin_bytes, window_));
+      window_.resize(std::min(kWindowBytes, state_.destination->buffer_bytes - begin_bytes));
+      LADING_TRY(lane_.fetch(state_.memory.data + begin_bytes, window_));
     }
     return window_.data() + (begin_bytes - begin_bytes_);
   }
@@ -93,18 +96,19 @@ class Sight {
  private:
   const Load& load_;
   Lane& lane_;
-  const Work& work_;
+  const DestinationState& state_;
   bool is_host_;
   std::uint64_t begin_bytes_ = 0;
   std::vector<std::byte> window_;
 };
 
 // A key that is padded must have its padding where the other one has it.
-Result<void> compare_constant(const Load& load, const Lanes& lanes, const Work& work, const plan::Transfer& constant) {
-  Sight sight(load, lanes, work);
-  const std::uint64_t expected = device::bits_of(constant.fill, work.dtype());
-  const std::uint64_t width = std::max(1U, bits(work.dtype()) / 8);  // packed elements byte by byte: they are zero
-  const std::uint64_t run_bytes = bytes_of_elems(constant.run_elems, work.dtype());
+Result<void> compare_constant(const Load& load, const Lanes& lanes, const DestinationState& state,
+                              const plan::Transfer& constant) {
+  Sight sight(load, lanes, state);
+  const std::uint64_t expected = device::bits_of(constant.fill, state.dtype());
+  const std::uint64_t width = std::max(1U, bits(state.dtype()) / 8);  // packed elements byte by byte: they are zero
+  const std::uint64_t run_bytes = bytes_of_elems(constant.run_elems, state.dtype());
   Result<void> result;
   for_each_run(constant, [&](std::uint64_t begin_bytes) {
     for (std::uint64_t at = 0; at < run_bytes && result; at += width) {
@@ -112,7 +116,7 @@ Result<void> compare_constant(const Load& load, const Lanes& lanes, const Work& 
       if (!found) {
         result = fail(found.error());
       } else if (std::memcmp(*found, &expected, width) != 0) {
-        result = fail(tie_differs(work, "padding", (begin_bytes + at) * 8 / bits(work.dtype())));
+        result = fail(tie_differs(state, "padding", (begin_bytes + at) * 8 / bits(state.dtype())));
       }
     }
     return result.has_value();
@@ -121,29 +125,29 @@ Result<void> compare_constant(const Load& load, const Lanes& lanes, const Work& 
 }
 
 // A run is compared in pieces that fit in a window.
-Result<void> compare_run_of(const Load& load, Sight& sight, const Work& work, const Step& step, const std::byte* read,
-                            std::uint64_t to, Differs differs) {
+Result<void> compare_run_of(const Load& load, Sight& sight, const DestinationState& state, const Step& step,
+                            const std::byte* read, std::uint64_t to, Differs differs) {
   const plan::Source& source = load.inputs.plan.sources[step.source];
-  const device::Cast cast = source.dtype == work.dtype() ? nullptr : device::find_cast(source.dtype, work.dtype());
+  const device::Cast cast = source.dtype == state.dtype() ? nullptr : device::find_cast(source.dtype, state.dtype());
   constexpr std::uint64_t kAtOnce = Sight::kWindowBytes / 8;
   for (std::uint64_t done = 0; done < step.run_elems; done += kAtOnce) {
     const std::uint64_t elems = std::min(kAtOnce, step.run_elems - done);
-    const std::uint64_t begin_bytes = to + bytes_of_elems(done, work.dtype());
-    LADING_ASSIGN_OR_RETURN(const std::byte* const found, sight.of(begin_bytes, bytes_of_elems(elems, work.dtype())));
+    const std::uint64_t begin_bytes = to + bytes_of_elems(done, state.dtype());
+    LADING_ASSIGN_OR_RETURN(const std::byte* const found, sight.of(begin_bytes, bytes_of_elems(elems, state.dtype())));
     const Difference difference =
-        compare_run(read + bytes_of_elems(done, source.dtype), found, elems, cast, source.dtype, work.dtype());
+        compare_run(read + bytes_of_elems(done, source.dtype), found, elems, cast, source.dtype, state.dtype());
     if (!difference.found) continue;
-    const std::uint64_t elem = begin_bytes * 8 / bits(work.dtype()) + difference.elem;
-    return fail(differs(work, source.key, elem).in_file(load.inputs.plan.files[source.file].name));
+    const std::uint64_t elem = begin_bytes * 8 / bits(state.dtype()) + difference.elem;
+    return fail(differs(state, source.key, elem).in_file(load.inputs.plan.files[source.file].name));
   }
   return {};
 }
 
 Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte* read, const Step& step,
                           Differs differs) {
-  const Work& work = *load.works[step.target];
-  Sight sight(load, lanes, work);
-  // In the target's order, which may be in another device's memory; what was read is at hand in any order.
+  const DestinationState& state = *load.states[step.destination];
+  Sight sight(load, lanes, state);
+  // In the destination's order, which may be in another device's memory; what was read is at hand in any order.
   std::vector<device::Loop> loops = step.loops;
   std::sort(loops.begin(), loops.end(),
             [](const device::Loop& a, const device::Loop& b) { return a.target_stride_bytes > b.target_stride_bytes; });
@@ -155,7 +159,7 @@ Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte*
       from += index[l] * loops[l].source_stride_bytes;
       to += index[l] * loops[l].target_stride_bytes;
     }
-    LADING_TRY(compare_run_of(load, sight, work, step, read + from, to, differs));
+    LADING_TRY(compare_run_of(load, sight, state, step, read + from, to, differs));
     std::size_t l = index.size();
     while (l > 0 && ++index[l - 1] == loops[l - 1].count) index[--l] = 0;
     if (l == 0) return {};
@@ -165,11 +169,11 @@ Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte*
 Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task,
                           Differs differs) {
   Lane& lane = *lanes[task.device];
-  LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane.acquire_slot());
-  std::byte* const read = place_in(slot, task);
+  LADING_ASSIGN_OR_RETURN(const std::span<std::byte> buffer, lane.acquire_staging_buffer());
+  std::byte* const read = place_in(buffer, task);
   LADING_TRY(read_rows(load, file, task, read, task.row_bytes));
   for (const Step& step : task.steps) LADING_TRY(compare_step(load, lanes, read, step, differs));
-  return lane.release_slot();
+  return lane.release_staging_buffer();
 }
 
 FileSet compare_with_files(const Load& load, const std::function<bool(const plan::Read&)>& wanted, Differs differs) {
@@ -204,20 +208,20 @@ void wait_for_writes(const Load& load, const FileSet& files) {
 
 FileSet compare_ties(const Load& load) {
   struct Constant {
-    const Work* work = nullptr;
+    const DestinationState* state = nullptr;
     const plan::Transfer* transfer = nullptr;
   };
   std::vector<Constant> constants;
-  for (const auto& work : load.works) {
-    if (work->memory.received) continue;  // compared where it is read
-    for (const auto& comparison : work->destination->comparisons) {
+  for (const auto& state : load.states) {
+    if (state->memory.received) continue;  // compared where it is read
+    for (const auto& comparison : state->destination->comparisons) {
       for (const plan::Transfer& transfer : comparison) {
-        if (transfer.is_fill()) constants.push_back({work.get(), &transfer});
+        if (transfer.is_fill()) constants.push_back({state.get(), &transfer});
       }
     }
   }
   load.crew.run(constants.size(), [&](const Lanes& lanes, std::size_t i) {
-    return compare_constant(load, lanes, *constants[i].work, *constants[i].transfer);
+    return compare_constant(load, lanes, *constants[i].state, *constants[i].transfer);
   });
   return compare_with_files(
       load, [](const plan::Read& read) { return read.is_comparison(); }, tie_differs);

@@ -17,11 +17,6 @@ constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Error out_of_memory() {
-  return Error(Code::kOutOfMemory, "the host has no memory left for the load, and the destinations are incomplete")
-      .try_this("free memory, or allow less staging (budget_bytes)");
-}
-
 Result<void> Crew::open(const std::vector<LoadDevice>& devices, std::uint32_t threads) {
   for (std::uint32_t i = 0; i < threads; ++i) {
     Lanes lanes;
@@ -91,7 +86,7 @@ void Crew::work(const Lanes& lanes, std::size_t count, const Task& task) {
     is_out_of_memory_ = true;  // and no memory to say more
     failed_ = true;
   } catch (const std::exception& exception) {
-    add_error(Error(Code::kInternal, std::string("the load stopped: ") + exception.what()));
+    add_error(Error(Code::kInternal, std::string(options_.work) + " stopped: " + exception.what()));
   }
   // Also after an error: nothing may still be written when the caller gets the memory back.
   for (const auto& lane : lanes) {
@@ -112,22 +107,20 @@ void Crew::add_error(Error error) {
 }
 
 Errors Crew::take_errors() {
-  if (is_out_of_memory_) errors_.add(out_of_memory());
+  if (is_out_of_memory_) errors_.add(options_.when_out_of_memory());
   return std::move(errors_);
 }
 
 bool Crew::stopped() {
   if (failed_.load(std::memory_order_relaxed)) return true;
   if (options_.cancelled == nullptr || !options_.cancelled->load(std::memory_order_relaxed)) return false;
-  if (!failed_.exchange(true)) {
-    add_error(Error(Code::kCancelled, "the load was cancelled, and the destinations are incomplete")
-                  .try_this("load again: what is in memory is not a model"));
-  }
+  if (!failed_.exchange(true)) add_error(options_.when_cancelled());
   return true;
 }
 
 void Crew::report_progress() const {
-  if (options_.progress) options_.progress({done_bytes_, total_bytes_, read_bytes_});
+  if (options_.progress != nullptr && *options_.progress)
+    (*options_.progress)({done_bytes_, total_bytes_, read_bytes_});
 }
 
 }  // namespace lading::exec

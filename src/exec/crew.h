@@ -1,7 +1,8 @@
-// Crew: the threads of a load. Each has a lane of every device, takes tasks one by one, and stops at the first error.
+// Crew: the threads of a load or a verification. Each takes tasks one by one, and stops at the first error. Those of a
+// load have a lane of every device that it fills; a verification needs none.
 //
 // run() returns when every thread has finished what it began, whatever went wrong. Errors and counters may be added to
-// from all threads; everything else belongs to the thread that called execute().
+// from all threads; everything else belongs to the thread that has the crew.
 #pragma once
 
 #include <atomic>
@@ -20,13 +21,22 @@ namespace lading::exec {
 /// What one thread works with, by device.
 using Lanes = std::vector<std::unique_ptr<device::Lane>>;
 
+/// Whom a crew listens to, and what it says when it has to stop. Borrowed.
+struct CrewOptions {
+  const std::atomic<bool>* cancelled = nullptr;                    ///< looked at between tasks
+  const std::function<void(const Progress&)>* progress = nullptr;  ///< called a few times a second by run()
+  Error (*when_cancelled)() = nullptr;
+  Error (*when_out_of_memory)() = nullptr;
+  const char* work = "";  ///< "the load"
+};
+
 class Crew {
  public:
   using Task = std::function<Result<void>(const Lanes& lanes, std::size_t task)>;
 
-  explicit Crew(const Options& options) : options_(options) {}
+  explicit Crew(const CrewOptions& options) : options_(options) {}
 
-  /// Lanes for as many threads as are wanted and can be had, at least one.
+  /// Lanes for as many threads as are wanted and can be had, at least one. Without devices: threads without lanes.
   Result<void> open(const std::vector<LoadDevice>& devices, std::uint32_t threads);
   /// Gives the lanes back. The devices may go then.
   void close();
@@ -50,7 +60,7 @@ class Crew {
  private:
   void work(const Lanes& lanes, std::size_t count, const Task& task);
 
-  const Options& options_;
+  const CrewOptions options_;
   std::vector<Lanes> threads_;
   std::atomic<std::size_t> next_ = 0;
   std::uint64_t total_bytes_ = 0;
@@ -61,8 +71,5 @@ class Crew {
   std::mutex errors_mutex_;
   Errors errors_;
 };
-
-/// What to say when memory for the load's own needs is gone.
-[[nodiscard]] Error out_of_memory();
 
 }  // namespace lading::exec

@@ -6,44 +6,40 @@
 #include <string_view>
 
 #include "exec/crew.h"
-#include "io/machine.h"
+#include "exec/thread_count.h"
 
 namespace lading::exec {
 namespace {
 
-// A machine that copies with all its processors has none left for interrupts and drivers, and is slower
-// (bench/results): one in eight stays free.
-constexpr std::uint32_t kMostThreads = 16;
-constexpr std::uint32_t kMostThreadsOnRequest = 256;
 // Host memory is written by the reading itself, and what is cast should still be in the CPU's cache.
-constexpr std::uint64_t kHostSlotBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kHostBufferBytes = std::uint64_t{1} << 20;
 // A bus wants larger pieces, and one on its way while the next is read (bench/results).
-constexpr std::uint64_t kDeviceSlotBytes = std::uint64_t{4} << 20;
-constexpr std::uint64_t kMostSlotBytes = std::uint64_t{64} << 20;
-constexpr std::size_t kDeviceSlots = 2;
+constexpr std::uint64_t kDeviceBufferBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kMostBufferBytes = std::uint64_t{64} << 20;
+constexpr std::size_t kDeviceBuffers = 2;
 constexpr std::uint64_t kTasksPerThread = 64;
 
 }  // namespace
 
-std::vector<LoadDevice> open_devices(const WorkList& works, Crew& crew) {
+std::vector<LoadDevice> open_devices(const DestinationStates& states, Crew& crew) {
   std::vector<LoadDevice> devices;
   std::map<std::string_view, std::uint32_t> indices;
-  for (const auto& work : works) {
-    const auto [known, is_new] = indices.emplace(work->destination->device, devices.size());
-    work->device = known->second;
+  for (const auto& state : states) {
+    const auto [known, is_new] = indices.emplace(state->destination->device, devices.size());
+    state->device = known->second;
     if (!is_new) continue;
     LoadDevice& opened = devices.emplace_back();
-    if (auto device = device::open_device(work->destination->device)) {
+    if (auto device = device::open_device(state->destination->device)) {
       opened.device = *std::move(device);
     } else {
-      crew.add_error(work->name(std::move(device).error()));
+      crew.add_error(state->name(std::move(device).error()));
     }
   }
-  for (const auto& work : works) {
-    const device::Device* const device = devices[work->device].device.get();
-    if (device == nullptr || work->memory.data == nullptr) continue;
-    if (auto checked = device->check({work->memory.data, work->memory.size_bytes}); !checked) {
-      crew.add_error(work->name(std::move(checked).error()));
+  for (const auto& state : states) {
+    const device::Device* const device = devices[state->device].device.get();
+    if (device == nullptr || state->memory.data == nullptr) continue;
+    if (auto checked = device->check({state->memory.data, state->memory.size_bytes}); !checked) {
+      crew.add_error(state->name(std::move(checked).error()));
     }
   }
   return devices;
@@ -59,23 +55,23 @@ std::uint32_t fit_lanes(const plan::Plan& plan, const Options& options, std::vec
   std::uint64_t staging_bytes = 0;
   for (const plan::RankPlan& rank : plan.ranks) staging_bytes += rank.staging_bytes;
   staging_bytes = std::min(staging_bytes, plan.budget_bytes);
-  // Not hardware_concurrency(), which knows neither affinity nor the limits of a container.
-  const std::uint32_t processors = io::look_at_cpus("").usable();
-  const std::uint32_t wanted = options.threads > 0 ? std::min(options.threads, kMostThreadsOnRequest)
-                                                   : std::min(processors - processors / 8, kMostThreads);
-  // Where there is little memory, many threads with smaller slots are faster than few with large ones; and where there
-  // is little to read, large slots would cost more to pin than they save.
+  const std::uint32_t processors = usable_processors();
+  const std::uint32_t wanted = thread_count(options.threads, processors);
+  // Where there is little memory, many threads with smaller buffers are faster than few with large ones; and where
+  // there is little to read, large buffers would cost more to pin than they save.
   std::uint64_t read_bytes = 0;
   for (const plan::RankPlan& rank : plan.ranks) read_bytes += rank.read_bytes;
   const std::uint64_t share_bytes =
-      std::min(staging_bytes / wanted / std::max<std::size_t>(1, devices.size()) / kDeviceSlots,
+      std::min(staging_bytes / wanted / std::max<std::size_t>(1, devices.size()) / kDeviceBuffers,
                read_bytes / wanted / kTasksPerThread);
-  const std::uint64_t device_slot_bytes = std::clamp(std::bit_floor(share_bytes), kHostSlotBytes, kDeviceSlotBytes);
+  const std::uint64_t device_buffer_bytes =
+      std::clamp(std::bit_floor(share_bytes), kHostBufferBytes, kDeviceBufferBytes);
   for (LoadDevice& device : devices) {
     const bool is_host = device.device->is_host();
-    device.lane_options.slot_bytes = is_host ? kHostSlotBytes : device_slot_bytes;
-    if (options.slot_bytes > 0) device.lane_options.slot_bytes = std::min(options.slot_bytes, kMostSlotBytes);
-    device.lane_options.slots = is_host ? 1 : kDeviceSlots;
+    device.lane_options.staging_buffer_bytes = is_host ? kHostBufferBytes : device_buffer_bytes;
+    if (options.staging_buffer_bytes > 0)
+      device.lane_options.staging_buffer_bytes = std::min(options.staging_buffer_bytes, kMostBufferBytes);
+    device.lane_options.staging_buffers = is_host ? 1 : kDeviceBuffers;
     device.lane_options.wait = wanted <= processors ? device::Wait::kSpin : device::Wait::kSleep;
   }
   const std::uint64_t threads = staging_bytes / std::max<std::uint64_t>(1, lane_bytes(devices));

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "device/device.h"
+#include "exec/destination_state.h"
 #include "exec/executor.h"
-#include "exec/work.h"
 
 namespace lading::exec {
 
@@ -19,9 +19,9 @@ struct LoadDevice {
   device::LaneOptions lane_options;
 };
 
-/// The devices that the works name, each once; the works learn their index. What cannot be opened, and memory that is
-/// not where it should be (R34), are errors of the crew.
-[[nodiscard]] std::vector<LoadDevice> open_devices(const WorkList& works, Crew& crew);
+/// The devices of the destinations, each once; the destinations learn their index. What cannot be opened, and memory
+/// that is not where it should be (R34), are errors of the crew.
+[[nodiscard]] std::vector<LoadDevice> open_devices(const DestinationStates& states, Crew& crew);
 
 /// Sizes the lanes, and says for how many threads the plan allows them (R64).
 [[nodiscard]] std::uint32_t fit_lanes(const plan::Plan& plan, const Options& options, std::vector<LoadDevice>& devices);

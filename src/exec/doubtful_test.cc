@@ -76,7 +76,7 @@ Outcome load_with(RandomLoad& load, Writer writer, const HookedBackend::Hook& ho
   HookedBackend backend(hook);
   Options options;
   options.threads = 1;
-  options.slot_bytes = 64;
+  options.staging_buffer_bytes = 64;
   options.backend = &backend;
   return execute(inputs, options);
 }

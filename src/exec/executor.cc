@@ -13,87 +13,89 @@
 #include "device/slab.h"
 #include "exec/compare_stage.h"
 #include "exec/crew.h"
+#include "exec/destination_state.h"
 #include "exec/devices.h"
 #include "exec/load.h"
 #include "exec/make_stage.h"
 #include "exec/read_stage.h"
-#include "exec/work.h"
+#include "exec/sample_parameters.h"
 
 namespace lading::exec {
 namespace {
 
-Result<device::SampleParameters> parameters_of(const model::Recipe& recipe) {
-  device::RandomRecipe random{device::Distribution::kNormal, recipe.mean, recipe.std, recipe.low, recipe.high};
-  if (recipe.kind == model::RecipeKind::kUniform) random.distribution = device::Distribution::kUniform;
-  if (recipe.kind == model::RecipeKind::kTruncatedNormal) {
-    random.distribution = device::Distribution::kTruncatedNormal;
-  }
-  return device::prepare_sample(random);
+Error load_was_cancelled() {
+  return Error(Code::kCancelled, "the load was cancelled, and the destinations are incomplete")
+      .try_this("load again: what is in memory is not a model");
+}
+
+Error load_is_out_of_memory() {
+  return Error(Code::kOutOfMemory, "the host has no memory left for the load, and the destinations are incomplete")
+      .try_this("free memory, or allow less staging (budget_bytes)");
 }
 
 // Two destinations in one place would be written twice and both be called complete. Those of a unit share its buffer.
-void refuse_overlaps(const WorkList& works, Crew& crew) {
-  std::vector<const Work*> in_order;
-  for (const auto& work : works) {
-    if (work->destination->buffer_bytes > 0) in_order.push_back(work.get());
+void refuse_overlaps(const DestinationStates& states, Crew& crew) {
+  std::vector<const DestinationState*> in_order;
+  for (const auto& state : states) {
+    if (state->destination->buffer_bytes > 0) in_order.push_back(state.get());
   }
-  std::sort(in_order.begin(), in_order.end(), [](const Work* a, const Work* b) {
+  std::sort(in_order.begin(), in_order.end(), [](const DestinationState* a, const DestinationState* b) {
     return a->device != b->device ? a->device < b->device : std::less<>()(a->memory.data, b->memory.data);
   });
-  const auto is_one_unit = [](const Work& a, const Work& b) {
+  const auto is_one_unit = [](const DestinationState& a, const DestinationState& b) {
     return a.rank == b.rank && !a.destination->unit.empty() && a.destination->unit == b.destination->unit &&
            a.destination->slot == b.destination->slot && a.memory.data == b.memory.data;
   };
   for (std::size_t i = 1; i < in_order.size(); ++i) {
-    const Work& before = *in_order[i - 1];
-    const Work& work = *in_order[i];
-    if (work.device != before.device) continue;
-    if (!std::less<>()(work.memory.data, before.memory.data + before.destination->buffer_bytes)) continue;
-    if (is_one_unit(before, work)) continue;
+    const DestinationState& before = *in_order[i - 1];
+    const DestinationState& state = *in_order[i];
+    if (state.device != before.device) continue;
+    if (!std::less<>()(state.memory.data, before.memory.data + before.destination->buffer_bytes)) continue;
+    if (is_one_unit(before, state)) continue;
     crew.add_error(
-        work.name(Error(Code::kUsage, "the memory that was handed in overlaps that of another tensor")
-                      .by_rule("R11")
-                      .wanted("memory of its own")
-                      .got(fmt::format("bytes of {} on rank {}", quote(before.statement->name), before.rank))));
+        state.name(Error(Code::kUsage, "the memory that was handed in overlaps that of another tensor")
+                       .by_rule("R11")
+                       .wanted("memory of its own")
+                       .got(fmt::format("bytes of {} on rank {}", quote(before.statement->name), before.rank))));
   }
 }
 
 // Other values are made where they are needed, and a shared buffer holds more than one tensor.
-void refuse_to_receive(const Inputs& inputs, const Work& work, Crew& crew) {
-  if (work.root->provenance != Provenance::kFile || !work.destination->unit.empty()) {
-    crew.add_error(work.name(Error(Code::kUsage, "only a tensor from a file, in memory of its own, can be received")
-                                 .try_this("let every rank load it (owners)")));
+void refuse_to_receive(const Inputs& inputs, const DestinationState& state, Crew& crew) {
+  if (state.root->provenance != Provenance::kFile || !state.destination->unit.empty()) {
+    crew.add_error(state.name(Error(Code::kUsage, "only a tensor from a file, in memory of its own, can be received")
+                                  .try_this("let every rank load it (owners)")));
   } else if (!inputs.receive) {
-    crew.add_error(work.name(Error(Code::kUsage, "a tensor shall be received, and nobody receives")));
+    crew.add_error(state.name(Error(Code::kUsage, "a tensor shall be received, and nobody receives")));
   }
 }
 
 // Borrows the destinations, and refuses what cannot be filled before a byte is written.
-void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew) {
+void take_on(const Inputs& inputs, Outcome& outcome, DestinationStates& states, Crew& crew) {
   const plan::Plan& plan = inputs.plan;
-  outcome.targets = targets_of(plan);
+  outcome.destinations = destinations_of(plan);
   std::uint64_t total_bytes = 0;
-  for (const Target& target : outcome.targets) {
-    const plan::RankPlan& rank = plan.ranks[target.rank];
-    const plan::Destination& destination = rank.destinations[target.destination];
-    const Memory memory = inputs.memory[target.rank][target.destination];
-    auto work = std::make_unique<Work>(plan, rank, destination, memory);
+  for (const DestinationRef& ref : outcome.destinations) {
+    const plan::RankPlan& rank = plan.ranks[ref.rank];
+    const plan::Destination& destination = rank.destinations[ref.destination];
+    const DestinationMemory memory = inputs.memory[ref.rank][ref.destination];
+    auto state = std::make_unique<DestinationState>(plan, rank, destination, memory);
     if (memory.size_bytes < destination.buffer_bytes || (memory.data == nullptr && destination.buffer_bytes > 0)) {
-      crew.add_error(work->name(Error(Code::kUsage, "the memory that was handed in is too small")
-                                    .wanted(fmt::format("{} bytes", destination.buffer_bytes))
-                                    .got(fmt::format("{} bytes", memory.data == nullptr ? 0 : memory.size_bytes))));
+      crew.add_error(state->name(Error(Code::kUsage, "the memory that was handed in is too small")
+                                     .wanted(fmt::format("{} bytes", destination.buffer_bytes))
+                                     .got(fmt::format("{} bytes", memory.data == nullptr ? 0 : memory.size_bytes))));
     }
-    if (work->root->provenance == Provenance::kRandom) {
-      if (auto sampling = parameters_of(work->root->recipe)) {
-        work->sampling = *sampling;
+    if (state->root->provenance == Provenance::kRandom) {
+      if (auto sampling = sample_parameters(state->root->recipe)) {
+        state->sampling = *sampling;
       } else {
-        crew.add_error(work->name(std::move(sampling).error()));
+        crew.add_error(state->name(std::move(sampling).error()));
       }
     }
-    if (memory.received) refuse_to_receive(inputs, *work, crew);
-    work->digest_at_end = memory.received;
-    total_bytes += work->expected_bytes;
-    works.push_back(std::move(work));
+    if (memory.received) refuse_to_receive(inputs, *state, crew);
+    state->digest_at_end = memory.received;
+    total_bytes += state->expected_bytes;
+    states.push_back(std::move(state));
   }
   crew.set_total(total_bytes);
 }
@@ -141,17 +143,17 @@ void carry_out(const Load& load, std::uint32_t threads, Outcome& outcome) {
   }
 }
 
-void add_up(const WorkList& works, Crew& crew, const device::DigestAccounts& accounts, Outcome& outcome) {
+void add_up(const DestinationStates& states, Crew& crew, const device::DigestAccounts& accounts, Outcome& outcome) {
   outcome.errors = crew.take_errors();
-  for (std::size_t t = 0; t < works.size(); ++t) {
-    const Work& work = *works[t];
-    TargetOutcome one{work.written_bytes, work.expected_bytes, {}};
-    one.digest = accounts.of(t);
+  for (std::size_t d = 0; d < states.size(); ++d) {
+    const DestinationState& state = *states[d];
+    DestinationOutcome one{state.written_bytes, state.expected_bytes, {}};
+    one.digest = accounts.of(d);
     if (outcome.errors.empty() && !one.complete()) {
-      outcome.errors.add(work.name(Error(Code::kIncomplete, "a tensor has bytes that nobody wrote, or that two did")
-                                       .by_rule("R11")
-                                       .wanted(fmt::format("{} bytes", one.expected_bytes))
-                                       .got(fmt::format("{} bytes", one.written_bytes))));
+      outcome.errors.add(state.name(Error(Code::kIncomplete, "a tensor has bytes that nobody wrote, or that two did")
+                                        .by_rule("R11")
+                                        .wanted(fmt::format("{} bytes", one.expected_bytes))
+                                        .got(fmt::format("{} bytes", one.written_bytes))));
     }
     outcome.outcomes.push_back(one);
   }
@@ -160,37 +162,37 @@ void add_up(const WorkList& works, Crew& crew, const device::DigestAccounts& acc
 
 }  // namespace
 
-std::vector<Target> targets_of(const plan::Plan& plan) {
-  std::vector<Target> targets;
+std::vector<DestinationRef> destinations_of(const plan::Plan& plan) {
+  std::vector<DestinationRef> destinations;
   for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    for (std::uint32_t d = 0; d < plan.ranks[rank].destinations.size(); ++d) targets.push_back({rank, d});
+    for (std::uint32_t d = 0; d < plan.ranks[rank].destinations.size(); ++d) destinations.push_back({rank, d});
   }
-  return targets;
+  return destinations;
 }
 
 Outcome execute(const Inputs& inputs, const Options& options) {
   Outcome outcome;
-  WorkList works;
+  DestinationStates states;
   std::vector<LoadDevice> devices;  // outlive the crew's lanes
-  Crew crew(options);
+  Crew crew({options.cancelled, &options.progress, load_was_cancelled, load_is_out_of_memory, "the load"});
   try {
-    take_on(inputs, outcome, works, crew);
+    take_on(inputs, outcome, states, crew);
     const Clock::time_point begin = Clock::now();
-    devices = open_devices(works, crew);
+    devices = open_devices(states, crew);
     outcome.opening_seconds = seconds_since(begin);
-    refuse_overlaps(works, crew);
+    refuse_overlaps(states, crew);
     io::Chooser chooser(options.choice);
-    device::DigestAccounts accounts(works.size());
+    device::DigestAccounts accounts(states.size());
     if (!crew.stopped()) {
-      for (const auto& work : works) {
-        if (!devices[work->device].device->is_host()) continue;
-        device::prefer_huge_pages({work->memory.data, work->memory.size_bytes});
+      for (const auto& state : states) {
+        if (!devices[state->device].device->is_host()) continue;
+        device::prefer_huge_pages({state->memory.data, state->memory.size_bytes});
       }
       const std::uint32_t threads = fit_lanes(inputs.plan, options, devices);
       for (LoadDevice& device : devices) {
         if (options.verify == Verify::kDigest) device.lane_options.accounts = &accounts;
       }
-      carry_out({inputs, options, outcome.targets, works, devices, crew, chooser}, threads, outcome);
+      carry_out({inputs, options, states, devices, crew, chooser}, threads, outcome);
       close(crew, outcome);
     }
     for (std::string& note : chooser.take_notes()) outcome.notes.push_back(std::move(note));
@@ -198,9 +200,9 @@ Outcome execute(const Inputs& inputs, const Options& options) {
       if (device.device == nullptr) continue;
       for (std::string& note : device.device->take_notes()) outcome.notes.push_back(std::move(note));
     }
-    add_up(works, crew, accounts, outcome);
+    add_up(states, crew, accounts, outcome);
   } catch (const std::bad_alloc&) {
-    outcome.errors.add(out_of_memory());
+    outcome.errors.add(load_is_out_of_memory());
   } catch (const std::exception& exception) {
     outcome.errors.add(Error(Code::kInternal, fmt::format("the load stopped: {}", exception.what())));
   }

@@ -1,7 +1,7 @@
 // The executor: turns a checked plan into bytes in place.
 //
 // One call, one load. Its threads live as long as the call, so loads at the same time, and in a forked child, do not
-// know of each other. Memory beside the destinations: a few staging slots per thread, within the plan's figure (R64).
+// know of each other. Memory beside the destinations: a few staging buffers per thread, within the plan's figure (R64).
 // After an error everything that was begun is finished before the call returns, and the outcome says which
 // destinations are complete: those whose bytes were all written. Nobody is told "loaded" who is not.
 #pragma once
@@ -22,7 +22,7 @@ namespace lading::exec {
 
 /// The memory of a destination, contiguous, of buffer_bytes, on the destination's device. Borrowed. Destinations of one
 /// unit name the same memory.
-struct Memory {
+struct DestinationMemory {
   std::byte* data = nullptr;
   std::uint64_t size_bytes = 0;
   bool received = false;  ///< Inputs::receive writes all of it, nobody else does
@@ -48,8 +48,8 @@ enum class Verify : std::uint8_t { kOff, kDigest };
 enum class Poison : std::uint8_t { kOff, kOn };
 
 struct Options {
-  std::uint32_t threads = 0;     ///< 0: as many as help
-  std::uint64_t slot_bytes = 0;  ///< 0: what suits the device
+  std::uint32_t threads = 0;               ///< 0: as many as help
+  std::uint64_t staging_buffer_bytes = 0;  ///< 0: what suits the device
   Verify verify = Verify::kDigest;
   Poison poison = Poison::kOff;  ///< kOn: every byte that the plan defines is overwritten with kPoison first (R3)
   io::BackendChoice choice = io::BackendChoice::kAuto;
@@ -60,8 +60,8 @@ struct Options {
 inline constexpr std::uint8_t kPoison = 0xA5;
 
 struct Inputs {
-  const plan::Plan& plan;                   ///< checked
-  std::vector<std::vector<Memory>> memory;  ///< by Plan::ranks and their destinations
+  const plan::Plan& plan;                              ///< checked
+  std::vector<std::vector<DestinationMemory>> memory;  ///< by Plan::ranks and their destinations
   std::function<Result<io::File>(std::uint32_t file)> open;
   /// Values of kHost statements, by name; of kCall statements, once their inputs are complete.
   std::function<Result<HostValue>(const plan::Statement& statement, std::uint64_t rank)> value;
@@ -71,15 +71,15 @@ struct Inputs {
 };
 
 /// One memory to be filled: a destination of a rank.
-struct Target {
+struct DestinationRef {
   std::uint32_t rank = 0;         ///< into Plan::ranks
   std::uint32_t destination = 0;  ///< into RankPlan::destinations
 };
 
 /// All destinations of all ranks, in order.
-[[nodiscard]] std::vector<Target> targets_of(const plan::Plan& plan);
+[[nodiscard]] std::vector<DestinationRef> destinations_of(const plan::Plan& plan);
 
-struct TargetOutcome {
+struct DestinationOutcome {
   std::uint64_t written_bytes = 0;
   std::uint64_t expected_bytes = 0;  ///< padding that the plan defines included
   device::Digest digest;             ///< of the owned elements, padding aside; zero without Verify::kDigest
@@ -88,8 +88,8 @@ struct TargetOutcome {
 };
 
 struct Outcome {
-  std::vector<Target> targets;
-  std::vector<TargetOutcome> outcomes;  ///< by target
+  std::vector<DestinationRef> destinations;
+  std::vector<DestinationOutcome> outcomes;  ///< by destination
   std::uint64_t read_bytes = 0;
   std::uint64_t staging_bytes = 0;
   std::uint32_t threads = 0;
@@ -97,7 +97,7 @@ struct Outcome {
   double closing_seconds = 0;      ///< of lanes, after the last write
   std::vector<std::string> notes;  ///< what was done in another way than wanted, each once
   bool begun = false;              ///< false: refused before a byte was written
-  Errors errors;                   ///< empty: every target is complete
+  Errors errors;                   ///< empty: every destination is complete
 };
 
 /// Does not throw.

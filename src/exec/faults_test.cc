@@ -92,7 +92,7 @@ Sweep sweep_reads(FaultKind kind, std::uint64_t in_a_row) {
       io::FaultyBackend faulty(pread, {.kind = kind, .first = nth, .count = in_a_row});
       Options options;
       options.threads = 2;
-      options.slot_bytes = 64;
+      options.staging_buffer_bytes = 64;
       options.backend = &faulty;
       const Inputs inputs = load.inputs();
       const Outcome outcome = execute(inputs, options);
@@ -148,7 +148,7 @@ TEST(Faults, Fault43_EveryAllocationMayFail) {
       RandomLoad load(seed);
       Options options;
       options.threads = 2;
-      options.slot_bytes = 256;
+      options.staging_buffer_bytes = 256;
       const Inputs inputs = load.inputs();
       allocations_left = nth;
       const Outcome outcome = execute(inputs, options);
@@ -198,7 +198,7 @@ TEST(Faults, Fault56_ACancelledLoadIsNotComplete) {
     std::atomic<bool> cancelled = false;
     CancellingBackend backend(cancelled);
     Options options;
-    options.slot_bytes = 64;
+    options.staging_buffer_bytes = 64;
     options.backend = &backend;
     options.cancelled = &cancelled;
     const Inputs inputs = load.inputs();
@@ -215,7 +215,7 @@ TEST(Faults, MemoryThatIsTooSmallIsRefusedBeforeAByteIsWritten) {
   Inputs inputs = load.inputs();
   int refused = 0;
   for (auto& rank : inputs.memory) {
-    for (Memory& memory : rank) {
+    for (DestinationMemory& memory : rank) {
       if (memory.size_bytes == 0) continue;
       --memory.size_bytes;
       ++refused;
@@ -235,7 +235,7 @@ TEST(Faults, Fault58_LoadsAtOnceDoNotDisturbEachOther) {
       RandomLoad load(seed);
       Options options;
       options.threads = 2;
-      options.slot_bytes = 64;
+      options.staging_buffer_bytes = 64;
       const Inputs inputs = load.inputs();
       const Outcome outcome = execute(inputs, options);
       if (outcome.errors.empty() && load.is_right()) ++right;

@@ -4,10 +4,8 @@
 
 namespace lading::exec {
 
-FileTable::FileTable(Open open, std::size_t files, const std::vector<ReadTask>& tasks)
-    : open_(std::move(open)), entries_(std::make_unique<Entry[]>(files)) {
-  for (const ReadTask& task : tasks) ++entries_[task.file].tasks_left;
-}
+FileTable::FileTable(Open open, std::size_t files)
+    : open_(std::move(open)), entries_(std::make_unique<Entry[]>(files)) {}
 
 Result<const io::File*> FileTable::acquire(std::uint32_t file) {
   Entry& entry = entries_[file];

@@ -1,6 +1,8 @@
-// FileTable: the files of a load, each open from its first read to its last, and unchanged all that time (R45).
+// FileTable: the files of a load or a verification, each open from its first task to its last, and unchanged all that
+// time (R45).
 //
-// Tasks come in file order, so a checkpoint of a thousand shards needs a few descriptors at a time. Thread-safe.
+// Tasks come in file order, so a checkpoint of a thousand shards needs a few descriptors at a time. Thread-safe, but
+// for expect().
 #pragma once
 
 #include <cstdint>
@@ -10,9 +12,7 @@
 #include <optional>
 #include <set>
 #include <utility>
-#include <vector>
 
-#include "exec/read_task.h"
 #include "io/file.h"
 #include "lading/result.h"
 
@@ -22,9 +22,11 @@ class FileTable {
  public:
   using Open = std::function<Result<io::File>(std::uint32_t file)>;
 
-  FileTable(Open open, std::size_t files, const std::vector<ReadTask>& tasks);
+  FileTable(Open open, std::size_t files);
 
-  /// The open file; valid until the release() that belongs to this call.
+  /// A task will release() the file once. Said of all tasks before the first acquire().
+  void expect(std::uint32_t file) { ++entries_[file].tasks_left; }
+  /// The file, opened by the first call; valid until the task's release().
   Result<const io::File*> acquire(std::uint32_t file);
   /// A task on the file has ended. After the last one the file is compared with what was opened, and closed.
   Result<void> release(std::uint32_t file);

@@ -46,10 +46,10 @@ class GpuBuffers {
   }
 
   /// Writes a destination as it must be, as somebody does who is no part of the load.
-  void put_expected(const Target& target, const Memory& memory) {
-    const plan::RankPlan& rank = load_.plan().ranks[target.rank];
-    device::Lane& lane = *lanes_.at(rank.destinations[target.destination].device);
-    const auto bytes = load_.expected(target);
+  void put_expected(const DestinationRef& ref, const DestinationMemory& memory) {
+    const plan::RankPlan& rank = load_.plan().ranks[ref.rank];
+    device::Lane& lane = *lanes_.at(rank.destinations[ref.destination].device);
+    const auto bytes = load_.expected(ref);
     if (bytes.empty()) return;
     EXPECT_TRUE(lane.move({bytes.data(), memory.data, bytes.size(), DType::kU8, DType::kU8, {}}));
     EXPECT_TRUE(lane.finish());
@@ -89,7 +89,7 @@ TEST(GpuCanary, R3_R11_R34_EveryByteIsRightInDeviceMemory) {
     GpuBuffers buffers(load, gpus);
     Options options;
     options.threads = 1 + static_cast<std::uint32_t>(seed % 3);
-    options.slot_bytes = std::uint64_t{64} << (seed % 6);
+    options.staging_buffer_bytes = std::uint64_t{64} << (seed % 6);
     options.poison = seed % 2 == 0 ? Poison::kOn : Poison::kOff;
     const Outcome outcome = execute(buffers.inputs(), options);
     if (load.ties_differ()) {
@@ -101,7 +101,7 @@ TEST(GpuCanary, R3_R11_R34_EveryByteIsRightInDeviceMemory) {
     buffers.fetch();
     ASSERT_TRUE(load.is_right()) << "seed " << seed;
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
-      ASSERT_EQ(outcome.outcomes[t].digest, load.digests()[t]) << "seed " << seed << ", target " << t;
+      ASSERT_EQ(outcome.outcomes[t].digest, load.digests()[t]) << "seed " << seed << ", destination " << t;
     }
   }
 }
@@ -118,15 +118,15 @@ TEST(GpuCanary, WhatIsReceivedInDeviceMemoryIsDigestedThere) {
     load.put_on(gpus);
     GpuBuffers buffers(load, gpus);
     Inputs inputs = buffers.inputs();
-    const std::vector<Target> targets = targets_of(load.plan());
-    for (const Target& target : targets) {
-      inputs.memory[target.rank][target.destination].received = load.can_be_received(target);
+    const std::vector<DestinationRef> destinations = destinations_of(load.plan());
+    for (const DestinationRef& ref : destinations) {
+      inputs.memory[ref.rank][ref.destination].received = load.can_be_received(ref);
     }
     inputs.receive = [&]() -> Result<void> {
-      for (const Target& target : targets) {
-        const Memory& memory = inputs.memory[target.rank][target.destination];
+      for (const DestinationRef& ref : destinations) {
+        const DestinationMemory& memory = inputs.memory[ref.rank][ref.destination];
         if (!memory.received) continue;
-        buffers.put_expected(target, memory);
+        buffers.put_expected(ref, memory);
         ++received;
       }
       return {};
@@ -138,7 +138,7 @@ TEST(GpuCanary, WhatIsReceivedInDeviceMemoryIsDigestedThere) {
     buffers.fetch();
     ASSERT_TRUE(load.is_right()) << "seed " << seed;
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
-      ASSERT_EQ(outcome.outcomes[t].digest, load.digests()[t]) << "seed " << seed << ", target " << t;
+      ASSERT_EQ(outcome.outcomes[t].digest, load.digests()[t]) << "seed " << seed << ", destination " << t;
     }
   }
   EXPECT_GT(received, 20);

@@ -3,9 +3,9 @@
 
 #include "device/device.h"
 #include "exec/crew.h"
+#include "exec/destination_state.h"
 #include "exec/devices.h"
 #include "exec/executor.h"
-#include "exec/work.h"
 #include "io/choose.h"
 
 namespace lading::exec {
@@ -13,21 +13,20 @@ namespace lading::exec {
 struct Load {
   const Inputs& inputs;
   const Options& options;
-  const std::vector<Target>& targets;
-  const WorkList& works;
+  const DestinationStates& states;
   const std::vector<LoadDevice>& devices;
   Crew& crew;
   io::Chooser& chooser;
 
-  /// Counts bytes of a target as written.
-  void add_written(Work& work, std::uint64_t bytes) const {
-    work.written_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  /// Counts bytes of a destination as written.
+  void add_written(DestinationState& state, std::uint64_t bytes) const {
+    state.written_bytes.fetch_add(bytes, std::memory_order_relaxed);
     crew.add_done(bytes);
   }
-  /// Adds elements of a target's buffer to its digest, if digests are wanted.
+  /// Adds elements of a destination's buffer to its digest, if digests are wanted.
   Result<void> digest(const Lanes& lanes, const Tile& tile) const;
-  /// All that the target owns, cut into tiles for its device.
-  void add_tiles(std::uint32_t target, std::vector<Tile>& tiles) const;
+  /// All that the destination owns, cut into tiles for its device.
+  void add_tiles(std::uint32_t destination, std::vector<Tile>& tiles) const;
 };
 
 }  // namespace lading::exec

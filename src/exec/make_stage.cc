@@ -16,9 +16,9 @@ using plan::Transfer;
 
 // Calls `act` for every run that the tile owns, until one fails.
 template <class Act>
-Result<void> for_runs(const Work& work, const Tile& tile, Act&& act) {
+Result<void> for_runs(const DestinationState& state, const Tile& tile, Act&& act) {
   Result<void> result;
-  work.runs.for_each(tile.begin_elem, tile.end_elem, [&](const OwnedRun& run) {
+  state.runs.for_each(tile.begin_elem, tile.end_elem, [&](const OwnedRun& run) {
     if (result) result = act(run);
   });
   return result;
@@ -36,81 +36,82 @@ Result<void> for_places(const Transfer& transfer, Act&& act) {
 }
 
 struct Constant {
-  std::uint32_t target = 0;
+  std::uint32_t destination = 0;
   const Transfer* transfer = nullptr;
 };
 
 std::vector<Constant> constants_of(const Load& load) {
   std::vector<Constant> constants;
-  for (std::uint32_t t = 0; t < load.works.size(); ++t) {
-    for (const Transfer& transfer : load.works[t]->destination->transfers) {
-      if (transfer.is_fill() && transfer.elems() > 0) constants.push_back({t, &transfer});
+  for (std::uint32_t d = 0; d < load.states.size(); ++d) {
+    for (const Transfer& transfer : load.states[d]->destination->transfers) {
+      if (transfer.is_fill() && transfer.elems() > 0) constants.push_back({d, &transfer});
     }
   }
   return constants;
 }
 
 Result<void> make_constant(const Load& load, const Lanes& lanes, const Constant& constant) {
-  Work& work = *load.works[constant.target];
-  Lane& lane = *lanes[work.device];
+  DestinationState& state = *load.states[constant.destination];
+  Lane& lane = *lanes[state.device];
   const Transfer& transfer = *constant.transfer;
-  const std::uint64_t constant_bits = device::bits_of(transfer.fill, work.dtype());
+  const std::uint64_t constant_bits = device::bits_of(transfer.fill, state.dtype());
   const auto make_run = [&](std::uint64_t begin_bytes) -> Result<void> {
-    LADING_TRY(lane.fill({work.memory.data + begin_bytes, transfer.run_elems, work.dtype(), constant_bits}));
-    if (work.digest_at_end) return {};
-    const std::uint64_t begin = begin_bytes * 8 / bits(work.dtype());
-    return load.digest(lanes, {constant.target, begin, begin + transfer.run_elems});
+    LADING_TRY(lane.fill({state.memory.data + begin_bytes, transfer.run_elems, state.dtype(), constant_bits}));
+    if (state.digest_at_end) return {};
+    const std::uint64_t begin = begin_bytes * 8 / bits(state.dtype());
+    return load.digest(lanes, {constant.destination, begin, begin + transfer.run_elems});
   };
   LADING_TRY(for_places(transfer, make_run));
-  load.add_written(work, bytes_of_elems(transfer.elems(), work.dtype()));
+  load.add_written(state, bytes_of_elems(transfer.elems(), state.dtype()));
   return {};
 }
 
-Result<void> sample(const Load& load, Lane& lane, const Work& work, const Tile& tile) {
-  const device::RandomKey key = device::random_key(load.inputs.plan.seed, work.root->name);
-  return for_runs(work, tile, [&](const OwnedRun& run) {
-    return lane.sample({work.at_elem(run.buffer_begin), run.global_begin, run.elems, work.dtype(), work.sampling, key});
+Result<void> sample(const Load& load, Lane& lane, const DestinationState& state, const Tile& tile) {
+  const device::RandomKey key = device::random_key(load.inputs.plan.seed, state.root->name);
+  return for_runs(state, tile, [&](const OwnedRun& run) {
+    return lane.sample(
+        {state.at_elem(run.buffer_begin), run.global_begin, run.elems, state.dtype(), state.sampling, key});
   });
 }
 
-Result<void> copy_value(Lane& lane, const Work& work, const Tile& tile) {
-  return for_runs(work, tile, [&](const OwnedRun& run) {
-    return lane.move({work.value.data + bytes_of_elems(run.global_begin, work.value.dtype),
-                      work.at_elem(run.buffer_begin),
+Result<void> copy_value(Lane& lane, const DestinationState& state, const Tile& tile) {
+  return for_runs(state, tile, [&](const OwnedRun& run) {
+    return lane.move({state.value.data + bytes_of_elems(run.global_begin, state.value.dtype),
+                      state.at_elem(run.buffer_begin),
                       run.elems,
-                      work.value.dtype,
-                      work.dtype(),
+                      state.value.dtype,
+                      state.dtype(),
                       {}});
   });
 }
 
 // R20: the padding_idx row is zero, on whoever owns it.
-Result<void> zero_row(Lane& lane, const Work& work, const Tile& tile) {
-  const Shape& shape = work.statement->shape;
+Result<void> zero_row(Lane& lane, const DestinationState& state, const Tile& tile) {
+  const Shape& shape = state.statement->shape;
   const std::uint64_t row_elems = *shape.num_elems() / shape[0];
-  const std::uint64_t row_begin = *work.root->recipe.zero_row * row_elems;
-  return for_runs(work, tile, [&](const OwnedRun& run) -> Result<void> {
+  const std::uint64_t row_begin = *state.root->recipe.zero_row * row_elems;
+  return for_runs(state, tile, [&](const OwnedRun& run) -> Result<void> {
     const std::uint64_t begin = std::max(run.global_begin, row_begin);
     const std::uint64_t end = std::min(run.global_begin + run.elems, row_begin + row_elems);
     if (begin >= end) return {};
-    return lane.fill({work.at_elem(run.buffer_begin + begin - run.global_begin), end - begin, work.dtype(), 0});
+    return lane.fill({state.at_elem(run.buffer_begin + begin - run.global_begin), end - begin, state.dtype(), 0});
   });
 }
 
 Result<void> make_tile(const Load& load, const Lanes& lanes, const Tile& tile) {
-  Work& work = *load.works[tile.target];
-  Lane& lane = *lanes[work.device];
+  DestinationState& state = *load.states[tile.destination];
+  Lane& lane = *lanes[state.device];
   const std::uint64_t elems = tile.end_elem - tile.begin_elem;
-  if (work.root->provenance == Provenance::kFill) {
-    const std::uint64_t value_bits = device::bits_of(work.root->recipe.value, work.dtype());
-    LADING_TRY(lane.fill({work.at_elem(tile.begin_elem), elems, work.dtype(), value_bits}));
-  } else if (work.root->provenance == Provenance::kRandom) {
-    LADING_TRY(sample(load, lane, work, tile));
+  if (state.root->provenance == Provenance::kFill) {
+    const std::uint64_t value_bits = device::bits_of(state.root->recipe.value, state.dtype());
+    LADING_TRY(lane.fill({state.at_elem(tile.begin_elem), elems, state.dtype(), value_bits}));
+  } else if (state.root->provenance == Provenance::kRandom) {
+    LADING_TRY(sample(load, lane, state, tile));
   } else {
-    LADING_TRY(copy_value(lane, work, tile));
+    LADING_TRY(copy_value(lane, state, tile));
   }
-  if (work.root->recipe.zero_row) LADING_TRY(zero_row(lane, work, tile));
-  load.add_written(work, bytes_of_elems(elems, work.dtype()));
+  if (state.root->recipe.zero_row) LADING_TRY(zero_row(lane, state, tile));
+  load.add_written(state, bytes_of_elems(elems, state.dtype()));
   return load.digest(lanes, tile);
 }
 
@@ -129,25 +130,25 @@ Error nobody_hands_in() {
 
 namespace {
 
-Result<HostValue> ask_for_value(const Load& load, const Work& work) {
+Result<HostValue> ask_for_value(const Load& load, const DestinationState& state) {
   if (!load.inputs.value) return fail(nobody_hands_in());
-  LADING_ASSIGN_OR_RETURN(const HostValue value, load.inputs.value(*work.root, work.rank));
-  const auto expected_bytes = work.root->shape.size_bytes(value.dtype);
-  const bool has_cast = value.dtype == work.dtype() || device::find_cast(value.dtype, work.dtype()) != nullptr;
+  LADING_ASSIGN_OR_RETURN(const HostValue value, load.inputs.value(*state.root, state.rank));
+  const auto expected_bytes = state.root->shape.size_bytes(value.dtype);
+  const bool has_cast = value.dtype == state.dtype() || device::find_cast(value.dtype, state.dtype()) != nullptr;
   const bool is_there = value.data != nullptr || value.size_bytes == 0;
   if (has_cast && is_there && expected_bytes == value.size_bytes) return value;
   return fail(Error(Code::kUsage, "the value that was handed in does not fit")
                   .by_rule("R42")
-                  .wanted(fmt::format("all of {} in {}, or what can be cast to it", work.root->shape.text(),
-                                      name(work.dtype())))
+                  .wanted(fmt::format("all of {} in {}, or what can be cast to it", state.root->shape.text(),
+                                      name(state.dtype())))
                   .got(fmt::format("{} bytes of {}", value.size_bytes, name(value.dtype))));
 }
 
-void fetch_value(const Load& load, Work& work) {
-  if (auto value = ask_for_value(load, work)) {
-    work.value = *value;
+void fetch_value(const Load& load, DestinationState& state) {
+  if (auto value = ask_for_value(load, state)) {
+    state.value = *value;
   } else {
-    load.crew.add_error(work.name(std::move(value).error()));
+    load.crew.add_error(state.name(std::move(value).error()));
   }
 }
 
@@ -155,47 +156,47 @@ void fetch_value(const Load& load, Work& work) {
 
 void poison(const Load& load) {
   std::vector<Tile> tiles;
-  for (std::uint32_t t = 0; t < load.works.size(); ++t) {
-    if (load.works[t]->root->provenance != Provenance::kKept) {
-      load.add_tiles(t, tiles);
+  for (std::uint32_t d = 0; d < load.states.size(); ++d) {
+    if (load.states[d]->root->provenance != Provenance::kKept) {
+      load.add_tiles(d, tiles);
     }
   }
   load.crew.run(tiles.size(), [&](const Lanes& lanes, std::size_t i) {
-    const Work& work = *load.works[tiles[i].target];
-    const std::uint64_t size_bytes = bytes_of_elems(tiles[i].end_elem - tiles[i].begin_elem, work.dtype());
-    return lanes[work.device]->fill({work.at_elem(tiles[i].begin_elem), size_bytes, DType::kU8, kPoison});
+    const DestinationState& state = *load.states[tiles[i].destination];
+    const std::uint64_t size_bytes = bytes_of_elems(tiles[i].end_elem - tiles[i].begin_elem, state.dtype());
+    return lanes[state.device]->fill({state.at_elem(tiles[i].begin_elem), size_bytes, DType::kU8, kPoison});
   });
   const std::vector<Constant> constants = constants_of(load);
   load.crew.run(constants.size(), [&](const Lanes& lanes, std::size_t i) {
-    const Work& work = *load.works[constants[i].target];
+    const DestinationState& state = *load.states[constants[i].destination];
     const Transfer& transfer = *constants[i].transfer;
     return for_places(transfer, [&](std::uint64_t begin_bytes) {
-      return lanes[work.device]->fill(
-          {work.memory.data + begin_bytes, bytes_of_elems(transfer.run_elems, work.dtype()), DType::kU8, kPoison});
+      return lanes[state.device]->fill(
+          {state.memory.data + begin_bytes, bytes_of_elems(transfer.run_elems, state.dtype()), DType::kU8, kPoison});
     });
   });
 }
 
 void fetch_values(const Load& load) {
-  for (const auto& work : load.works) {
-    if (work->root->provenance == Provenance::kHost) fetch_value(load, *work);
-    if (work->root->provenance == Provenance::kCall && !load.inputs.value) fetch_value(load, *work);
+  for (const auto& state : load.states) {
+    if (state->root->provenance == Provenance::kHost) fetch_value(load, *state);
+    if (state->root->provenance == Provenance::kCall && !load.inputs.value) fetch_value(load, *state);
   }
 }
 
 void make_values(const Load& load) {
   std::vector<Tile> tiles;
-  for (std::uint32_t t = 0; t < load.works.size(); ++t) {
-    Work& work = *load.works[t];
-    const Provenance provenance = work.root->provenance;
-    const bool is_constant = provenance == Provenance::kFill && !work.made_by_transfers;
+  for (std::uint32_t d = 0; d < load.states.size(); ++d) {
+    DestinationState& state = *load.states[d];
+    const Provenance provenance = state.root->provenance;
+    const bool is_constant = provenance == Provenance::kFill && !state.made_by_transfers;
     if (is_constant || provenance == Provenance::kHost || provenance == Provenance::kRandom) {
-      load.add_tiles(t, tiles);
+      load.add_tiles(d, tiles);
     }
   }
   make_tiles(load, tiles);
   std::vector<Constant> constants = constants_of(load);
-  std::erase_if(constants, [&](const Constant& one) { return load.works[one.target]->memory.received; });
+  std::erase_if(constants, [&](const Constant& one) { return load.states[one.destination]->memory.received; });
   load.crew.run(constants.size(),
                 [&](const Lanes& lanes, std::size_t i) { return make_constant(load, lanes, constants[i]); });
 }
@@ -206,8 +207,8 @@ void receive(const Load& load) {
     load.crew.add_error(std::move(received).error());
     return;
   }
-  for (const auto& work : load.works) {
-    if (work->memory.received) load.add_written(*work, work->expected_bytes);
+  for (const auto& state : load.states) {
+    if (state->memory.received) load.add_written(*state, state->expected_bytes);
   }
 }
 
@@ -216,10 +217,10 @@ void run_calls(const Load& load) {
   // One after the other, because an input may be the output of a call before.
   for (const std::uint32_t statement : plan.call_order) {
     std::vector<Tile> tiles;
-    for (std::uint32_t t = 0; t < load.works.size() && !load.crew.stopped(); ++t) {
-      if (load.works[t]->root != &plan.statements[statement]) continue;
-      fetch_value(load, *load.works[t]);
-      load.add_tiles(t, tiles);
+    for (std::uint32_t d = 0; d < load.states.size() && !load.crew.stopped(); ++d) {
+      if (load.states[d]->root != &plan.statements[statement]) continue;
+      fetch_value(load, *load.states[d]);
+      load.add_tiles(d, tiles);
     }
     make_tiles(load, tiles);
   }
@@ -227,10 +228,10 @@ void run_calls(const Load& load) {
 
 void digest_rest(const Load& load) {
   std::vector<Tile> tiles;
-  for (std::uint32_t t = 0; t < load.works.size(); ++t) {
-    const Work& work = *load.works[t];
-    if (work.digest_at_end || work.root->provenance == Provenance::kKept) {
-      load.add_tiles(t, tiles);
+  for (std::uint32_t d = 0; d < load.states.size(); ++d) {
+    const DestinationState& state = *load.states[d];
+    if (state.digest_at_end || state.root->provenance == Provenance::kKept) {
+      load.add_tiles(d, tiles);
     }
   }
   load.crew.run(tiles.size(), [&](const Lanes& lanes, std::size_t i) { return load.digest(lanes, tiles[i]); });

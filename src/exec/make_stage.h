@@ -21,7 +21,7 @@ void receive(const Load& load);
 /// Values computed from others, each when its inputs are complete (R66).
 void run_calls(const Load& load);
 
-/// The digests of targets that were not written side by side, and of values that were kept.
+/// The digests of destinations that were not written side by side, and of values that were kept.
 void digest_rest(const Load& load);
 
 }  // namespace lading::exec

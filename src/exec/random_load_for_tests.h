@@ -60,14 +60,14 @@ class RandomLoad {
   void restore(const std::map<std::string, Bytes>& buffers) { buffers_ = buffers; }
   [[nodiscard]] const std::map<std::string, Bytes>& buffers() const { return buffers_; }
   /// What a destination's memory must hold, guards aside.
-  [[nodiscard]] std::span<const std::byte> expected(const Target& target) const {
-    const plan::RankPlan& rank = plan_.ranks[target.rank];
-    const plan::Destination& d = rank.destinations[target.destination];
+  [[nodiscard]] std::span<const std::byte> expected(const DestinationRef& ref) const {
+    const plan::RankPlan& rank = plan_.ranks[ref.rank];
+    const plan::Destination& d = rank.destinations[ref.destination];
     return std::span(expected_.at(key(rank, d))).subspan(kGuardBytes, d.buffer_bytes);
   }
   /// Whether its value comes from a file, and nothing else shares its memory.
-  [[nodiscard]] bool can_be_received(const Target& target) const {
-    const plan::Destination& d = plan_.ranks[target.rank].destinations[target.destination];
+  [[nodiscard]] bool can_be_received(const DestinationRef& ref) const {
+    const plan::Destination& d = plan_.ranks[ref.rank].destinations[ref.destination];
     return d.unit.empty() && root_of(plan_.statements[d.statement]).provenance == Provenance::kFile;
   }
   /// Which of them is a destination's.
@@ -204,7 +204,7 @@ class RandomLoad {
   std::map<std::string, Bytes> values_;
   std::map<std::string, Bytes> buffers_;
   std::map<std::string, Bytes> expected_;
-  std::vector<device::Digest> digests_;  // by target
+  std::vector<device::Digest> digests_;  // by destination
   bool ties_differ_ = false;
 };
 

@@ -8,31 +8,31 @@ namespace {
 using device::Lane;
 
 Result<void> account(const Load& load, const Lanes& lanes, const Step& step) {
-  Work& work = *load.works[step.target];
-  load.add_written(work, step.target_size_bytes);
-  if (work.digest_at_end) return {};
-  const unsigned element_bits = bits(work.dtype());
+  DestinationState& state = *load.states[step.destination];
+  load.add_written(state, step.target_size_bytes);
+  if (state.digest_at_end) return {};
+  const unsigned element_bits = bits(state.dtype());
   const std::uint64_t begin = step.target_begin_bytes * 8 / element_bits;
-  return load.digest(lanes, {step.target, begin, begin + step.target_size_bytes * 8 / element_bits});
+  return load.digest(lanes, {step.destination, begin, begin + step.target_size_bytes * 8 / element_bits});
 }
 
 Result<void> fill_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task) {
   Lane& lane = *lanes[task.device];
   if (task.mode == ReadTask::Mode::kInPlace) {
     const Step& step = task.steps.front();
-    std::byte* const target = load.works[step.target]->memory.data + step.target_begin_bytes;
+    std::byte* const target = load.states[step.destination]->memory.data + step.target_begin_bytes;
     LADING_TRY(read_rows(load, file, task, target, task.rows > 1 ? step.loops.front().target_stride_bytes : 0));
   } else {
-    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane.acquire_slot());
-    std::byte* const read = place_in(slot, task);
+    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> buffer, lane.acquire_staging_buffer());
+    std::byte* const read = place_in(buffer, task);
     LADING_TRY(read_rows(load, file, task, read, task.row_bytes));
     for (const Step& step : task.steps) {
-      const Work& work = *load.works[step.target];
+      const DestinationState& state = *load.states[step.destination];
       const DType from = load.inputs.plan.sources[step.source].dtype;
-      LADING_TRY(lane.move({read + step.source_begin_bytes, work.memory.data + step.target_begin_bytes, step.run_elems,
-                            from, work.dtype(), step.loops}));
+      LADING_TRY(lane.move({read + step.source_begin_bytes, state.memory.data + step.target_begin_bytes, step.run_elems,
+                            from, state.dtype(), step.loops}));
     }
-    LADING_TRY(lane.release_slot());
+    LADING_TRY(lane.release_staging_buffer());
   }
   for (const Step& step : task.steps) LADING_TRY(account(load, lanes, step));
   return {};
@@ -45,7 +45,7 @@ FileSet read_files(const Load& load) {
       tasks_of(load, ReadUse::kWrite, [](const plan::Read& read) { return !read.is_comparison(); });
   for (const ReadTask& task : tasks) {
     for (const Step& step : task.steps) {
-      if (!is_dense(step)) load.works[step.target]->digest_at_end = true;
+      if (!is_dense(step)) load.states[step.destination]->digest_at_end = true;
     }
   }
   return run_tasks(load, tasks, [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {

@@ -29,7 +29,7 @@ void add_step(Step step, DType storage, ReadTask& task) {
 }
 
 // Cuts transfers that take the same bytes in the same steps. The loops are by source stride, greatest first: those over
-// rows, then those within a row. Each level is cut only where what is inside of it does not fit in a slot.
+// rows, then those within a row. Each level is cut only where what is inside of it does not fit in a buffer.
 class Splitter {
  public:
   Splitter(const plan::Plan& plan, const ReadJob& job, std::vector<ReadTask>& tasks)
@@ -73,20 +73,20 @@ class Splitter {
 
   void split(std::size_t first, const Place& place) {
     const std::uint64_t all_bytes = first >= row_loops_ ? reach(first, place.run_elems) : 0;
-    if (first >= row_loops_ && all_bytes <= job_.slot_bytes)
+    if (first >= row_loops_ && all_bytes <= job_.staging_buffer_bytes)
       return emit(place, all_bytes, {first, rounds_of(first), false});
     if (first == loops_[0].size()) return split_run(place);
     const TransferLoop& loop = loops_[0][first];
     const bool is_row = first + 1 == row_loops_;
-    const bool inside_fits = first + 1 >= row_loops_ && reach(first + 1, place.run_elems) <= job_.slot_bytes;
+    const bool inside_fits = first + 1 >= row_loops_ && reach(first + 1, place.run_elems) <= job_.staging_buffer_bytes;
     if (!inside_fits) {
       for (std::uint64_t i = 0; i < loop.count; ++i) split(first + 1, moved(place, first, i));
       return;
     }
     const std::uint64_t inside_bytes = reach(first + 1, place.run_elems);
     const std::uint64_t at_once =
-        is_row ? job_.slot_bytes / inside_bytes
-               : 1 + (job_.slot_bytes - inside_bytes) / std::max<std::uint64_t>(1, loop.source_stride_bytes);
+        is_row ? job_.staging_buffer_bytes / inside_bytes
+               : 1 + (job_.staging_buffer_bytes - inside_bytes) / std::max<std::uint64_t>(1, loop.source_stride_bytes);
     for (std::uint64_t i = 0; i < loop.count; i += at_once) {
       const std::uint64_t count = std::min(at_once, loop.count - i);
       const std::uint64_t row_bytes = is_row ? inside_bytes : (count - 1) * loop.source_stride_bytes + inside_bytes;
@@ -96,7 +96,7 @@ class Splitter {
 
   void split_run(const Place& place) {
     // Cuts fall on whole bytes on both sides: eight elements always fill whole bytes.
-    const std::uint64_t at_once = std::max<std::uint64_t>(8, job_.slot_bytes * 8 / bits(from_) / 8 * 8);
+    const std::uint64_t at_once = std::max<std::uint64_t>(8, job_.staging_buffer_bytes * 8 / bits(from_) / 8 * 8);
     for (std::uint64_t i = 0; i < place.run_elems; i += at_once) {
       Place here = place;
       here.run_elems = std::min(at_once, place.run_elems - i);
@@ -129,14 +129,14 @@ class Splitter {
     if (part.is_row) task.row_stride_bytes = loops_[0][part.first].source_stride_bytes;
     for (std::size_t t = 0; t < loops_.size(); ++t) {
       Step step;
-      step.target = job_.served[t].target;
+      step.destination = job_.served[t].destination;
       step.source = job_.served[t].transfer->source;
       step.target_begin_bytes = place.target_bytes[t];
       step.run_elems = place.run_elems;
       for (std::size_t i = part.first; i < loops_[t].size(); ++i) {
         const TransferLoop& loop = loops_[t][i];
         const std::uint64_t count = i == part.first ? part.rounds : loop.count;
-        // Rows lie side by side in the slot.
+        // Rows lie side by side in the buffer.
         const std::uint64_t stride = i == part.first && part.is_row ? row_bytes : loop.source_stride_bytes;
         if (count > 1) step.loops.push_back({count, stride, loop.target_stride_bytes});
       }
@@ -151,12 +151,12 @@ class Splitter {
   const Read& read_;
   std::vector<ReadTask>& tasks_;
   DType from_;
-  std::vector<Loops> loops_;   // by transfer; the same but for strides in the target
+  std::vector<Loops> loops_;   // by transfer; the same but for strides in the destination
   std::size_t row_loops_ = 0;  // the first ones
   bool is_in_place_ = false;
 };
 
-// All rows side by side in one slot.
+// All rows side by side in one buffer.
 ReadTask whole_read(const ReadJob& job) {
   const Read& read = *job.read;
   const auto packed = [&](std::uint64_t distance) {
@@ -173,7 +173,7 @@ ReadTask whole_read(const ReadJob& job) {
   for (const Served& one : job.served) {
     const Transfer& transfer = *one.transfer;
     Step step;
-    step.target = one.target;
+    step.destination = one.destination;
     step.source = transfer.source;
     step.source_begin_bytes = packed(transfer.source_begin_bytes - read.begin_bytes);
     step.target_begin_bytes = transfer.target_begin_bytes;
@@ -196,7 +196,7 @@ void split_read(const plan::Plan& plan, const ReadJob& job, std::vector<ReadTask
   };
   if (std::all_of(job.served.begin() + 1, job.served.end(), is_like_first)) {
     Splitter(plan, job, tasks).run();
-  } else if (job.read->total_bytes() <= job.slot_bytes) {
+  } else if (job.read->total_bytes() <= job.staging_buffer_bytes) {
     tasks.push_back(whole_read(job));
   } else {
     for (const Served& one : job.served) {

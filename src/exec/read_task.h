@@ -1,8 +1,8 @@
 // ReadTask: a proved read of the plan, or a part of one, that a worker does on its own.
 //
-// A read that a staging slot can hold is one task. A larger one is split: into rows, into rounds of a loop, or into
+// A read that a staging buffer can hold is one task. A larger one is split: into rows, into rounds of a loop, or into
 // parts of a run. A task never reads a byte that its read does not have. Where the bytes go to host memory unchanged
-// they are read in place; everything else goes through a slot.
+// they are read in place; everything else goes through a buffer.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace lading::exec {
 
-/// Bytes that one target takes from what a task has read.
+/// Bytes that one destination takes from what a task has read.
 struct Step {
-  std::uint32_t target = 0;              ///< into Load::works
+  std::uint32_t destination = 0;         ///< into Load::states
   std::uint32_t source = 0;              ///< into Plan::sources
   std::uint64_t source_begin_bytes = 0;  ///< in what was read
   std::uint64_t target_begin_bytes = 0;
@@ -26,15 +26,15 @@ struct Step {
 
 struct ReadTask {
   enum class Mode : std::uint8_t {
-    kInPlace,  ///< one step, no cast, read straight into the target
+    kInPlace,  ///< one step, no cast, read straight into the destination
     kStaged,
   };
   Mode mode = Mode::kStaged;
-  std::uint32_t device = 0;  ///< of all its targets
+  std::uint32_t device = 0;  ///< of all its destinations
   std::uint32_t file = 0;    ///< into Plan::files
   std::uint64_t begin_bytes = 0;
   std::uint64_t row_bytes = 0;
-  std::uint64_t rows = 1;  ///< packed side by side in the slot
+  std::uint64_t rows = 1;  ///< packed side by side in the buffer
   std::uint64_t row_stride_bytes = 0;
   std::vector<Step> steps;
 
@@ -43,7 +43,7 @@ struct ReadTask {
 
 /// A transfer that a read serves.
 struct Served {
-  std::uint32_t target = 0;
+  std::uint32_t destination = 0;
   const plan::Transfer* transfer = nullptr;
   DType storage = DType::kF32;
 };
@@ -53,14 +53,14 @@ struct ReadJob {
   const plan::Read* read = nullptr;
   std::vector<Served> served;
   std::uint32_t device = 0;
-  std::uint64_t slot_bytes = 0;  ///< of that device: no task reads more
-  bool may_be_in_place = false;  ///< the bytes may be read straight into the target
+  std::uint64_t staging_buffer_bytes = 0;  ///< of that device: no task reads more
+  bool may_be_in_place = false;            ///< the bytes may be read straight into the destination
 };
 
 /// Adds the tasks of a read.
 void split_read(const plan::Plan& plan, const ReadJob& job, std::vector<ReadTask>& tasks);
 
-/// Whether a step writes one stretch of its target without gaps.
+/// Whether a step writes one stretch of its destination without gaps.
 [[nodiscard]] bool is_dense(const Step& step);
 
 }  // namespace lading::exec

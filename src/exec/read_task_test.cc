@@ -1,4 +1,4 @@
-// Tasks of random reads: within the read, no larger than a slot, and every byte to where its transfer sends it.
+// Tasks of random reads: within the read, no larger than a buffer, and every byte to where its transfer sends it.
 #include "exec/read_task.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace lading::exec {
 namespace {
 
 using Loops = std::vector<device::Loop>;
-// Where each element comes from in its file, by target and place there.
+// Where each element comes from in its file, by destination and place there.
 using Moves = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
 
 struct Nest {
@@ -28,10 +28,10 @@ struct Nest {
 
 // `place`: from a place in what was read to one in the file.
 template <class Place>
-void add_moves(std::uint32_t target, const Nest& nest, const Place& place, Moves& moves) {
+void add_moves(std::uint32_t destination, const Nest& nest, const Place& place, Moves& moves) {
   for (const auto& [from, to] : test::loop_begins(nest.from_bytes, nest.to_bytes, nest.loops)) {
     for (std::uint64_t e = 0; e < nest.run_elems; ++e) {
-      const auto at = std::pair(target, to * 8 + e * bits(nest.to));
+      const auto at = std::pair(destination, to * 8 + e * bits(nest.to));
       ASSERT_TRUE(moves.emplace(at, place(from + bytes_of_elems(e, nest.from))).second) << "written twice";
     }
   }
@@ -55,20 +55,20 @@ TEST(ReadTask, R11_R64_ReadsAreSplitAndNeverExtended) {
       for (const plan::Read& read : rank.reads) {
         ReadJob job;
         job.read = &read;
-        job.slot_bytes = std::uint64_t{8} << maker.below(5);
+        job.staging_buffer_bytes = std::uint64_t{8} << maker.below(5);
         job.may_be_in_place = maker.once_in(2);
         Moves wanted;
         for (const plan::TransferRef& ref : read.transfers) {
           const plan::Transfer& t = rank.at(ref);
           const DType storage = plan.statements[rank.destinations[ref.destination].statement].storage;
-          const std::uint32_t target = ref.destination * 100 + ref.list * 10;
-          job.served.push_back({target, &t, storage});
+          const std::uint32_t destination = ref.destination * 100 + ref.list * 10;
+          job.served.push_back({destination, &t, storage});
           Nest nest{t.source_begin_bytes, t.target_begin_bytes, t.run_elems, {}, plan.sources[t.source].dtype, storage};
           for (const plan::TransferLoop& loop : t.loops) {
             nest.loops.push_back({loop.count, loop.source_stride_bytes, loop.target_stride_bytes});
           }
           add_moves(
-              target, nest, [](std::uint64_t at) { return at; }, wanted);
+              destination, nest, [](std::uint64_t at) { return at; }, wanted);
         }
         std::vector<ReadTask> tasks;
         split_read(plan, job, tasks);
@@ -77,11 +77,12 @@ TEST(ReadTask, R11_R64_ReadsAreSplitAndNeverExtended) {
         for (const ReadTask& task : tasks) {
           const auto bytes = bytes_of(task.begin_bytes, task.row_bytes, task.rows, task.row_stride_bytes);
           ASSERT_TRUE(std::includes(proved.begin(), proved.end(), bytes.begin(), bytes.end())) << "round " << round;
-          ASSERT_LE(task.size_bytes(), std::max<std::uint64_t>(job.slot_bytes, 64)) << "eight elements at least";
+          ASSERT_LE(task.size_bytes(), std::max<std::uint64_t>(job.staging_buffer_bytes, 64))
+              << "eight elements at least";
           for (const Step& step : task.steps) {
             DType storage = DType::kF32;
             for (const Served& one : job.served) {
-              if (one.target == step.target) storage = one.storage;
+              if (one.destination == step.destination) storage = one.storage;
             }
             const Nest nest{step.source_begin_bytes,
                             step.target_begin_bytes,
@@ -93,7 +94,7 @@ TEST(ReadTask, R11_R64_ReadsAreSplitAndNeverExtended) {
               if (task.rows == 1) return task.begin_bytes + at;
               return task.begin_bytes + at / task.row_bytes * task.row_stride_bytes + at % task.row_bytes;
             };
-            add_moves(step.target, nest, in_file, found);
+            add_moves(step.destination, nest, in_file, found);
           }
         }
         ASSERT_EQ(found, wanted) << "round " << round;

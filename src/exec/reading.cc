@@ -17,7 +17,7 @@ Error explain(const Load& load, Error error, const ReadTask& task) {
   for (const Step& candidate : task.steps) {
     if (error.bytes && task.begin_bytes + candidate.source_begin_bytes <= error.bytes->begin) step = &candidate;
   }
-  return load.works[step->target]->name(std::move(error));
+  return load.states[step->destination]->name(std::move(error));
 }
 
 }  // namespace
@@ -25,28 +25,28 @@ Error explain(const Load& load, Error error, const ReadTask& task) {
 std::vector<ReadTask> tasks_of(const Load& load, ReadUse use, const std::function<bool(const plan::Read&)>& wanted) {
   const plan::Plan& plan = load.inputs.plan;
   std::vector<ReadTask> tasks;
-  std::uint32_t first_target = 0;
+  std::uint32_t first_destination = 0;
   ReadJob job;
   for (const plan::RankPlan& rank : plan.ranks) {
     for (const plan::Read& read : rank.reads) {
       if (!wanted(read)) continue;
       job.served.clear();
       for (const plan::TransferRef& ref : read.transfers) {
-        const std::uint32_t target = first_target + ref.destination;
-        const Work& work = *load.works[target];
+        const std::uint32_t destination = first_destination + ref.destination;
+        const DestinationState& state = *load.states[destination];
         const plan::Transfer& transfer = rank.at(ref);
-        if (work.memory.received || transfer.elems() == 0) continue;
-        job.served.push_back({target, &transfer, work.dtype()});
+        if (state.memory.received || transfer.elems() == 0) continue;
+        job.served.push_back({destination, &transfer, state.dtype()});
       }
       if (job.served.empty()) continue;
       job.read = &read;
-      job.device = load.works[job.served[0].target]->device;
+      job.device = load.states[job.served[0].destination]->device;
       const LoadDevice& device = load.devices[job.device];
-      job.slot_bytes = device.lane_options.slot_bytes;
+      job.staging_buffer_bytes = device.lane_options.staging_buffer_bytes;
       job.may_be_in_place = use == ReadUse::kWrite && device.device->is_host();
       split_read(plan, job, tasks);
     }
-    first_target += static_cast<std::uint32_t>(rank.destinations.size());
+    first_destination += static_cast<std::uint32_t>(rank.destinations.size());
   }
   // Ranks that share a file read it together, so that it need not be opened twice.
   std::stable_sort(tasks.begin(), tasks.end(), [](const ReadTask& a, const ReadTask& b) {
@@ -56,7 +56,8 @@ std::vector<ReadTask> tasks_of(const Load& load, ReadUse use, const std::functio
 }
 
 FileSet run_tasks(const Load& load, const std::vector<ReadTask>& tasks, const UseTask& use) {
-  FileTable files(load.inputs.open, load.inputs.plan.files.size(), tasks);
+  FileTable files(load.inputs.open, load.inputs.plan.files.size());
+  for (const ReadTask& task : tasks) files.expect(task.file);
   load.crew.run(tasks.size(), [&](const Lanes& lanes, std::size_t i) -> Result<void> {
     const ReadTask& task = tasks[i];
     Result<void> used;
@@ -73,8 +74,8 @@ FileSet run_tasks(const Load& load, const std::vector<ReadTask>& tasks, const Us
   return files.take_doubtful();
 }
 
-std::byte* place_in(std::span<std::byte> slot, const ReadTask& task) {
-  return slot.data() + task.begin_bytes % device::kSlotAlignmentBytes;
+std::byte* place_in(std::span<std::byte> buffer, const ReadTask& task) {
+  return buffer.data() + task.begin_bytes % device::kStagingAlignmentBytes;
 }
 
 Result<void> read_rows(const Load& load, const io::File& file, const ReadTask& task, std::byte* out,

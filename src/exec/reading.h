@@ -14,7 +14,7 @@ namespace lading::exec {
 /// Indices into Plan::files.
 using FileSet = std::set<std::uint32_t>;
 
-/// The plan's reads that `wanted` asks for, as tasks in file order that fit in this load's slots. What another load
+/// The plan's reads that `wanted` asks for, as tasks in file order that fit in this load's buffers. What another load
 /// hands over is left out. `use`: kCompare reads nothing in place.
 enum class ReadUse : std::uint8_t { kWrite, kCompare };
 [[nodiscard]] std::vector<ReadTask> tasks_of(const Load& load, ReadUse use,
@@ -27,8 +27,8 @@ using UseTask = std::function<Result<void>(const Lanes& lanes, const io::File& f
 /// meanwhile (io::File::is_doubtful).
 FileSet run_tasks(const Load& load, const std::vector<ReadTask>& tasks, const UseTask& use);
 
-/// Where in the slot a task's bytes go: as they stand in the file.
-[[nodiscard]] std::byte* place_in(std::span<std::byte> slot, const ReadTask& task);
+/// Where in the buffer a task's bytes go: as they stand in the file.
+[[nodiscard]] std::byte* place_in(std::span<std::byte> buffer, const ReadTask& task);
 
 /// Reads a task's rows, `stride_bytes` from one to the next.
 Result<void> read_rows(const Load& load, const io::File& file, const ReadTask& task, std::byte* out,

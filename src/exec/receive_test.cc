@@ -16,11 +16,11 @@ namespace {
 class ReceivingLoad {
  public:
   explicit ReceivingLoad(std::uint64_t seed)
-      : load_(seed), inputs_(load_.inputs()), targets_(targets_of(load_.plan())) {
+      : load_(seed), inputs_(load_.inputs()), destinations_(destinations_of(load_.plan())) {
     std::mt19937_64 dice(seed);
-    for (const Target& target : targets_) {
-      Memory& memory = memory_of(target);
-      memory.received = load_.can_be_received(target) && dice() % 2 == 0;
+    for (const DestinationRef& ref : destinations_) {
+      DestinationMemory& memory = memory_of(ref);
+      memory.received = load_.can_be_received(ref) && dice() % 2 == 0;
     }
     inputs_.open = [this](std::uint32_t file) {
       opened_.insert(file);
@@ -34,23 +34,25 @@ class ReceivingLoad {
 
   [[nodiscard]] RandomLoad& load() { return load_; }
   [[nodiscard]] Inputs& inputs() { return inputs_; }
-  [[nodiscard]] const std::vector<Target>& targets() const { return targets_; }
-  [[nodiscard]] Memory& memory_of(const Target& target) { return inputs_.memory[target.rank][target.destination]; }
+  [[nodiscard]] const std::vector<DestinationRef>& destinations() const { return destinations_; }
+  [[nodiscard]] DestinationMemory& memory_of(const DestinationRef& ref) {
+    return inputs_.memory[ref.rank][ref.destination];
+  }
   [[nodiscard]] const std::set<std::uint32_t>& opened() const { return opened_; }
   [[nodiscard]] bool receives() {
-    return std::any_of(targets_.begin(), targets_.end(),
-                       [&](const Target& t) { return memory_of(t).received && memory_of(t).size_bytes > 0; });
+    return std::any_of(destinations_.begin(), destinations_.end(),
+                       [&](const DestinationRef& t) { return memory_of(t).received && memory_of(t).size_bytes > 0; });
   }
 
   /// Takes what belongs there.
   void receive() {
-    for (const Target& target : targets_) {
-      const Memory& memory = memory_of(target);
-      if (memory.received) std::memcpy(memory.data, load_.expected(target).data(), memory.size_bytes);
+    for (const DestinationRef& ref : destinations_) {
+      const DestinationMemory& memory = memory_of(ref);
+      if (memory.received) std::memcpy(memory.data, load_.expected(ref).data(), memory.size_bytes);
     }
   }
 
-  /// Of the files that targets need which are read here.
+  /// Of the files that destinations need which are read here.
   [[nodiscard]] std::set<std::uint32_t> files_needed() {
     std::set<std::uint32_t> files;
     const auto add = [&](const std::vector<plan::Transfer>& transfers) {
@@ -58,9 +60,9 @@ class ReceivingLoad {
         if (!transfer.is_fill() && transfer.elems() > 0) files.insert(load_.plan().sources[transfer.source].file);
       }
     };
-    for (const Target& target : targets_) {
-      if (memory_of(target).received) continue;
-      const plan::Destination& d = load_.plan().ranks[target.rank].destinations[target.destination];
+    for (const DestinationRef& ref : destinations_) {
+      if (memory_of(ref).received) continue;
+      const plan::Destination& d = load_.plan().ranks[ref.rank].destinations[ref.destination];
       add(d.transfers);
       for (const auto& comparison : d.comparisons) add(comparison);
     }
@@ -70,14 +72,14 @@ class ReceivingLoad {
  private:
   RandomLoad load_;
   Inputs inputs_;
-  std::vector<Target> targets_;
+  std::vector<DestinationRef> destinations_;
   std::set<std::uint32_t> opened_;
 };
 
 Options options_of(std::uint64_t seed) {
   Options options;
   options.threads = 1 + static_cast<std::uint32_t>(seed % 3);
-  options.slot_bytes = std::uint64_t{64} << (seed % 6);
+  options.staging_buffer_bytes = std::uint64_t{64} << (seed % 6);
   options.poison = seed % 2 == 0 ? Poison::kOn : Poison::kOff;
   return options;
 }
@@ -109,9 +111,9 @@ TEST(Receive, R11_WhatIsReceivedCountsAndIsDigestedLikeWhatIsRead) {
     ASSERT_EQ(calls, 1);
     ASSERT_EQ(done_bytes, total_bytes) << "seed " << seed;
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
-      ASSERT_EQ(outcome.outcomes[t].digest, load.digests()[t]) << "seed " << seed << ", target " << t;
+      ASSERT_EQ(outcome.outcomes[t].digest, load.digests()[t]) << "seed " << seed << ", destination " << t;
       ASSERT_TRUE(outcome.outcomes[t].complete());
-      if (receiving.memory_of(outcome.targets[t]).received) received += outcome.outcomes[t].written_bytes;
+      if (receiving.memory_of(outcome.destinations[t]).received) received += outcome.outcomes[t].written_bytes;
     }
     ASSERT_EQ(receiving.opened(), receiving.files_needed()) << "seed " << seed;
     if (receiving.opened().empty()) {
@@ -131,13 +133,13 @@ TEST(Receive, R3_ItIsPoisonedBeforeAndEverythingElseIsInPlace) {
     if (load.ties_differ()) continue;
     Options options = options_of(0);
     receiving.inputs().receive = [&]() -> Result<void> {
-      for (const Target& target : receiving.targets()) {
-        const Memory& memory = receiving.memory_of(target);
+      for (const DestinationRef& ref : receiving.destinations()) {
+        const DestinationMemory& memory = receiving.memory_of(ref);
         const std::span<const std::byte> found(memory.data, memory.size_bytes);
         if (memory.received) {
           for (const std::byte byte : found) EXPECT_EQ(byte, std::byte{kPoison}) << "seed " << seed;
-        } else if (load.can_be_received(target)) {
-          EXPECT_TRUE(std::equal(found.begin(), found.end(), load.expected(target).begin())) << "seed " << seed;
+        } else if (load.can_be_received(ref)) {
+          EXPECT_TRUE(std::equal(found.begin(), found.end(), load.expected(ref).begin())) << "seed " << seed;
         }
         ++looked;
       }
@@ -156,23 +158,24 @@ TEST(Receive, AByteThatCameWrongShowsInTheDigest) {
     RandomLoad& load = receiving.load();
     if (load.ties_differ()) continue;
     std::optional<std::size_t> broken;
-    for (std::size_t t = 0; t < receiving.targets().size(); ++t) {
-      const Target& target = receiving.targets()[t];
-      const plan::Destination& d = load.plan().ranks[target.rank].destinations[target.destination];
+    for (std::size_t t = 0; t < receiving.destinations().size(); ++t) {
+      const DestinationRef& ref = receiving.destinations()[t];
+      const plan::Destination& d = load.plan().ranks[ref.rank].destinations[ref.destination];
       const bool has_padding = d.transfers.size() > 1;  // of which there is no digest
-      if (receiving.memory_of(target).received && d.owned_elems > 0 && !has_padding) broken = t;
+      if (receiving.memory_of(ref).received && d.owned_elems > 0 && !has_padding) broken = t;
     }
     if (!broken) continue;
     ++tried;
     receiving.inputs().receive = [&]() -> Result<void> {
       receiving.receive();
-      receiving.memory_of(receiving.targets()[*broken]).data[0] ^= std::byte{1};
+      receiving.memory_of(receiving.destinations()[*broken]).data[0] ^= std::byte{1};
       return {};
     };
     const Outcome outcome = execute(receiving.inputs(), options_of(seed));
     ASSERT_TRUE(outcome.errors.empty());
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
-      EXPECT_EQ(outcome.outcomes[t].digest == load.digests()[t], t != *broken) << "seed " << seed << ", target " << t;
+      EXPECT_EQ(outcome.outcomes[t].digest == load.digests()[t], t != *broken)
+          << "seed " << seed << ", destination " << t;
     }
   }
   EXPECT_GT(tried, 20);
@@ -190,7 +193,7 @@ TEST(Receive, R11_WhoCannotReceiveIsIncomplete) {
     EXPECT_EQ(outcome.errors.front().message, "nobody is there");
     EXPECT_TRUE(outcome.begun);
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
-      const bool is_received = receiving.memory_of(outcome.targets[t]).received;
+      const bool is_received = receiving.memory_of(outcome.destinations[t]).received;
       if (!is_received) continue;
       EXPECT_EQ(outcome.outcomes[t].complete(), outcome.outcomes[t].expected_bytes == 0);
     }
@@ -263,9 +266,9 @@ TEST(Receive, OnlyWhatComesFromAFileAndSomebodyReceivesIsReceived) {
     ReceivingLoad receiving(seed);
     RandomLoad& load = receiving.load();
     std::size_t odd = 0;
-    for (const Target& target : receiving.targets()) {
-      receiving.memory_of(target).received = true;
-      if (!load.can_be_received(target)) ++odd;
+    for (const DestinationRef& ref : receiving.destinations()) {
+      receiving.memory_of(ref).received = true;
+      if (!load.can_be_received(ref)) ++odd;
     }
     const std::map<std::string, Bytes> before = load.buffers();
     if (odd > 0) {
@@ -276,7 +279,7 @@ TEST(Receive, OnlyWhatComesFromAFileAndSomebodyReceivesIsReceived) {
     }
     receiving.inputs().receive = nullptr;
     const Outcome outcome = execute(receiving.inputs(), options_of(seed));
-    ASSERT_EQ(outcome.errors.size(), receiving.targets().size());
+    ASSERT_EQ(outcome.errors.size(), receiving.destinations().size());
     EXPECT_EQ(outcome.errors.front().code, Code::kUsage);
     EXPECT_FALSE(outcome.begun);
     EXPECT_EQ(load.buffers(), before);

@@ -5,7 +5,7 @@
 // tensor. Tensors that are a key as it stands, constants and random values stream through a few megabytes per thread.
 // Others are put together in memory, a window of rows at a time: window_bytes, or one row of dim 0 if that is more,
 // beside one source; all threads together stay within memory_bytes, as long as a single tensor does. One call; its
-// threads end with it.
+// threads (exec/crew.h) end with it. A file that changes meanwhile is refused as in a load (exec/file_table.h).
 #pragma once
 
 #include <atomic>
@@ -23,10 +23,10 @@ namespace lading::exec {
 
 struct VerifyInputs {
   const checkpoint::Catalog& catalog;
-  /// Into Catalog::files. Called from one thread at a time.
+  /// Into Catalog::files. Called from several threads, for different files.
   std::function<Result<io::File>(std::uint32_t file)> open;
-  /// By Catalog::files; compared with what the ledger knows of them. Empty: only names and sizes are, as for a
-  /// checkpoint that was copied.
+  /// By Catalog::files. Where values differ, they tell whether the file is the one that the load read. They refuse
+  /// nothing: a checkpoint that was copied is the same checkpoint.
   std::vector<io::FileIdentity> identities = {};
 };
 

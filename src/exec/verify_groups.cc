@@ -35,7 +35,7 @@ std::uint64_t claimed_bytes(const Group& group, const Ledger& ledger, const ledg
   for (const std::uint32_t t : group.members) {
     for (const ledger::SlotDigest& slot : digests[t]) {
       for (const ledger::Share& share : slot.shares) {
-        const ledger::Region& region = ledger.records[share.records.front()].region;
+        const ledger::RecordedRegion& region = ledger.records[share.records.front()].region;
         if (seen.insert(ledger::code_of(region)).second) elems = add(elems, region.elems());
       }
     }

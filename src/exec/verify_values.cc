@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "base/text.h"
 #include "device/cast.h"
 #include "device/random.h"
+#include "exec/sample_parameters.h"
 
 namespace lading::exec {
 namespace {
@@ -147,15 +147,6 @@ struct Nest {
     }
   }
 };
-
-bool can_hold(double value, DType dtype) {
-  if (bits(dtype) < 8) return value == 0;
-  const DTypeClass dtype_class = class_of(dtype);
-  const bool is_signed = dtype_class == DTypeClass::kSigned;
-  if (!is_signed && dtype_class != DTypeClass::kUnsigned) return true;
-  const double limit = std::ldexp(1.0, static_cast<int>(bits(dtype)) - (is_signed ? 1 : 0));
-  return std::isfinite(value) && value < limit && value >= (is_signed ? -limit : 0);
-}
 
 Error not_in_dtype(double value, DType dtype) {
   return Error(Code::kDType, fmt::format("{} has no bits for the constant {}", name(dtype), value)).by_rule("R13");
@@ -373,7 +364,8 @@ Result<std::unique_ptr<Values>> values_of_files(const FileValues& what, ReadByte
     origins.push_back({source, step.cast});
   }
   for (const Piece& piece : expanded->pieces) {
-    if (piece.is_fill() && !can_hold(piece.fill, what.storage)) return fail(not_in_dtype(piece.fill, what.storage));
+    if (piece.is_fill() && !device::has_bits_for(piece.fill, what.storage))
+      return fail(not_in_dtype(piece.fill, what.storage));
   }
   if (what.expression.op == mapping::Op::kSource) {
     return std::unique_ptr<Values>(
@@ -385,13 +377,10 @@ Result<std::unique_ptr<Values>> values_of_files(const FileValues& what, ReadByte
 Result<std::unique_ptr<Values>> values_of_recipe(const MadeValues& what) {
   const model::Recipe& recipe = what.recipe;
   if (recipe.kind == model::RecipeKind::kFill) {
-    if (!can_hold(recipe.value, what.storage)) return fail(not_in_dtype(recipe.value, what.storage));
+    if (!device::has_bits_for(recipe.value, what.storage)) return fail(not_in_dtype(recipe.value, what.storage));
     return std::unique_ptr<Values>(new RecipeValues(what, {}, nullptr));
   }
-  device::RandomRecipe random{device::Distribution::kNormal, recipe.mean, recipe.std, recipe.low, recipe.high};
-  if (recipe.kind == model::RecipeKind::kUniform) random.distribution = device::Distribution::kUniform;
-  if (recipe.kind == model::RecipeKind::kTruncatedNormal) random.distribution = device::Distribution::kTruncatedNormal;
-  LADING_ASSIGN_OR_RETURN(const device::SampleParameters parameters, device::prepare_sample(random));
+  LADING_ASSIGN_OR_RETURN(const device::SampleParameters parameters, sample_parameters(recipe));
   LADING_ASSIGN_OR_RETURN(const CastStep step, cast_between(DType::kF32, what.storage));
   return std::unique_ptr<Values>(new RecipeValues(what, parameters, step.cast));
 }

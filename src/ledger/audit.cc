@@ -20,12 +20,12 @@ constexpr std::size_t kRanksInMessages = 8;
 // that grid may be taken twice. Costs as much as there are cells; false also if there are too many.
 class Grid {
  public:
-  explicit Grid(const std::vector<const Region*>& products) {
+  explicit Grid(const std::vector<const RecordedRegion*>& products) {
     const std::size_t rank = products.front()->runs.size();
     borders_.resize(rank);
-    for (const Region* product : products) {
+    for (const RecordedRegion* product : products) {
       for (std::size_t d = 0; d < rank; ++d) {
-        for (const Run& run : product->runs[d]) {
+        for (const RecordedRun& run : product->runs[d]) {
           borders_[d].push_back(run.begin);
           borders_[d].push_back(run.begin + run.size);
         }
@@ -38,21 +38,22 @@ class Grid {
     }
   }
 
-  [[nodiscard]] bool are_apart(const std::vector<const Region*>& products) {
+  [[nodiscard]] bool are_apart(const std::vector<const RecordedRegion*>& products) {
     if (cells_ > kMostCells) return false;
     taken_.assign(cells_, false);
-    return std::all_of(products.begin(), products.end(), [&](const Region* product) { return take(*product, 0, 0); });
+    return std::all_of(products.begin(), products.end(),
+                       [&](const RecordedRegion* product) { return take(*product, 0, 0); });
   }
 
  private:
-  bool take(const Region& product, std::size_t dim, std::uint64_t cell) {
+  bool take(const RecordedRegion& product, std::size_t dim, std::uint64_t cell) {
     if (dim == borders_.size()) {
       const bool was_free = !taken_[cell];
       taken_[cell] = true;
       return was_free;
     }
     const auto& borders = borders_[dim];
-    for (const Run& run : product.runs[dim]) {
+    for (const RecordedRun& run : product.runs[dim]) {
       auto i =
           static_cast<std::uint64_t>(std::lower_bound(borders.begin(), borders.end(), run.begin) - borders.begin());
       for (; borders[i] < run.begin + run.size; ++i) {
@@ -68,30 +69,30 @@ class Grid {
 };
 
 // Flat stretches of one product, or the product itself: whether they make it up.
-bool make_up_product(std::vector<const Region*> parts) {
+bool make_up_product(std::vector<const RecordedRegion*> parts) {
   const std::uint64_t elems = parts.front()->product_elems();
   if (parts.size() == 1 && !parts.front()->flat) return true;
-  std::sort(parts.begin(), parts.end(), [](const Region* a, const Region* b) {
+  std::sort(parts.begin(), parts.end(), [](const RecordedRegion* a, const RecordedRegion* b) {
     return (a->flat ? a->flat->begin : 0) < (b->flat ? b->flat->begin : 0);
   });
   std::uint64_t reached = 0;
-  for (const Region* part : parts) {
+  for (const RecordedRegion* part : parts) {
     if (!part->flat || part->flat->begin != reached) return false;
     reached = part->flat->end;
   }
   return reached == elems;
 }
 
-Coverage coverage_of(const std::vector<const Region*>& regions, const Shape& shape) {
-  std::map<std::string, std::vector<const Region*>> by_product;
-  for (const Region* region : regions) {
+Coverage coverage_of(const std::vector<const RecordedRegion*>& regions, const Shape& shape) {
+  std::map<std::string, std::vector<const RecordedRegion*>> by_product;
+  for (const RecordedRegion* region : regions) {
     if (region->elems() == 0) continue;
-    Region product = *region;
+    RecordedRegion product = *region;
     product.flat.reset();
     by_product[code_of(product)].push_back(region);
   }
   std::uint64_t elems = 0;
-  std::vector<const Region*> products;
+  std::vector<const RecordedRegion*> products;
   for (const auto& [code, parts] : by_product) {
     if (!make_up_product(parts)) return Coverage::kPartial;
     const std::uint64_t more = parts.front()->product_elems();
@@ -117,7 +118,7 @@ SlotDigest slot_digest(const Ledger& ledger, std::string slot, const std::vector
     if (!share.digest) share.digest = record.digest;
     if (share.digest != record.digest) share.agree = false;
   }
-  std::vector<const Region*> regions;
+  std::vector<const RecordedRegion*> regions;
   device::Digest sum;
   bool known = true;
   for (auto& [code, share] : shares) {
@@ -194,7 +195,7 @@ class RecordChecker {
       if (record != nullptr && record->provenance == Provenance::kAlias) continue;  // its memory is the other record's
       if (record == nullptr && region.present) {
         add(rank, tensor, Error(Code::kIncomplete, "the rank has it, and there is no record of it").by_rule("R1"));
-      } else if (record != nullptr && (!region.present || record->region != Region::of(region))) {
+      } else if (record != nullptr && (!region.present || record->region != RecordedRegion::of(region))) {
         misfits_[t] = true;
         add(rank, tensor,
             Error(Code::kIncomplete, "the record is of another part than the placement gives the rank").by_rule("R1"));

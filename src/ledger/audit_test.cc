@@ -25,7 +25,7 @@ World world_of(Shape shape, std::vector<layout::Axis> mesh, std::vector<Cut> cut
 }
 
 device::Digest whole_digest(const Shape& shape) {
-  return test::digest_of_elements(test::elements_of(Region::whole(shape), shape), DType::kF32);
+  return test::digest_of_elements(test::elements_of(RecordedRegion::whole(shape), shape), DType::kF32);
 }
 
 // The only slot of the only tensor.
@@ -105,7 +105,7 @@ TEST(LedgerAudit, OverlapIsNotWhole) {
   ledger.records[1].region.runs = {{{0, 8}}, {{0, 4}}};
   EXPECT_EQ(slot_of(ledger).coverage, Coverage::kPartial);
   ledger = ledger_of(world_of({16}, {{"dp", 4}}, {flat({0})}));
-  ledger.records[2].region.flat = Region::Flat{7, 11};
+  ledger.records[2].region.flat = RecordedRegion::Stretch{7, 11};
   EXPECT_EQ(slot_of(ledger).coverage, Coverage::kPartial);
 }
 

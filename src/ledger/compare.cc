@@ -13,9 +13,9 @@
 namespace lading::ledger {
 namespace {
 
-bool overlap(const std::vector<Run>& a, const std::vector<Run>& b) {
-  return std::any_of(a.begin(), a.end(), [&](const Run& one) {
-    return std::any_of(b.begin(), b.end(), [&](const Run& other) {
+bool overlap(const std::vector<RecordedRun>& a, const std::vector<RecordedRun>& b) {
+  return std::any_of(a.begin(), a.end(), [&](const RecordedRun& one) {
+    return std::any_of(b.begin(), b.end(), [&](const RecordedRun& other) {
       return one.begin < other.begin + other.size && other.begin < one.begin + one.size;
     });
   });
@@ -23,7 +23,7 @@ bool overlap(const std::vector<Run>& a, const std::vector<Run>& b) {
 
 // Whether they may have an element in common. Flat stretches are told apart only within one product: to join two groups
 // too many makes a finding coarser, not wrong.
-bool may_overlap(const Region& a, const Region& b) {
+bool may_overlap(const RecordedRegion& a, const RecordedRegion& b) {
   if (a.elems() == 0 || b.elems() == 0) return false;
   for (std::size_t d = 0; d < a.runs.size(); ++d) {
     if (!overlap(a.runs[d], b.runs[d])) return false;
@@ -37,7 +37,9 @@ struct Side {
   const Ledger& ledger;
   const SlotDigest& slot;
 
-  [[nodiscard]] const Region& region(const Share& share) const { return ledger.records[share.records.front()].region; }
+  [[nodiscard]] const RecordedRegion& region(const Share& share) const {
+    return ledger.records[share.records.front()].region;
+  }
 };
 
 // Parts of both sides that cover the same elements: all that hang together by overlaps.
@@ -85,9 +87,9 @@ std::string ranks_of(const Side& side, const std::vector<const Share*>& shares) 
 
 // From the first to the last row of dim 0 that the parts touch; of a tensor without dims, nothing.
 std::string rows_of(const Side& side, const std::vector<const Share*>& shares) {
-  std::optional<Run> rows;
+  std::optional<RecordedRun> rows;
   for (const Share* share : shares) {
-    const Region& region = side.region(*share);
+    const RecordedRegion& region = side.region(*share);
     if (region.runs.empty() || region.elems() == 0) continue;
     std::uint64_t begin = region.runs[0].front().begin;
     std::uint64_t end = region.runs[0].back().begin + region.runs[0].back().size;
@@ -98,7 +100,7 @@ std::string rows_of(const Side& side, const std::vector<const Share*>& shares) {
     }
     const std::uint64_t low = rows ? std::min(rows->begin, begin) : begin;
     const std::uint64_t high = rows ? std::max(rows->begin + rows->size, end) : end;
-    rows = Run{low, high - low};
+    rows = RecordedRun{low, high - low};
   }
   if (!rows) return "";
   return rows->size == 1 ? fmt::format("row {}", rows->begin)

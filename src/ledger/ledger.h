@@ -18,7 +18,7 @@
 #include "lading/result.h"
 #include "lading/shape.h"
 #include "layout/layout.h"
-#include "ledger/region.h"
+#include "ledger/recorded_region.h"
 #include "mapping/expression.h"
 #include "model/skeleton.h"
 #include "plan/plan.h"
@@ -101,7 +101,7 @@ struct Record {
   std::vector<TakenBytes> reads;               ///< by file and place
   std::optional<std::uint64_t> received_from;  ///< the rank that read them and handed over what it had made of them
   std::vector<DType> cast_from;  ///< dtypes that were cast to the storage dtype; sorted by name, each once
-  Region region;
+  RecordedRegion region;
   std::string device;             ///< "cpu", "cuda:1"
   std::uint64_t owned_elems = 0;  ///< without padding
   std::uint64_t bytes = 0;        ///< of these; 0 for an alias

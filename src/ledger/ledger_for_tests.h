@@ -14,7 +14,7 @@
 namespace lading::ledger::test {
 
 /// The elements of a region, row-major in the whole tensor, by looking at every one.
-inline std::vector<std::uint64_t> elements_of(const Region& region, const Shape& shape) {
+inline std::vector<std::uint64_t> elements_of(const RecordedRegion& region, const Shape& shape) {
   std::vector<std::uint64_t> held;
   for (std::uint64_t i = 0; i < *shape.num_elems(); ++i) {
     bool inside = true;
@@ -22,7 +22,8 @@ inline std::vector<std::uint64_t> elements_of(const Region& region, const Shape&
     for (std::size_t d = shape.rank(); d-- > 0; rest /= shape[d]) {
       const std::uint64_t index = rest % shape[d];
       bool in_dim = false;
-      for (const Run& run : region.runs[d]) in_dim = in_dim || (index >= run.begin && index < run.begin + run.size);
+      for (const RecordedRun& run : region.runs[d])
+        in_dim = in_dim || (index >= run.begin && index < run.begin + run.size);
       inside = inside && in_dim;
     }
     if (inside) held.push_back(i);
@@ -60,7 +61,8 @@ inline LedgerFacts good_facts(const plan::Plan& plan) {
       found.expected_bytes = s.provenance == Provenance::kKept ? 0 : *Shape{d.owned_elems}.size_bytes(s.storage);
       found.written_bytes = found.expected_bytes;
       if (s.provenance == Provenance::kKept) continue;
-      found.digest = digest_of_elements(elements_of(Region::of(plan.ranks[r].regions[d.region]), s.shape), s.storage);
+      found.digest =
+          digest_of_elements(elements_of(RecordedRegion::of(plan.ranks[r].regions[d.region]), s.shape), s.storage);
     }
   }
   return facts;

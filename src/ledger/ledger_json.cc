@@ -70,11 +70,11 @@ void write_tensor(JsonWriter& json, const Tensor& tensor, const Ledger& ledger) 
   json.end_object();
 }
 
-void write_region(JsonWriter& json, const Region& region) {
+void write_region(JsonWriter& json, const RecordedRegion& region) {
   json.begin_object().key("runs").begin_array();
-  for (const std::vector<Run>& dim : region.runs) {
+  for (const std::vector<RecordedRun>& dim : region.runs) {
     json.begin_array();
-    for (const Run& run : dim) json.begin_array().number(run.begin).number(run.size).end_array();
+    for (const RecordedRun& run : dim) json.begin_array().number(run.begin).number(run.size).end_array();
     json.end_array();
   }
   json.end_array();

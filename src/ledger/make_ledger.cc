@@ -164,7 +164,7 @@ class Maker {
     record.provenance = root->provenance;
     record.reads = taken_by(destination, plan_);
     record.cast_from = casts_of(destination, plan_, s.storage);
-    record.region = Region::of(rank.regions[destination.region]);
+    record.region = RecordedRegion::of(rank.regions[destination.region]);
     record.device = destination.device;
     record.owned_elems = destination.owned_elems;
     record.bytes = size_of(destination.owned_elems, s.storage);

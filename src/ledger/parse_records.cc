@@ -178,9 +178,9 @@ class RecordReader {
     }
   }
 
-  Region read_region(const JsonValue& value, const JsonFields& owner, const Record& record) {
+  RecordedRegion read_region(const JsonValue& value, const JsonFields& owner, const Record& record) {
     const std::uint64_t before = count(errors_);
-    Region region;
+    RecordedRegion region;
     JsonFields fields(value, owner.path_of("region"), errors_);
     fields.each("runs", [&](const JsonValue& dim, const std::string& path) {
       auto& runs = region.runs.emplace_back();
@@ -195,7 +195,7 @@ class RecordReader {
     if (const auto flat = fields.find("flat")) {
       const auto ends = read_numbers(*flat, fields.path_of("flat"), errors_);
       if (ends && ends->size() == 2) {
-        region.flat = Region::Flat{(*ends)[0], (*ends)[1]};
+        region.flat = RecordedRegion::Stretch{(*ends)[0], (*ends)[1]};
       } else if (ends) {
         fields.problem(*flat, "flat", "not a stretch", "[begin, end]");
       }

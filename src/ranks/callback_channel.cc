@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/wait.h"
-#include "ranks/thread_channel.h"
 
 namespace lading::ranks {
 

@@ -1,4 +1,4 @@
-// Notes in somebody else's store, through functions that the caller brings: torch.distributed's Store, for Python.
+// Entries in somebody else's store, through functions that the caller brings: torch.distributed's Store, for Python.
 //
 // The functions run on a thread of the channel's own, one at a time. One that does not come back in time is left behind
 // with its thread, and the channel is gone from then on: a store whose process is stopped cannot hold a rank up.

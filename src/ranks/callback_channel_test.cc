@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "ranks/coordinator.h"
-#include "ranks/thread_channel.h"
+#include "ranks/thread_channel_for_tests.h"
 
 namespace lading::ranks {
 namespace {
@@ -16,7 +16,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-CallbackBackend backend_on(NoteStore& store) {
+CallbackBackend backend_on(EntryStore& store) {
   CallbackBackend backend;
   backend.put = [&](const std::string& key, const std::string& value) {
     store.put(key, value);
@@ -33,7 +33,7 @@ CallbackBackend backend_on(NoteStore& store) {
 }
 
 TEST(CallbackChannel, ALoadFromBeginToEnd) {
-  NoteStore store;
+  EntryStore store;
   std::vector<std::string> said(3);
   std::vector<std::thread> threads;
   for (std::uint64_t rank = 0; rank < 3; ++rank) {
@@ -52,7 +52,7 @@ TEST(CallbackChannel, ALoadFromBeginToEnd) {
 
 TEST(CallbackChannel, Fault51_AStoreThatHangsIsLeftBehind) {
   auto released = std::make_shared<std::atomic<bool>>(false);
-  NoteStore store;
+  EntryStore store;
   CallbackBackend backend = backend_on(store);
   backend.decide = [released](const std::string&, const std::string& value) {
     while (!*released) std::this_thread::sleep_for(1ms);
@@ -75,7 +75,7 @@ TEST(CallbackChannel, Fault51_AStoreThatHangsIsLeftBehind) {
 }
 
 TEST(CallbackChannel, AStoreThatFailsIsGone) {
-  NoteStore store;
+  EntryStore store;
   CallbackBackend backend = backend_on(store);
   backend.wait = [](const std::vector<std::string>&, Time) { return Reply::gone("connection reset"); };
   CallbackChannel channel({0, 2, true, 1s}, std::move(backend));

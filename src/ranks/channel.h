@@ -1,8 +1,8 @@
-// Channel: the small messages of the ranks of one load, as a store of notes that all of them reach.
+// Channel: the small messages of the ranks of one load, as a store of entries that all of them reach.
 //
-// Two ways to write: put() for a note that has one writer, decide() for a note that may have several, of which the
+// Two ways to write: put() for an entry that has one writer, decide() for an entry that may have several, of which the
 // first wins and all the others learn what it wrote. One way to read: wait(). Everything that ranks agree on is one
-// decided note; that is why it is the same everywhere (docs/adr/0006). Protocol stands in Coordinator, not here:
+// decided entry; that is why it is the same everywhere (docs/adr/0006). Protocol stands in Coordinator, not here:
 // backends stay small.
 //
 // Invariants: every call returns by its deadline and `answer_timeout` at the latest. now() is the clock of all
@@ -20,11 +20,16 @@ namespace lading::ranks {
 /// Since an arbitrary beginning, of this rank's own clock.
 using Time = std::chrono::nanoseconds;
 
+/// Steady, since an arbitrary beginning.
+[[nodiscard]] inline Time steady_now() {
+  return std::chrono::duration_cast<Time>(std::chrono::steady_clock::now().time_since_epoch());
+}
+
 struct Reply {
   enum class State : std::uint8_t {
-    kReady,   ///< the notes are there: `values`, in the order of the keys
+    kReady,   ///< the entries are there: `values`, in the order of the keys
     kAbsent,  ///< the store answered: not all of them are there
-    kGone,    ///< no answer; whether a note was written is not known. Nothing that comes later is of use
+    kGone,    ///< no answer; whether an entry was written is not known. Nothing that comes later is of use
   };
   State state = State::kGone;
   std::vector<std::string> values;
@@ -47,15 +52,15 @@ class Channel {
   [[nodiscard]] virtual std::uint64_t rank() const = 0;
   [[nodiscard]] virtual std::uint64_t size() const = 0;
   [[nodiscard]] virtual Time now() const = 0;
-  /// Whether the notes live and die with this rank's process: it then leaves last.
+  /// Whether the entries live and die with this rank's process: it then leaves last.
   [[nodiscard]] virtual bool is_host() const = 0;
 
-  /// Writes a note that only this rank writes, or that is the same whoever writes it. It may still be on its way when
+  /// Writes an entry that only this rank writes, or that is the same whoever writes it. It may still be on its way when
   /// this returns.
   virtual Reply put(const std::string& key, const std::string& value) = 0;
-  /// Writes a note unless it is there; answers what stands there now.
+  /// Writes an entry unless it is there; answers what stands there now.
   virtual Reply decide(const std::string& key, const std::string& value) = 0;
-  /// Until all notes are there. A deadline that has passed asks once.
+  /// Until all entries are there. A deadline that has passed asks once.
   virtual Reply wait(const std::vector<std::string>& keys, Time deadline) = 0;
 };
 

@@ -61,7 +61,7 @@ Result<void, Verdict> Coordinator::begin(std::vector<Field> fields) {
       insist(other_world(me(), channel_.size(), is_known ? world->second.list.front().value : "another number")));
 }
 
-// Loads are numbered in the notes, where ranks that were not in all of them find each other again.
+// Loads are numbered in the entries, where ranks that were not in all of them find each other again.
 std::optional<Verdict> Coordinator::choose_load() {
   const std::string own = fmt::format("{}/seen/{}", options_.prefix, me());
   const Reply last = channel_.wait({own}, channel_.now());
@@ -111,7 +111,7 @@ std::optional<Verdict> Coordinator::refuse_twin(std::uint64_t last, std::string_
 Result<Verdict, Verdict> Coordinator::agree(const std::string& name, const std::vector<Field>& fields,
                                             const Failure* failure, Patience patience) {
   if (auto end = ended()) return lading::fail(*std::move(end));
-  Statement mine = statement_of(me(), fields, failure);
+  RankReport mine = report_of(me(), fields, failure);
   mine.fields[std::string(kStepField)] = {Field::Mode::kSame, {{name, RankSet(me())}}};
   const Time limit = patience == Patience::kWhileAlive ? Time::max() : channel_.now() + options_.step_timeout;
   Verdict verdict = run_step({name, Verdict::Kind::kAgreed, limit}, std::move(mine));
@@ -136,7 +136,7 @@ Result<void, Verdict> Coordinator::commit() {
     if (end->failed()) return lading::fail(*std::move(end));
     return {};
   }
-  Statement mine = statement_of(me(), {{std::string(kStepField), "the end"}}, nullptr);
+  RankReport mine = report_of(me(), {{std::string(kStepField), "the end"}}, nullptr);
   Verdict verdict = keep(run_step({"the end", Verdict::Kind::kCommitted, Time::max()}, std::move(mine)));
   if (verdict.failed()) return lading::fail(std::move(verdict));
   return {};
@@ -169,22 +169,22 @@ bool Coordinator::all_heard() {
 
 // ---- one step
 //
-// Statements go up a tree of notes, and one decided note, the verdict, ends the step for all. With 18 ranks:
+// Reports go up a tree of entries, and one decided entry, the verdict, ends the step for all. With 18 ranks:
 //
 //   rank 17 -- up/17 --> rank 1 -- up/1 --------.
 //                        ranks 2..16 -- up/N ---+--> rank 0 -- decide(end) --> all ranks read `end`
 //
-// No rank reads more than 16 statements a step, for any number of ranks. Any rank may decide(end) as failed, at any
+// No rank reads more than 16 reports a step, for any number of ranks. Any rank may decide(end) as failed, at any
 // time. The first writer wins, so an early failure ends the step, and a late one cannot change what others have read.
 
-Verdict Coordinator::run_step(const Step& step, Statement mine) {
+Verdict Coordinator::run_step(const Step& step, RankReport mine) {
   if (auto early = gather(step, mine)) return *std::move(early);
   if (me() == 0) return conclude(step, mine);
   if (const Reply told = channel_.put(step_key("up", me()), encode(mine)); told.is_gone()) return lost(told);
   return await_end(step);
 }
 
-std::optional<Verdict> Coordinator::gather(const Step& step, Statement& all) {
+std::optional<Verdict> Coordinator::gather(const Step& step, RankReport& all) {
   const std::vector<std::uint64_t> children = awaited();
   if (children.empty()) return {};
   std::vector<std::string> keys;
@@ -205,12 +205,12 @@ std::optional<Verdict> Coordinator::gather(const Step& step, Statement& all) {
   }
 }
 
-void Coordinator::hear(Statement& all, std::uint64_t child, const std::string& note) const {
-  if (auto statement = decode_statement(note)) {
-    all.merge(*std::move(statement));
+void Coordinator::hear(RankReport& all, std::uint64_t child, const std::string& entry) const {
+  if (auto report = decode_report(entry)) {
+    all.merge(*std::move(report));
     return;
   }
-  Statement told;
+  RankReport told;
   told.ranks = RankSet(child);
   told.problems.push_back({{unreadable_note(child), ""}, RankSet(child)});
   told.exit_code = exit_code(Code::kRanksDiffer);
@@ -249,10 +249,10 @@ Verdict Coordinator::read_end(const Reply& reply) {
 }
 
 // Of the first rank, when all have spoken.
-Verdict Coordinator::conclude(const Step& step, const Statement& all) {
+Verdict Coordinator::conclude(const Step& step, const RankReport& all) {
   const Time asked = last_sign();
   Verdict verdict = judge(step, all);
-  // Whoever was stopped may have been given up by the others, if they could not even say so: the notes may live here.
+  // Whoever was stopped may have been given up by the others, if they could not even say so: the entries may live here.
   if (!verdict.failed() && has_overslept(channel_.now() - asked)) verdict = overslept(me(), channel_.now() - asked);
   verdict = read_end(end_step(end_key(step_), encode(verdict)));
   if (verdict.kind == Verdict::Kind::kCommitted && has_overslept(channel_.now() - asked)) {
@@ -268,7 +268,7 @@ Time Coordinator::last_sign() {
   return beats_ ? last_beat_ : channel_.now();
 }
 
-Verdict Coordinator::judge(const Step& step, const Statement& all) const {
+Verdict Coordinator::judge(const Step& step, const RankReport& all) const {
   Verdict verdict = verdict_of(all, channel_.size());
   verdict.step = step.name;
   if (!verdict.failed() && all.ranks.size() != channel_.size()) {
@@ -334,7 +334,7 @@ Result<void, Verdict> Coordinator::watch(Time gap) {
   const Reply reply = channel_.wait(keys, channel_.now());
   if (reply.is_gone()) return lading::fail(lost(reply));
   std::size_t next = 0;
-  // One by one if a note is absent: wait() then gives none of the others' beats either.
+  // One by one if an entry is absent: wait() then gives none of the others' beats either.
   for (auto& [rank, seen] : seen_) {
     const Reply one =
         reply.is_ready() ? Reply::ready({reply.values[next]}) : channel_.wait({keys[next]}, channel_.now());
@@ -357,11 +357,11 @@ Result<void, Verdict> Coordinator::watch(Time gap) {
 // ---- failures
 
 Verdict Coordinator::propose(const Verdict& failure) {
-  const std::string note = encode(failure);
+  const std::string entry = encode(failure);
   // A step that is agreed already is behind us: the next one is where everybody comes by. The loop ends at the latest
   // at the first step without a verdict: this failure becomes its verdict.
   for (std::uint64_t step = step_;; ++step) {
-    const Reply reply = end_step(end_key(step), note);
+    const Reply reply = end_step(end_key(step), entry);
     if (!reply.is_ready()) return lost(reply);
     Verdict stands = read_end(reply);
     if (stands.failed()) return keep(stands);
@@ -392,7 +392,7 @@ void Coordinator::find_silent(std::uint64_t top, RankSet& silent) {
   silent.add(top);
 }
 
-bool Coordinator::is_there(const std::string& note) { return channel_.wait({note}, channel_.now()).is_ready(); }
+bool Coordinator::is_there(const std::string& entry) { return channel_.wait({entry}, channel_.now()).is_ready(); }
 
 Verdict Coordinator::lost(const Reply& reply) {
   Verdict verdict = no_store();
@@ -428,17 +428,14 @@ std::vector<std::uint64_t> Coordinator::watched() const {
   return ranks;
 }
 
-// The rest of the deadline is for seeing the last beat, for missing the next, and for telling the others. At a deadline
-// of 10 s (interval 1 s), neighbours see a last beat at 0 s by 1 s. The rank counts as silent at 7 s, a tick notices by
-// 8 s, and all ranks have polled the verdict by 9 s. The last second is for late polls and slow messages.
-Time Coordinator::silence_limit() const { return options_.deadline * 6 / 10; }
+Time Coordinator::silence_limit() const { return options_.silence_limit(); }
 
 bool Coordinator::has_overslept(Time gap) const { return gap > options_.deadline; }
 
 bool Coordinator::stays_for_others() const { return channel_.is_host(); }
 
-Reply Coordinator::end_step(const std::string& note, const std::string& verdict) {
-  return channel_.decide(note, verdict);
+Reply Coordinator::end_step(const std::string& entry, const std::string& verdict) {
+  return channel_.decide(entry, verdict);
 }
 
 }  // namespace lading::ranks

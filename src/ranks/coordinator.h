@@ -8,7 +8,7 @@
 //   LADING_TRY(ranks.commit());                                  only if all ranks are complete
 //   ranks.leave();                                               in any case, last
 //
-// Each step ends with one decided note, its verdict. The first rank writes "agreed" once everybody has spoken, a rank
+// Each step ends with one decided entry, its verdict. The first rank writes "agreed" once everybody has spoken, a rank
 // that fails or misses another writes "failed": whichever comes first stands, for all. What holds, and what cannot:
 // docs/reliability.md.
 //
@@ -28,7 +28,7 @@
 
 #include "lading/result.h"
 #include "ranks/channel.h"
-#include "ranks/note.h"
+#include "ranks/entry.h"
 
 namespace lading::ranks {
 
@@ -38,6 +38,12 @@ struct Options {
   Time step_timeout = std::chrono::seconds(300);   ///< how far apart ranks may come to begin() and agree()
   Time stall_timeout = std::chrono::seconds(300);  ///< how long a load may make no progress
   std::string process;                             ///< tells processes apart; "": made up
+
+  /// How long a neighbour may be silent, and a channel without an answer. The rest of the deadline is for seeing the
+  /// last beat, for missing the next, and for telling the others. At a deadline of 10 s (interval 1 s), neighbours see
+  /// a last beat at 0 s by 1 s. The rank counts as silent at 7 s, a tick notices by 8 s, and all ranks have polled the
+  /// verdict by 9 s. The last second is for late polls and slow messages.
+  [[nodiscard]] Time silence_limit() const { return deadline * 6 / 10; }
 };
 
 /// How long a step waits for ranks that live.
@@ -82,7 +88,7 @@ class Coordinator {
   Verdict fail(const Failure& failure);
   /// This rank is complete. Well: all ranks are.
   Result<void, Verdict> commit();
-  /// The rank that holds the notes stays until the others have read how it ended, for a deadline at most.
+  /// The rank that holds the store stays until the others have read how it ended, for a deadline at most.
   void leave();
 
   [[nodiscard]] Time interval() const { return options_.deadline / 10; }
@@ -114,11 +120,11 @@ class Coordinator {
 
   std::optional<Verdict> choose_load();
   std::optional<Verdict> refuse_twin(std::uint64_t last, std::string_view who);
-  Verdict run_step(const Step& step, Statement mine);
-  std::optional<Verdict> gather(const Step& step, Statement& all);
-  void hear(Statement& all, std::uint64_t child, const std::string& note) const;
-  Verdict conclude(const Step& step, const Statement& all);
-  Verdict judge(const Step& step, const Statement& all) const;
+  Verdict run_step(const Step& step, RankReport mine);
+  std::optional<Verdict> gather(const Step& step, RankReport& all);
+  void hear(RankReport& all, std::uint64_t child, const std::string& entry) const;
+  Verdict conclude(const Step& step, const RankReport& all);
+  Verdict judge(const Step& step, const RankReport& all) const;
   Verdict await_end(const Step& step);
   std::optional<Verdict> after_waiting(const Step& step);
   std::optional<Verdict> look_at_end();

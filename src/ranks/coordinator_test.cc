@@ -7,7 +7,7 @@
 #include <memory>
 #include <thread>
 
-#include "ranks/thread_channel.h"
+#include "ranks/thread_channel_for_tests.h"
 
 namespace lading::ranks {
 namespace {
@@ -30,9 +30,9 @@ using Body = std::function<std::string(Coordinator&)>;
 std::string told(const Result<void, Verdict>& result) { return result ? "well" : result.error().text(); }
 
 // One thread per rank; what each of them says in the end.
-std::vector<std::string> on_ranks(std::uint64_t size, const Body& body, NoteStore* shared = nullptr) {
-  NoteStore own;
-  NoteStore& store = shared != nullptr ? *shared : own;
+std::vector<std::string> on_ranks(std::uint64_t size, const Body& body, EntryStore* shared = nullptr) {
+  EntryStore own;
+  EntryStore& store = shared != nullptr ? *shared : own;
   std::vector<std::string> said(size);
   std::vector<std::thread> threads;
   for (std::uint64_t rank = 0; rank < size; ++rank) {
@@ -145,7 +145,7 @@ TEST(Coordinator, AfterALoadRanksWaitAsLongAsTheOthersLive) {
 }
 
 TEST(Coordinator, ALoadWithoutProgressIsAFailure) {
-  NoteStore store;
+  EntryStore store;
   ThreadChannel channel(store, 0, 1);
   Options options = quick();
   options.stall_timeout = 50ms;
@@ -159,7 +159,7 @@ TEST(Coordinator, ALoadWithoutProgressIsAFailure) {
 }
 
 TEST(Coordinator, AnExchangeWithoutProgressIsNotTheStoragesFault) {
-  NoteStore store;
+  EntryStore store;
   ThreadChannel channel(store, 0, 1);
   Options options = quick();
   options.stall_timeout = 50ms;
@@ -196,7 +196,7 @@ TEST(Coordinator, EverybodyLearnsWhatIsCollected) {
 }
 
 TEST(Coordinator, Fault54_TwoProcessesOfOneRank) {
-  NoteStore store;
+  EntryStore store;
   std::vector<std::string> said(3);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -217,7 +217,7 @@ TEST(Coordinator, Fault54_TwoProcessesOfOneRank) {
 
 TEST(Coordinator, Fault54_AnotherNumberOfRanks) {
   for (const std::uint64_t odd : {0U, 1U}) {
-    NoteStore store;
+    EntryStore store;
     std::vector<std::string> said(2);
     std::vector<std::thread> threads;
     for (std::uint64_t rank = 0; rank < 2; ++rank) {
@@ -233,7 +233,7 @@ TEST(Coordinator, Fault54_AnotherNumberOfRanks) {
 }
 
 TEST(Coordinator, OneLoadAfterTheOther) {
-  NoteStore store;
+  EntryStore store;
   EXPECT_THAT(on_ranks(3, whole, &store), Each("well"));
   const auto failed = on_ranks(
       3, [](Coordinator& ranks) { return ranks.channel().rank() == 1 ? "" : whole(ranks); }, &store);

@@ -5,8 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "ranks/thread_channel.h"
-
 namespace lading::ranks {
 namespace {
 
@@ -31,7 +29,7 @@ class Transfers {
       : bulk_(bulk), handovers_(handovers), rank_(options.rank), block_bytes_(options.block_bytes) {}
 
   struct Begun {
-    Bulk::Transfer transfer = nullptr;
+    BulkTransfer transfer = nullptr;
     std::uint64_t bytes = 0;
   };
 
@@ -47,7 +45,7 @@ class Transfers {
           const bool is_ours = handover.owner == rank_;
           // An owner sends to all members but itself; any other rank receives once per block, at its own entry.
           if (is_ours == (member == rank_)) continue;
-          LADING_ASSIGN_OR_RETURN(const Bulk::Transfer transfer,
+          LADING_ASSIGN_OR_RETURN(const BulkTransfer transfer,
                                   is_ours ? bulk_.send(member, block) : bulk_.receive(handover.owner, block));
           return std::optional(Begun{transfer, bytes});
         }

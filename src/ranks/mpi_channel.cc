@@ -90,21 +90,21 @@ class PluginBulk : public Bulk {
  public:
   explicit PluginBulk(const lading_mpi_plugin& plugin) : plugin_(plugin) {}
 
-  Result<Transfer> send(std::uint64_t to, std::span<const std::byte> memory) override {
+  Result<BulkTransfer> send(std::uint64_t to, std::span<const std::byte> memory) override {
     return begun(plugin_.send(to, memory.data(), memory.size()), to);
   }
-  Result<Transfer> receive(std::uint64_t from, std::span<std::byte> memory) override {
+  Result<BulkTransfer> receive(std::uint64_t from, std::span<std::byte> memory) override {
     return begun(plugin_.receive(from, memory.data(), memory.size()), from);
   }
-  Result<bool> is_over(Transfer transfer) override {
+  Result<bool> is_over(BulkTransfer transfer) override {
     const int state = plugin_.test(transfer);
     if (state < 2) return state == 1;
     return fail(Error(Code::kNoAnswer, "bytes that another rank has read did not come over MPI"));
   }
-  void take_back(Transfer transfer) override { plugin_.cancel(transfer); }
+  void take_back(BulkTransfer transfer) override { plugin_.cancel(transfer); }
 
  private:
-  static Result<Transfer> begun(Transfer transfer, std::uint64_t other) {
+  static Result<BulkTransfer> begun(BulkTransfer transfer, std::uint64_t other) {
     if (transfer != nullptr) return transfer;
     return fail(Error(Code::kNoAnswer, fmt::format("MPI cannot move bytes between this rank and rank {}", other)));
   }

@@ -1,4 +1,4 @@
-// The ranks of one `mpirun`: notes and bytes over MPI, through liblading_mpi.so, which is opened only here.
+// The ranks of one `mpirun`: entries and bytes over MPI, through liblading_mpi.so, which is opened only here.
 #pragma once
 
 #include <memory>

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "ranks/thread_channel.h"
+#include "ranks/thread_channel_for_tests.h"
 
 namespace lading::ranks {
 namespace {
@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 // A rank alone, that says a number and then nothing for longer than a load may stand still.
 template <class Act>
 bool ends_well_after(Act&& act) {
-  NoteStore store;
+  EntryStore store;
   ThreadChannel channel(store, 0, 1);
   Options options;
   options.deadline = 2s;

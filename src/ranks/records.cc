@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "ranks/search_limits.h"
+
 namespace lading::ranks {
 namespace {
 
@@ -13,8 +15,6 @@ namespace {
 // on which others there are.
 constexpr std::uint64_t kBranches = 64;
 constexpr std::size_t kLevels = 2;
-constexpr std::size_t kShown = 16;           // branches that are followed, and tensors that are named
-constexpr std::size_t kRepresentatives = 8;  // different lists that are compared
 
 using Path = std::string;  // one character per level
 
@@ -150,7 +150,7 @@ class Bisection {
   static std::vector<Path> differing(const Lists& lists) {
     std::vector<Path> paths;
     for (const std::string& path : differing_keys(lists)) {
-      if (paths.size() < kShown) paths.push_back(path);
+      if (paths.size() < kFollowed) paths.push_back(path);
     }
     return paths;
   }
@@ -165,7 +165,7 @@ class Bisection {
       const std::string field = key.substr(colon + 1 + size);
       const bool is_missing = keys.contains(fmt::format("{}:{}", size, name));
       if (is_missing && !field.empty()) continue;  // said once, of the whole tensor
-      if (errors.size() == kShown) {
+      if (errors.size() == kFollowed) {
         errors.count_not_listed(1);
         continue;
       }

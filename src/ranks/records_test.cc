@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "ranks/thread_channel.h"
+#include "ranks/thread_channel_for_tests.h"
 
 namespace lading::ranks {
 namespace {
@@ -25,7 +25,7 @@ std::vector<Record> many(std::size_t count) {
 
 template <class Change>
 std::vector<std::string> compare(std::uint64_t size, std::size_t count, const Change& change) {
-  NoteStore store;
+  EntryStore store;
   std::vector<std::string> said(size);
   std::vector<std::thread> threads;
   for (std::uint64_t rank = 0; rank < size; ++rank) {

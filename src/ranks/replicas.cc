@@ -8,14 +8,14 @@
 #include <optional>
 #include <string_view>
 
+#include "ranks/search_limits.h"
+
 namespace lading::ranks {
 namespace {
 
-constexpr std::size_t kParts = 256;          // that a range is divided into
-constexpr std::size_t kShown = 16;           // ranges that are followed, and tensors that are named
-constexpr std::size_t kSetsShown = 4;        // sets in which tensors are looked for
-constexpr std::size_t kRepresentatives = 8;  // of ranks that differ
-constexpr std::size_t kDigits = 16;          // of a short digest
+constexpr std::size_t kParts = 256;    // that a range is divided into
+constexpr std::size_t kSetsShown = 4;  // sets in which tensors are looked for
+constexpr std::size_t kDigits = 16;    // of a short digest
 constexpr std::string_view kPrefix = "replicas on ";
 
 // Of the digests [begin, end) of a set.
@@ -128,7 +128,7 @@ class Search {
       const auto found = said.find(range.text());
       if (found == said.end()) continue;
       const std::vector<Range> parts = range.parts();
-      for (std::size_t i = 0; i < parts.size() && differing.size() < kShown; ++i) {
+      for (std::size_t i = 0; i < parts.size() && differing.size() < kFollowed; ++i) {
         const auto part_of = [&](const Share& share) { return share.value.substr(i * kDigits, kDigits); };
         const auto& shares = found->second;
         const bool is_same = std::all_of(shares.begin(), shares.end(),

@@ -7,7 +7,7 @@
 #include <functional>
 #include <thread>
 
-#include "ranks/thread_channel.h"
+#include "ranks/thread_channel_for_tests.h"
 
 namespace lading::ranks {
 namespace {
@@ -24,7 +24,7 @@ using SetsOf = std::function<std::vector<ReplicaSet>(std::uint64_t rank)>;
 
 // One thread per rank; what each of them says in the end.
 std::vector<std::string> on_ranks(std::uint64_t size, const SetsOf& sets_of) {
-  NoteStore store;
+  EntryStore store;
   std::vector<std::string> said(size);
   std::vector<std::jthread> threads;
   for (std::uint64_t rank = 0; rank < size; ++rank) {

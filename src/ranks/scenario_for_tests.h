@@ -58,7 +58,7 @@ struct Outcome {
   Time ended{};              // it knew how it ended
   bool is_complete = false;  // it had loaded everything
   bool is_well = false;
-  bool is_lost = false;  // could not reach the notes
+  bool is_lost = false;  // could not reach the store
   std::string text;
   RankSet at_fault;
 };
@@ -204,7 +204,7 @@ inline std::string ending(const Played& run) {
     lost = lost || out.is_lost;
     failed = failed || (!out.is_well && !out.is_lost);
   }
-  if (lost) return well ? "some cut off from the notes, others well" : "some cut off from the notes";
+  if (lost) return well ? "some cut off from the store, others well" : "some cut off from the store";
   return failed ? "all failed alike" : well ? "all well" : "nobody left";
 }
 
@@ -248,7 +248,7 @@ inline std::vector<std::string> broken_promises(const Scenario& scenario, const 
     const Outcome& out = run.ranks[rank];
     if (!out.has_ended) continue;
     if (out.is_lost && are_notes_safe(scenario) && !may_be_deaf(scenario, rank)) {
-      broken.push_back(fmt::format("rank {} was cut off, though nothing happened to it or the notes", rank));
+      broken.push_back(fmt::format("rank {} was cut off, though nothing happened to it or the store", rank));
     }
     if (const auto time = due(scenario, run); time && !scenario.is_touched(rank) && out.ended > *time && !out.is_well) {
       broken.push_back(
@@ -270,7 +270,7 @@ inline std::vector<std::string> broken_promises(const Scenario& scenario, const 
     const bool was_away = scenario.has(host, Kind::kStoppedAWhile) && stop.end <= out.ended && out.begun < stop.begin;
     for (const Outcome& other : run.ranks) {
       if (was_away && out.is_well && other.has_ended && other.is_lost) {
-        broken.emplace_back("the rank that holds the notes was stopped, and is well all the same");
+        broken.emplace_back("the rank that holds the store was stopped, and is well all the same");
         break;
       }
     }
@@ -281,7 +281,7 @@ inline std::vector<std::string> broken_promises(const Scenario& scenario, const 
 inline std::string describe(const Scenario& scenario, const Played& run) {
   const auto seconds = [](Time t) { return std::chrono::duration<double>(t).count(); };
   std::string out =
-      fmt::format("{} ranks, delay {} s, loss {}, notes {}\n", scenario.world.size, seconds(scenario.world.max_delay),
+      fmt::format("{} ranks, delay {} s, loss {}, entries {}\n", scenario.world.size, seconds(scenario.world.max_delay),
                   scenario.world.loss, scenario.world.host ? "with rank 0" : "elsewhere");
   for (const Fault& fault : scenario.faults) {
     out += fmt::format("fault {} of rank {} at {:.4f}\n", static_cast<int>(fault.kind), fault.rank, seconds(fault.at));

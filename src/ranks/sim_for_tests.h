@@ -1,8 +1,8 @@
-// A world of ranks in one thread: a store of notes, links that delay, reorder and lose, clocks that go wrong, processes
-// that are stopped, killed and cut off. Time is simulated; the same seed gives the same run.
+// A world of ranks in one thread: a store of entries, links that delay, reorder and lose, clocks that go wrong,
+// processes that are stopped, killed and cut off. Time is simulated; the same seed gives the same run.
 //
-// Loss is below the channel, as under TCP: what is lost is sent again, which takes long. Notes of one rank may overtake
-// each other.
+// Loss is below the channel, as under TCP: what is lost is sent again, which takes long. Entries of one rank may
+// overtake each other.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,7 @@ struct WorldOptions {
   double loss = 0;                               ///< of each message
   Time resend = std::chrono::milliseconds(200);  ///< at least, and up to four times as long
   Time service{};                                ///< of the store, per message
-  std::optional<std::uint64_t> host = 0;  ///< whose process holds the notes; nothing: a process that nothing happens to
+  std::optional<std::uint64_t> host = 0;  ///< whose process holds the store; nothing: a process that nothing happens to
   Time answer_timeout = std::chrono::seconds(10);
   std::vector<RankFaults> faults;
 };
@@ -97,7 +97,7 @@ class World {
   [[nodiscard]] const WorldOptions& options() const { return options_; }
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
   [[nodiscard]] const Traffic& traffic_of(std::uint64_t rank) const { return ranks_[rank].traffic; }
-  /// The process is gone, and with it the notes, if it held them.
+  /// The process is gone, and with it the store, if it held it.
   void process_ended(std::uint64_t rank) {
     if (options_.host == rank) store_ended_ = std::min(store_ended_, now_);
   }
@@ -140,7 +140,7 @@ class World {
   }
   [[nodiscard]] bool is_draining() const { return draining_; }
 
-  std::map<std::string, std::string> notes;
+  std::map<std::string, std::string> entries;
   struct Waiter {
     std::vector<std::string> keys;
     std::function<void(std::vector<std::string>)> found;
@@ -148,20 +148,20 @@ class World {
   };
 
   void write(const std::string& key, const std::string& value) {
-    notes[key] = value;
+    entries[key] = value;
     const auto found = waiting_.find(key);
     if (found == waiting_.end()) return;
     const auto waiters = std::move(found->second);
     waiting_.erase(found);
     for (const auto& waiter : waiters) serve(waiter);
   }
-  /// Answers it, or keeps it with the first note that is missing.
+  /// Answers it, or keeps it with the first entry that is missing.
   void serve(const std::shared_ptr<Waiter>& waiter) {
     if (waiter->is_over) return;
     std::vector<std::string> values;
     for (const std::string& key : waiter->keys) {
-      const auto found = notes.find(key);
-      if (found == notes.end()) {
+      const auto found = entries.find(key);
+      if (found == entries.end()) {
         waiting_[key].push_back(waiter);
         return;
       }
@@ -230,7 +230,7 @@ class World {
     while (options_.loss > 0 && std::uniform_real_distribution<>(0, 1)(random_) < options_.loss) {
       there += random_time(options_.resend, 4 * options_.resend);
     }
-    // A process reaches itself. Cut off with the notes in it, it is out of everybody else's reach.
+    // A process reaches itself. Cut off with the store in it, it is out of everybody else's reach.
     for (const std::uint64_t end : {rank, options_.host.value_or(rank)}) {
       const Span& cut = options_.faults[end].cut_off;
       if (options_.host == rank || !(cut.contains(there) || cut.contains(now_))) continue;
@@ -272,8 +272,8 @@ class SimChannel : public Channel {
     if (is_over()) return Reply::gone("over");
     const auto call = begin_call(world_.now() + world_.options().answer_timeout);
     world_.send(rank_, key.size() + value.size(), [this, key, value, call] {
-      if (world_.notes.count(key) == 0) world_.write(key, value);
-      answer(call, Reply::ready({world_.notes.at(key)}));
+      if (world_.entries.count(key) == 0) world_.write(key, value);
+      answer(call, Reply::ready({world_.entries.at(key)}));
     });
     return finish(call);
   }

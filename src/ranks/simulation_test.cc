@@ -35,7 +35,7 @@ TEST(Simulation, R44_PromisesHoldInEveryWorld) {
     std::printf("  %-40s %8llu\n", what.c_str(), static_cast<unsigned long long>(count));
   if (seeds >= 2000) {
     // A campaign that never sees one of these tries nothing.
-    for (const char* what : {"all well", "all failed alike", "some cut off from the notes"})
+    for (const char* what : {"all well", "all failed alike", "some cut off from the store"})
       EXPECT_GT(seen[what], 20U) << what;
   }
 }

@@ -78,19 +78,19 @@ class ThreadBulk : public Bulk {
  public:
   ThreadBulk(BulkPost& post, std::uint64_t rank) : post_(post), rank_(rank) {}
 
-  Result<Transfer> send(std::uint64_t to, std::span<const std::byte> memory) override {
+  Result<BulkTransfer> send(std::uint64_t to, std::span<const std::byte> memory) override {
     return begin({rank_, to}, {memory, {}, BulkPost::Side::State::kWaiting});
   }
-  Result<Transfer> receive(std::uint64_t from, std::span<std::byte> memory) override {
+  Result<BulkTransfer> receive(std::uint64_t from, std::span<std::byte> memory) override {
     return begin({from, rank_}, {{}, memory, BulkPost::Side::State::kWaiting});
   }
-  Result<bool> is_over(Transfer transfer) override {
+  Result<bool> is_over(BulkTransfer transfer) override {
     const auto at = find(transfer);
     if (!post_.is_over(*at->side)) return false;
     begun_.erase(at);
     return true;
   }
-  void take_back(Transfer transfer) override {
+  void take_back(BulkTransfer transfer) override {
     const auto at = find(transfer);
     post_.take_back(at->pair, *at->side);
   }
@@ -102,12 +102,12 @@ class ThreadBulk : public Bulk {
     std::shared_ptr<BulkPost::Side> side;
   };
 
-  Result<Transfer> begin(const BulkPost::Pair& pair, const BulkPost::Side& side) {
+  Result<BulkTransfer> begin(const BulkPost::Pair& pair, const BulkPost::Side& side) {
     begun_.push_back({pair, post_.meet(pair, side)});
     most_ = std::max(most_, begun_.size());
-    return Transfer(begun_.back().side.get());
+    return BulkTransfer(begun_.back().side.get());
   }
-  std::list<Begun>::iterator find(Transfer transfer) {
+  std::list<Begun>::iterator find(BulkTransfer transfer) {
     return std::find_if(begun_.begin(), begun_.end(), [&](const Begun& begun) { return begun.side.get() == transfer; });
   }
 

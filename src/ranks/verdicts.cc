@@ -58,28 +58,28 @@ RankSet minority(const std::vector<Share>& shares) {
 
 }  // namespace
 
-Statement statement_of(std::uint64_t rank, const std::vector<Field>& fields, const Failure* failure) {
-  Statement statement;
-  statement.ranks = RankSet(rank);
-  for (const Field& field : fields) statement.fields[field.name] = {field.mode, {{field.value, RankSet(rank)}}};
-  if (failure == nullptr) return statement;
-  Statement told;
-  told.ranks = statement.ranks;
+RankReport report_of(std::uint64_t rank, const std::vector<Field>& fields, const Failure* failure) {
+  RankReport report;
+  report.ranks = RankSet(rank);
+  for (const Field& field : fields) report.fields[field.name] = {field.mode, {{field.value, RankSet(rank)}}};
+  if (failure == nullptr) return report;
+  RankReport told;
+  told.ranks = report.ranks;
   for (const Error& error : failure->problems) told.problems.push_back({{error, ""}, RankSet(rank)});
   for (const Problem& problem : failure->others) told.problems.push_back({problem, RankSet(rank)});
   told.problems_not_listed = failure->problems.not_listed();
   told.exit_code = failure->exit_code;
   told.begun = failure->begun;
-  statement.merge(std::move(told));
-  return statement;
+  report.merge(std::move(told));
+  return report;
 }
 
 Verdict failure_of(std::uint64_t rank, const Failure& failure) {
   // The number of ranks does not matter: one rank told it.
-  return verdict_of(statement_of(rank, {}, &failure), 0);
+  return verdict_of(report_of(rank, {}, &failure), 0);
 }
 
-Verdict verdict_of(const Statement& all, std::uint64_t size) {
+Verdict verdict_of(const RankReport& all, std::uint64_t size) {
   Verdict verdict;
   for (const Told& told : all.problems) {
     verdict.problems.push_back(told_to_all(told, size));
@@ -154,7 +154,7 @@ Verdict other_world(std::uint64_t rank, std::uint64_t size, const std::string& t
 Verdict no_store() {
   Verdict verdict =
       failed({}, Error(Code::kNoAnswer,
-                       "the ranks' notes cannot be reached any more, so that how the load ended is not known here: "
+                       "the ranks' store cannot be reached any more, so that how the load ended is not known here: "
                        "it counts as failed")
                      .by_rule("R44")
                      .try_this("look at the rank that holds them, which is the first one as a rule"));

@@ -56,7 +56,7 @@ class CudaShimTest : public testing::Test {
   Stream stream_ = nullptr;
 };
 
-/// Pages of the host, as a ring of slots has them.
+/// Pages of the host, as a ring of staging buffers has them.
 struct HostPages {
   explicit HostPages(std::size_t size) : size_bytes(size) {
     void* const mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

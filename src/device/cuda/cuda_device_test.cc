@@ -53,23 +53,24 @@ TEST_F(CudaDevice, DoesWhatTheHostDoes) {
     {
       const auto gpu = open_device("cuda:0");
       ASSERT_TRUE(gpu) << gpu.error().text();
-      // Small slots are turned often; in large ones are moves that go without a kernel.
-      const std::size_t slot_bytes = seed % 4 == 0 ? 64 * kPageBytes : (1 + seed % 3) * kPageBytes;
-      expect_same(**gpu, *host, LaneScript{seed, slot_bytes}, {slot_bytes, 1 + seed % 4, nullptr});
+      // Small buffers are turned often; in large ones are moves that go without a kernel.
+      const std::size_t staging_buffer_bytes = seed % 4 == 0 ? 64 * kPageBytes : (1 + seed % 3) * kPageBytes;
+      expect_same(**gpu, *host, LaneScript{seed, staging_buffer_bytes}, {staging_buffer_bytes, 1 + seed % 4, nullptr});
     }
     ASSERT_EQ(shim.faults(), Faults()) << shim.report();
     if (HasFailure()) return;
   }
 }
 
-TEST_F(CudaDevice, SlotsNeedNotBePages) {
+TEST_F(CudaDevice, StagingBuffersNeedNotBePages) {
   const auto host = host_device();
-  for (const std::size_t slot_bytes : {std::size_t{64}, std::size_t{1000}, kPageBytes + 512}) {
+  for (const std::size_t staging_buffer_bytes : {std::size_t{64}, std::size_t{1000}, kPageBytes + 512}) {
     const Shim shim(LADING_CUDA_SHIM_PATH, "");
     {
       const auto gpu = open_device("cuda:0");
       ASSERT_TRUE(gpu) << gpu.error().text();
-      expect_same(**gpu, *host, LaneScript{slot_bytes, slot_bytes}, {slot_bytes, 3, nullptr});
+      expect_same(**gpu, *host, LaneScript{staging_buffer_bytes, staging_buffer_bytes},
+                  {staging_buffer_bytes, 3, nullptr});
     }
     EXPECT_EQ(shim.faults(), Faults()) << shim.report();
   }
@@ -132,26 +133,26 @@ TEST_F(CudaDevice, LanesOfOneDeviceAddUpTheirDigests) {
 
 TEST_F(CudaDevice, ListsOfJobsStayUntilTheyWereRead) {
   const Shim shim(LADING_CUDA_SHIM_PATH, "slow=3");
-  constexpr std::size_t kSlots = 4;
+  constexpr std::size_t kBuffers = 4;
   {
     const auto gpu = open_device("cuda:0");
     ASSERT_TRUE(gpu) << gpu.error().text();
-    const auto memory = (*gpu)->allocate(kSlots * kPageBytes);
-    const auto lane = (*gpu)->open_lane({kPageBytes, kSlots, nullptr});
+    const auto memory = (*gpu)->allocate(kBuffers * kPageBytes);
+    const auto lane = (*gpu)->open_lane({kPageBytes, kBuffers, nullptr});
     ASSERT_TRUE(memory && lane);
     // Byte by byte and backwards: more jobs than there is room for at once.
-    for (std::size_t i = 0; i < kSlots; ++i) {
-      const auto slot = (*lane)->acquire_slot();
-      ASSERT_TRUE(slot);
-      for (std::size_t b = 0; b < kPageBytes; ++b) (*slot)[b] = static_cast<std::byte>(b % 251);
+    for (std::size_t i = 0; i < kBuffers; ++i) {
+      const auto buffer = (*lane)->acquire_staging_buffer();
+      ASSERT_TRUE(buffer);
+      for (std::size_t b = 0; b < kPageBytes; ++b) (*buffer)[b] = static_cast<std::byte>(b % 251);
       std::byte* const end = memory->get() + (i + 1) * kPageBytes;
       for (std::size_t b = 0; b < kPageBytes; ++b) {
-        ASSERT_TRUE((*lane)->move({slot->data() + b, end - 1 - b, 1, DType::kU8, DType::kU8, {}}));
+        ASSERT_TRUE((*lane)->move({buffer->data() + b, end - 1 - b, 1, DType::kU8, DType::kU8, {}}));
       }
-      ASSERT_TRUE((*lane)->release_slot());
+      ASSERT_TRUE((*lane)->release_staging_buffer());
     }
     ASSERT_TRUE((*lane)->finish());
-    std::vector<std::byte> found(kSlots * kPageBytes);
+    std::vector<std::byte> found(kBuffers * kPageBytes);
     ASSERT_TRUE(shim.peek(memory->get(), found.data(), found.size()));
     for (std::size_t i = 0; i < found.size(); ++i) {
       const std::size_t b = kPageBytes - 1 - i % kPageBytes;
@@ -169,9 +170,9 @@ TEST_F(CudaDevice, ALaneThatIsDroppedWaitsForItsWork) {
     const auto memory = (*gpu)->allocate(100000);
     auto lane = (*gpu)->open_lane({100000, 2, nullptr});
     ASSERT_TRUE(memory && lane);
-    const auto slot = (*lane)->acquire_slot();
-    ASSERT_TRUE(slot);
-    ASSERT_TRUE((*lane)->move({slot->data(), memory->get(), 100000, DType::kU8, DType::kU8, {}}));
+    const auto buffer = (*lane)->acquire_staging_buffer();
+    ASSERT_TRUE(buffer);
+    ASSERT_TRUE((*lane)->move({buffer->data(), memory->get(), 100000, DType::kU8, DType::kU8, {}}));
     lane->reset();
   }
   EXPECT_EQ(shim.faults(), Faults()) << shim.report();

@@ -20,7 +20,7 @@ using cuda_shim::Faults;
 using cuda_shim::Shim;
 using testing::HasSubstr;
 
-constexpr std::size_t kSlotBytes = 256 << 10;
+constexpr std::size_t kBufferBytes = 256 << 10;
 constexpr std::size_t kMemoryBytes = 1 << 20;
 
 struct Made {
@@ -33,25 +33,25 @@ std::byte noise_at(std::size_t i) { return static_cast<std::byte>(i * 2654435761
 
 /// Each way that bytes take to a device, once: a copy, a copy of rows, a cast, values of the caller's.
 Result<void> use_lane(Lane& lane, std::byte* memory) {
-  constexpr std::uint64_t kHalf = kSlotBytes / 2;
+  constexpr std::uint64_t kHalf = kBufferBytes / 2;
   for (std::size_t round = 0; round < 3; ++round) {
-    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane.acquire_slot());
-    for (std::size_t i = 0; i < slot.size(); ++i) slot[i] = noise_at(round * kSlotBytes + i);
-    std::byte* const target = memory + round * kSlotBytes;
-    LADING_TRY(lane.move({slot.data(), target, 70000, DType::kU8, DType::kU8, {}}));
+    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> buffer, lane.acquire_staging_buffer());
+    for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i] = noise_at(round * kBufferBytes + i);
+    std::byte* const target = memory + round * kBufferBytes;
+    LADING_TRY(lane.move({buffer.data(), target, 70000, DType::kU8, DType::kU8, {}}));
     const std::array rows = {Loop{64, 1100, 1200}};
-    LADING_TRY(lane.move({slot.data() + 72000, target + 72000, 1024, DType::kU8, DType::kU8, rows}));
-    LADING_TRY(lane.move({slot.data() + kHalf + 20000, target + kHalf + 22000, 5000, DType::kF32, DType::kBF16, {}}));
-    LADING_TRY(lane.release_slot());
-    LADING_TRY(lane.digest({target, kSlotBytes, round * kSlotBytes, 0}));
+    LADING_TRY(lane.move({buffer.data() + 72000, target + 72000, 1024, DType::kU8, DType::kU8, rows}));
+    LADING_TRY(lane.move({buffer.data() + kHalf + 20000, target + kHalf + 22000, 5000, DType::kF32, DType::kBF16, {}}));
+    LADING_TRY(lane.release_staging_buffer());
+    LADING_TRY(lane.digest({target, kBufferBytes, round * kBufferBytes, 0}));
   }
-  std::byte* const rest = memory + 3 * kSlotBytes;
+  std::byte* const rest = memory + 3 * kBufferBytes;
   const std::vector<std::byte> values(5000, std::byte{9});
   LADING_TRY(lane.move({values.data(), rest, values.size(), DType::kU8, DType::kU8, {}}));
   LADING_TRY(lane.fill({rest + 5000, 1000, DType::kBF16, 0x3F80}));
   LADING_ASSIGN_OR_RETURN(const SampleParameters normal, prepare_sample(RandomRecipe()));
   LADING_TRY(lane.sample({rest + 7000, 0, 1000, DType::kF32, normal, random_key(1, "weight")}));
-  return lane.digest({rest, 11000, 3 * kSlotBytes, 0});
+  return lane.digest({rest, 11000, 3 * kBufferBytes, 0});
 }
 
 Result<Made> make(Device& device) {
@@ -59,7 +59,7 @@ Result<Made> make(Device& device) {
   DigestAccounts accounts(1);
   LADING_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> memory, device.allocate(kMemoryBytes));
   LADING_TRY(device.check({memory.get(), kMemoryBytes}));
-  LADING_ASSIGN_OR_RETURN(const std::unique_ptr<Lane> lane, device.open_lane({kSlotBytes, 2, &accounts}));
+  LADING_ASSIGN_OR_RETURN(const std::unique_ptr<Lane> lane, device.open_lane({kBufferBytes, 2, &accounts}));
   LADING_TRY(lane->fill({memory.get(), kMemoryBytes, DType::kU8, 0x11}));
   LADING_TRY(lane->finish());  // what is written twice is not in the order of the calls
   const Result<void> used = use_lane(*lane, memory.get());
@@ -173,7 +173,7 @@ TEST_F(CudaFaults, F45_TooLittleMemoryNamesTheBytesShort) {
 }
 
 TEST_F(CudaFaults, F45_WithoutMemoryForStagingItIsSlowerAndRight) {
-  // Room for the destination and for digests, not for a slot's twin.
+  // Room for the destination and for digests, not for a buffer's twin.
   const Shim shim(LADING_CUDA_SHIM_PATH, "memory=1049600");
   const Result<Made> made = make_on_gpu();
   ASSERT_TRUE(made) << made.error().text();

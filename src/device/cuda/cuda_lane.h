@@ -1,9 +1,9 @@
-// CudaLane: two streams of one GPU, and the pinned slots that one thread reads files into.
+// CudaLane: two streams of one GPU, and the pinned staging buffers that one thread reads files into.
 //
-// What may go as it is (dense bytes, rows) is copied from the slot to its place; what must be cast or scattered is
-// copied to a twin of the slot on the GPU in one piece, and a kernel distributes it. Digests are taken by kernels that
-// read device memory. Copies have a stream of their own, so that none waits for a kernel but one that would overwrite
-// what the kernel reads.
+// What may go as it is (dense bytes, rows) is copied from the buffer to its place; what must be cast or scattered is
+// copied to a twin of the buffer on the GPU in one piece, and a kernel distributes it. Digests are taken by kernels
+// that read device memory. Copies have a stream of their own, so that none waits for a kernel but one that would
+// overwrite what the kernel reads.
 #pragma once
 
 #include <memory>
@@ -17,6 +17,8 @@
 
 namespace lading::device::cuda {
 
+[[nodiscard]] inline Address device_address(const std::byte* memory) { return reinterpret_cast<Address>(memory); }
+
 class CudaLane : public Lane {
  public:
   /// `sums` is device memory with two numbers for each account, or 0.
@@ -28,8 +30,8 @@ class CudaLane : public Lane {
   void attach() override { gpu_->attach(); }
   void detach() override { gpu_->detach(); }
 
-  Result<std::span<std::byte>> acquire_slot() override;
-  Result<void> release_slot() override;
+  Result<std::span<std::byte>> acquire_staging_buffer() override;
+  Result<void> release_staging_buffer() override;
   Result<void> move(const Move& move) override;
   Result<void> fill(const Fill& fill) override;
   Result<void> sample(const Sample& sample) override;
@@ -38,9 +40,9 @@ class CudaLane : public Lane {
   Result<void> finish() override;
 
  private:
-  struct Slot {
+  struct StagingBuffer {
     std::byte* data = nullptr;
-    Event copied = nullptr;       ///< the GPU has read the slot
+    Event copied = nullptr;       ///< the GPU has read the buffer
     Event distributed = nullptr;  ///< kernels have read its twin
     Address twin = 0;             ///< on the GPU
     bool twin_is_read = false;    ///< kernels may still read it
@@ -55,12 +57,14 @@ class CudaLane : public Lane {
 
   CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums);
 
-  [[nodiscard]] Slot& slot() { return slots_[current_]; }
+  /// From one buffer to the next.
+  static std::size_t stride_bytes(const LaneOptions& options);
+  [[nodiscard]] StagingBuffer& current_buffer() { return buffers_[current_]; }
   Result<void> open_streams();
-  /// Takes the memory for slots and jobs, and pins it. By the thread that will use it: touching new pages is most of
+  /// Takes the memory for buffers and jobs, and pins it. By the thread that will use it: touching new pages is most of
   /// the cost, and this way all threads do it at the same time.
   Result<void> prepare();
-  Result<void> wait_for(Slot& slot);
+  Result<void> wait_for(StagingBuffer& buffer);
   Result<void> make_event(Event& event);
   Result<void> record(Event event, Stream stream);
   /// What is issued on the stream from now on begins after the event.
@@ -70,7 +74,7 @@ class CudaLane : public Lane {
   Status pin(std::byte* memory, std::size_t size_bytes);
   Result<void> pin_what_can_be(Status refusal);
   Result<void> copy(Address target, const std::byte* source, std::uint64_t size_bytes);
-  Result<void> move_from_slot(const Move& move);
+  Result<void> move_from_staging_buffer(const Move& move);
   Result<void> move_from_elsewhere(const Move& move);
   Result<void> end_bounce();
   void add_move_jobs(const Move& move);
@@ -91,18 +95,18 @@ class CudaLane : public Lane {
   Event all_copied_ = nullptr;  ///< all copies that were out when kernels last had to know
   bool copies_are_out_ = false;
   JobPages pages_;
-  Slab slab_;               ///< slots, then pages for jobs
+  Slab slab_;               ///< buffers, then pages for jobs
   bool is_pinned_ = false;  ///< all of it, in one piece
   bool is_prepared_ = false;
-  std::vector<Slot> slots_;
-  std::size_t slots_in_use_;
+  std::vector<StagingBuffer> buffers_;
+  std::size_t buffers_in_use_;
   std::size_t current_ = 0;
   bool is_lent_ = false;
-  bool is_bouncing_ = false;  ///< the slot that is lent collects values of the caller's
+  bool is_bouncing_ = false;  ///< the buffer that is lent collects values of the caller's
   std::uint64_t bounced_bytes_ = 0;
   bool has_failed_ = false;
-  std::vector<MoveJob> moves_;           ///< from the slot that is lent; `source` counts from its start
-  std::uint64_t moves_begin_bytes_ = 0;  ///< what of the slot they read
+  std::vector<MoveJob> moves_;           ///< from the buffer that is lent; `source` counts from its start
+  std::uint64_t moves_begin_bytes_ = 0;  ///< what of the buffer they read
   std::uint64_t moves_end_bytes_ = 0;
   std::vector<DigestRange> ranges_;
   std::uint64_t ranges_bytes_ = 0;

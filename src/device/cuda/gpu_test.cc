@@ -59,16 +59,17 @@ Bytes random_input(std::uint64_t elems, std::size_t width_bytes, std::uint64_t s
   return bytes;
 }
 
-// Casts one slot's worth, and says how many elements differ from the host's.
+// Casts one buffer's worth, and says how many elements differ from the host's.
 std::uint64_t differing(Lane& lane, std::byte* memory, const Bytes& input, DType from, DType to) {
   const std::uint64_t elems = input.size() / (bits(from) / 8);
   Bytes expected(elems * bits(to) / 8);
   find_cast(from, to)(input.data(), expected.data(), elems);
-  const auto slot = lane.acquire_slot();
-  if (!slot) return elems;
-  std::memcpy(slot->data(), input.data(), input.size());
+  const auto buffer = lane.acquire_staging_buffer();
+  if (!buffer) return elems;
+  std::memcpy(buffer->data(), input.data(), input.size());
   Bytes found(expected.size());
-  if (!lane.move({slot->data(), memory, elems, from, to, {}}) || !lane.release_slot() || !lane.fetch(memory, found)) {
+  if (!lane.move({buffer->data(), memory, elems, from, to, {}}) || !lane.release_staging_buffer() ||
+      !lane.fetch(memory, found)) {
     return elems;
   }
   std::uint64_t count = 0;
@@ -80,10 +81,10 @@ std::uint64_t differing(Lane& lane, std::byte* memory, const Bytes& input, DType
 }
 
 TEST_F(Gpu, CastsEveryNumberOf16BitsAsTheHostDoes) {
-  constexpr std::size_t kSlotBytes = 1 << 20;
-  const auto lane = gpu_->open_lane({kSlotBytes, 2, nullptr});
+  constexpr std::size_t kBufferBytes = 1 << 20;
+  const auto lane = gpu_->open_lane({kBufferBytes, 2, nullptr});
   ASSERT_TRUE(lane) << lane.error().text();
-  const auto memory = gpu_->allocate(kSlotBytes);
+  const auto memory = gpu_->allocate(kBufferBytes);
   ASSERT_TRUE(memory) << memory.error().text();
   for (const Format& from : kFormats) {
     const Bytes input = from.bits() <= 16 ? every_input(from) : random_input(1 << 16, from.bits() / 8, 7);
@@ -156,11 +157,11 @@ TEST_F(Gpu, SamplesAsTheHostDoes) {
 TEST_F(Gpu, LanesDoWhatTheHostsDo) {
   const auto host = host_device();
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
-    const std::size_t slot_bytes = seed % 4 == 0 ? 1 << 18 : 4096 * (1 + seed % 3);
-    LaneScript script{seed, slot_bytes};
+    const std::size_t staging_buffer_bytes = seed % 4 == 0 ? 1 << 18 : 4096 * (1 + seed % 3);
+    LaneScript script{seed, staging_buffer_bytes};
     script.with_digests = false;
-    const auto found = run_script(*gpu_, script, {slot_bytes, 1 + seed % 4, nullptr});
-    const auto expected = run_script(*host, script, {slot_bytes, 1, nullptr});
+    const auto found = run_script(*gpu_, script, {staging_buffer_bytes, 1 + seed % 4, nullptr});
+    const auto expected = run_script(*host, script, {staging_buffer_bytes, 1, nullptr});
     ASSERT_TRUE(found) << found.error().text();
     ASSERT_TRUE(expected);
     EXPECT_TRUE(found->memory == expected->memory) << "seed " << seed;

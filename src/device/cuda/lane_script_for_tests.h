@@ -30,7 +30,7 @@ struct LaneScript {
   static constexpr std::uint64_t kMemoryBytes = 1 << 20;
 
   std::uint64_t seed = 0;
-  std::size_t slot_bytes = 0;
+  std::size_t staging_buffer_bytes = 0;
   int steps = 12;
   bool with_digests = true;
 };
@@ -89,7 +89,7 @@ class ScriptRun {
       case 0: return fill();
       case 1: return sample();
       case 2: return move_from_elsewhere();
-      default: return move_from_slot();
+      default: return move_from_staging_buffer();
     }
   }
 
@@ -196,21 +196,21 @@ class ScriptRun {
     std::uint64_t size_bytes = 0;
   };
 
-  Result<void> move_from_slot() {
-    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> slot, lane_.acquire_slot());
-    const Bytes bytes = noise(script_.slot_bytes);
-    std::copy(bytes.begin(), bytes.end(), slot.begin());
+  Result<void> move_from_staging_buffer() {
+    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> buffer, lane_.acquire_staging_buffer());
+    const Bytes bytes = noise(script_.staging_buffer_bytes);
+    std::copy(bytes.begin(), bytes.end(), buffer.begin());
     std::vector<Written> written;
     for (std::uint64_t moves = 1 + below(6); moves > 0; --moves) {
-      const Geometry made = geometry(script_.slot_bytes);
-      const std::uint64_t begin = below(script_.slot_bytes - made.source_bytes + 1);
+      const Geometry made = geometry(script_.staging_buffer_bytes);
+      const std::uint64_t begin = below(script_.staging_buffer_bytes - made.source_bytes + 1);
       std::byte* const target = place(made.target_bytes);
       if (target == nullptr) break;
       const Geometry& g = made;
-      LADING_TRY(lane_.move({slot.data() + begin, target, g.run_elems, g.types.from, g.types.to, g.loops}));
+      LADING_TRY(lane_.move({buffer.data() + begin, target, g.run_elems, g.types.from, g.types.to, g.loops}));
       written.push_back({target, made.target_bytes});
     }
-    LADING_TRY(lane_.release_slot());
+    LADING_TRY(lane_.release_staging_buffer());
     for (const Written& place : written) LADING_TRY(digest(place.target, place.size_bytes));
     return {};
   }

@@ -1,4 +1,4 @@
-// liblading_mpi.so: a store of notes over MPI, and bytes from rank to rank. The first rank keeps the notes, and a
+// liblading_mpi.so: a store of entries over MPI, and bytes from rank to rank. The first rank keeps the entries, and a
 // thread of its own serves the others.
 //
 // A rank has one question under way at a time. A question that nobody answered in time is left behind; its number keeps
@@ -38,7 +38,7 @@ struct Message {
   std::uint64_t number = 0;
   std::uint64_t verb = 0;        // of an answer: the state
   std::uint64_t timeout_us = 0;  // of a question
-  Values texts;                  // keys; of put and decide: key and value; of an answer: notes
+  Values texts;                  // keys; of put and decide: key and value; of an answer: entries
 };
 
 std::string pack(const Message& message) {
@@ -132,18 +132,18 @@ std::optional<std::pair<int, std::string>> receive(int source, int tag, MPI_Comm
   return std::pair(status.MPI_SOURCE, std::move(bytes));
 }
 
-// The notes, in the first rank's process.
-class Notes {
+// The entries, in the first rank's process.
+class EntryStore {
  public:
   void put(const std::string& key, const std::string& value) {
     const std::lock_guard lock(mutex_);
-    notes_[key] = value;
+    entries_[key] = value;
     changed_.notify_all();
   }
   std::string decide(const std::string& key, const std::string& value) {
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
-    return notes_.emplace(key, value).first->second;
+    return entries_.emplace(key, value).first->second;
   }
   std::optional<Values> look(const Values& keys) {
     const std::lock_guard lock(mutex_);
@@ -161,8 +161,8 @@ class Notes {
   std::optional<Values> find(const Values& keys) {
     Values values;
     for (const std::string& key : keys) {
-      const auto found = notes_.find(key);
-      if (found == notes_.end()) return {};
+      const auto found = entries_.find(key);
+      if (found == entries_.end()) return {};
       values.push_back(found->second);
     }
     return values;
@@ -170,13 +170,13 @@ class Notes {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::string> notes_;
+  std::map<std::string, std::string> entries_;
 };
 
 // Serves the other ranks, on a thread of its own.
 class Server {
  public:
-  Server(Notes& notes, MPI_Comm comm) : notes_(notes), comm_(comm), thread_([this] { run(); }) {}
+  Server(EntryStore& entries, MPI_Comm comm) : entries_(entries), comm_(comm), thread_([this] { run(); }) {}
   ~Server() {
     is_over_ = true;
     thread_.join();
@@ -215,11 +215,11 @@ class Server {
     const Values& texts = question.texts;
     switch (static_cast<Verb>(question.verb)) {
       case Verb::kPut:
-        if (texts.size() == 2) notes_.put(texts[0], texts[1]);
+        if (texts.size() == 2) entries_.put(texts[0], texts[1]);
         return answer(rank, {question.number, LADING_MPI_READY, 0, {}});
       case Verb::kDecide:
         if (texts.size() == 2)
-          answer(rank, {question.number, LADING_MPI_READY, 0, {notes_.decide(texts[0], texts[1])}});
+          answer(rank, {question.number, LADING_MPI_READY, 0, {entries_.decide(texts[0], texts[1])}});
         return;
       case Verb::kWait:
         waiting_.push_back(
@@ -229,7 +229,7 @@ class Server {
   }
 
   bool try_answer(const Waiting& waiting, Clock::time_point now) {
-    if (auto values = notes_.look(waiting.keys)) {
+    if (auto values = entries_.look(waiting.keys)) {
       answer(waiting.rank, {waiting.number, LADING_MPI_READY, 0, *std::move(values)});
       return true;
     }
@@ -240,7 +240,7 @@ class Server {
 
   void answer(int rank, const Message& message) { outbox_.send(pack(message), rank, kAnswer, comm_); }
 
-  Notes& notes_;
+  EntryStore& entries_;
   MPI_Comm comm_;
   std::list<Waiting> waiting_;
   Outbox outbox_;
@@ -254,7 +254,7 @@ struct State {
   int rank = 0;
   int size = 0;
   std::array<char, MPI_MAX_PROCESSOR_NAME> node{};
-  Notes notes;
+  EntryStore entries;
   std::optional<Server> server;
   std::mutex mutex;
   Outbox outbox;
@@ -298,7 +298,7 @@ std::string bytes_of(const void* value, std::uint64_t size_bytes) {
 
 int put(const char* key, const void* value, std::uint64_t size_bytes) {
   if (state->rank == 0) {
-    state->notes.put(key, bytes_of(value, size_bytes));
+    state->entries.put(key, bytes_of(value, size_bytes));
     return LADING_MPI_READY;
   }
   // Answered, so that a process that ends right after it has been heard.
@@ -307,7 +307,7 @@ int put(const char* key, const void* value, std::uint64_t size_bytes) {
 }
 
 int decide(const char* key, const void* value, std::uint64_t size_bytes, lading_mpi_take take, void* sink) {
-  if (state->rank == 0) return take_all({state->notes.decide(key, bytes_of(value, size_bytes))}, take, sink);
+  if (state->rank == 0) return take_all({state->entries.decide(key, bytes_of(value, size_bytes))}, take, sink);
   return take_answer(ask({0, static_cast<std::uint64_t>(Verb::kDecide), 0, {key, bytes_of(value, size_bytes)}}), take,
                      sink);
 }
@@ -316,7 +316,7 @@ int wait(const char* const* keys, std::uint64_t key_count, double timeout_s, lad
   const Values list(keys, keys + key_count);
   const auto timeout = std::chrono::microseconds(static_cast<std::int64_t>(timeout_s * 1e6));
   if (state->rank == 0) {
-    const auto values = state->notes.wait(list, Clock::now() + timeout);
+    const auto values = state->entries.wait(list, Clock::now() + timeout);
     return values ? take_all(*values, take, sink) : LADING_MPI_ABSENT;
   }
   return take_answer(
@@ -324,14 +324,14 @@ int wait(const char* const* keys, std::uint64_t key_count, double timeout_s, lad
 }
 
 // Bytes under way to or from another rank, in the caller's memory.
-struct Transfer {
+struct BulkTransfer {
   MPI_Request request = MPI_REQUEST_NULL;
   int size_bytes = 0;
   bool is_receive = false;
 };
 
 void* send(std::uint64_t to, const void* data, std::uint64_t size_bytes) {
-  auto transfer = std::make_unique<Transfer>();
+  auto transfer = std::make_unique<BulkTransfer>();
   transfer->size_bytes = static_cast<int>(size_bytes);
   const int begun =
       MPI_Isend(data, transfer->size_bytes, MPI_BYTE, static_cast<int>(to), kBytes, state->comm, &transfer->request);
@@ -339,7 +339,7 @@ void* send(std::uint64_t to, const void* data, std::uint64_t size_bytes) {
 }
 
 void* receive_into(std::uint64_t from, void* data, std::uint64_t size_bytes) {
-  auto transfer = std::make_unique<Transfer>();
+  auto transfer = std::make_unique<BulkTransfer>();
   transfer->size_bytes = static_cast<int>(size_bytes);
   transfer->is_receive = true;
   const int begun =
@@ -348,7 +348,7 @@ void* receive_into(std::uint64_t from, void* data, std::uint64_t size_bytes) {
 }
 
 int test(void* handle) {
-  auto* const transfer = static_cast<Transfer*>(handle);
+  auto* const transfer = static_cast<BulkTransfer*>(handle);
   int done = 0;
   MPI_Status status;
   const int looked = MPI_Test(&transfer->request, &done, &status);
@@ -365,7 +365,7 @@ int test(void* handle) {
   return is_whole && is_cancelled == 0 ? 1 : 2;
 }
 
-void cancel(void* handle) { MPI_Cancel(&static_cast<Transfer*>(handle)->request); }
+void cancel(void* handle) { MPI_Cancel(&static_cast<BulkTransfer*>(handle)->request); }
 
 // MPI_Finalize waits for all ranks, and for ever for one that is stopped: it gets a thread that can be left behind.
 int stop(double patience_s) {
@@ -376,7 +376,7 @@ int stop(double patience_s) {
   };
   auto* ending = new Ending;  // stays, if the thread does
   std::thread([ending] {
-    MPI_Barrier(state->comm);  // the notes are served until nobody can want them
+    MPI_Barrier(state->comm);  // the entries are served until nobody can want them
     state->server.reset();
     MPI_Finalize();
     const std::lock_guard lock(ending->mutex);
@@ -409,7 +409,7 @@ extern "C" __attribute__((visibility("default"))) int lading_mpi_start(int versi
   MPI_Comm_set_errhandler(state->comm, MPI_ERRORS_RETURN);
   MPI_Comm_rank(state->comm, &state->rank);
   MPI_Comm_size(state->comm, &state->size);
-  if (state->rank == 0) state->server.emplace(state->notes, state->comm);
+  if (state->rank == 0) state->server.emplace(state->entries, state->comm);
   int length = 0;
   MPI_Get_processor_name(state->node.data(), &length);
   *plugin = {static_cast<std::uint64_t>(state->rank),

@@ -1,5 +1,5 @@
-/* What liblading_mpi.so is: notes of the ranks of one `mpirun`, kept by the first of them, and bytes from rank to rank.
- * It is opened at run time, so that nothing else depends on MPI; this header is all that both sides share. */
+/* What liblading_mpi.so is: entries of the ranks of one `mpirun`, kept by the first of them, and bytes from rank to
+ * rank. It is opened at run time, so that nothing else depends on MPI; this header is all that both sides share. */
 #ifndef LADING_RANKS_MPI_PLUGIN_H
 #define LADING_RANKS_MPI_PLUGIN_H
 
@@ -13,7 +13,7 @@ extern "C" {
 
 enum lading_mpi_state { LADING_MPI_READY = 0, LADING_MPI_ABSENT = 1, LADING_MPI_GONE = 2 };
 
-/* Takes one note that was found. */
+/* Takes one entry that was found. */
 typedef void (*lading_mpi_take)(void* sink, const void* value, uint64_t size_bytes);
 
 typedef struct lading_mpi_plugin {

@@ -1,4 +1,4 @@
-#include "ledger/region.h"
+#include "ledger/recorded_region.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace lading::ledger {
 namespace {
 
-std::vector<std::uint64_t> walked(const Region& region, const Shape& shape, std::uint64_t at_most) {
+std::vector<std::uint64_t> walked(const RecordedRegion& region, const Shape& shape, std::uint64_t at_most) {
   std::vector<std::uint64_t> elements;
   for (RegionCursor cursor(region, shape); !cursor.done();) {
     const std::uint64_t elems = std::min(at_most, cursor.elems());
@@ -26,7 +26,7 @@ TEST(LedgerRegion, CursorMeetsTheElementsOneByOne) {
     std::vector<std::uint64_t> dims(below(4));
     for (auto& dim : dims) dim = 1 + below(6);
     const Shape shape(dims);
-    Region region = Region::whole(shape);
+    RecordedRegion region = RecordedRegion::whole(shape);
     for (std::size_t d = 0; d < dims.size(); ++d) {
       if (below(2) == 0) continue;
       region.runs[d].clear();
@@ -38,7 +38,7 @@ TEST(LedgerRegion, CursorMeetsTheElementsOneByOne) {
     }
     if (below(2) == 0) {
       const std::uint64_t begin = below(region.product_elems() + 1);
-      region.flat = Region::Flat{begin, begin + below(region.product_elems() - begin + 1)};
+      region.flat = RecordedRegion::Stretch{begin, begin + below(region.product_elems() - begin + 1)};
     }
     ASSERT_TRUE(satisfies_invariants(region, shape));
     const auto expected = test::elements_of(region, shape);
@@ -50,9 +50,9 @@ TEST(LedgerRegion, CursorMeetsTheElementsOneByOne) {
 
 TEST(LedgerRegion, StretchesAreAsLongAsTheyCanBe) {
   const Shape shape{4, 3, 5};
-  const Region whole = Region::whole(shape);
+  const RecordedRegion whole = RecordedRegion::whole(shape);
   EXPECT_EQ(RegionCursor(whole, shape).elems(), 60U);
-  Region rows = whole;
+  RecordedRegion rows = whole;
   rows.runs[0] = {{1, 2}};
   EXPECT_EQ(RegionCursor(rows, shape).begin(), 15U);
   EXPECT_EQ(RegionCursor(rows, shape).elems(), 30U);
@@ -60,22 +60,22 @@ TEST(LedgerRegion, StretchesAreAsLongAsTheyCanBe) {
 
 TEST(LedgerRegion, RefusesWhatIsNoRegionOfTheShape) {
   const Shape shape{4, 6};
-  const Region whole = Region::whole(shape);
+  const RecordedRegion whole = RecordedRegion::whole(shape);
   const auto with = [&](auto change) {
-    Region region = whole;
+    RecordedRegion region = whole;
     change(region);
     return satisfies_invariants(region, shape);
   };
-  EXPECT_TRUE(with([](Region&) {}));
-  EXPECT_TRUE(with([](Region& r) { r.runs[1] = {{0, 2}, {3, 3}}; }));
-  EXPECT_FALSE(with([](Region& r) { r.runs.pop_back(); }));
-  EXPECT_FALSE(with([](Region& r) { r.runs[1] = {{0, 7}}; }));
-  EXPECT_FALSE(with([](Region& r) { r.runs[1] = {{6, 0}}; }));
-  EXPECT_FALSE(with([](Region& r) { r.runs[1] = {{0, 2}, {2, 2}}; }));  // could be joined
-  EXPECT_FALSE(with([](Region& r) { r.runs[1] = {{3, 2}, {0, 2}}; }));
-  EXPECT_FALSE(with([](Region& r) { r.runs[1] = {{1, ~std::uint64_t{0}}}; }));
-  EXPECT_FALSE(with([](Region& r) { r.flat = Region::Flat{3, 2}; }));
-  EXPECT_FALSE(with([](Region& r) { r.flat = Region::Flat{0, 25}; }));
+  EXPECT_TRUE(with([](RecordedRegion&) {}));
+  EXPECT_TRUE(with([](RecordedRegion& r) { r.runs[1] = {{0, 2}, {3, 3}}; }));
+  EXPECT_FALSE(with([](RecordedRegion& r) { r.runs.pop_back(); }));
+  EXPECT_FALSE(with([](RecordedRegion& r) { r.runs[1] = {{0, 7}}; }));
+  EXPECT_FALSE(with([](RecordedRegion& r) { r.runs[1] = {{6, 0}}; }));
+  EXPECT_FALSE(with([](RecordedRegion& r) { r.runs[1] = {{0, 2}, {2, 2}}; }));  // could be joined
+  EXPECT_FALSE(with([](RecordedRegion& r) { r.runs[1] = {{3, 2}, {0, 2}}; }));
+  EXPECT_FALSE(with([](RecordedRegion& r) { r.runs[1] = {{1, ~std::uint64_t{0}}}; }));
+  EXPECT_FALSE(with([](RecordedRegion& r) { r.flat = RecordedRegion::Stretch{3, 2}; }));
+  EXPECT_FALSE(with([](RecordedRegion& r) { r.flat = RecordedRegion::Stretch{0, 25}; }));
 }
 
 }  // namespace

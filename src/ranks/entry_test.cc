@@ -1,4 +1,4 @@
-#include "ranks/note.h"
+#include "ranks/entry.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,18 +8,18 @@
 namespace lading::ranks {
 namespace {
 
-Statement sample_statement() {
-  Statement statement;
-  statement.ranks = RankSet({0, 1, 2, 7});
-  statement.fields["layout"] = {Field::Mode::kSame, {{"a", RankSet({0, 1})}, {"b", RankSet({2, 7})}}};
+RankReport sample_report() {
+  RankReport report;
+  report.ranks = RankSet({0, 1, 2, 7});
+  report.fields["layout"] = {Field::Mode::kSame, {{"a", RankSet({0, 1})}, {"b", RankSet({2, 7})}}};
   Error error(Code::kReadFailed, "the disk is gone");
   error.tensor = "w";
   error.bytes = ByteRange{3, 900};
   error.rank = 2;
-  statement.problems.push_back({{error, "one_of_pythons"}, RankSet(2)});
-  statement.exit_code = Exit::kLoad;
-  statement.begun = true;
-  return statement;
+  report.problems.push_back({{error, "one_of_pythons"}, RankSet(2)});
+  report.exit_code = Exit::kLoad;
+  report.begun = true;
+  return report;
 }
 
 Verdict sample_verdict() {
@@ -44,10 +44,10 @@ TEST(RankSet, TextAndRuns) {
   EXPECT_FALSE(ranks.contains(10));
 }
 
-TEST(Note, WhatIsWrittenIsRead) {
-  const std::string statement = encode(sample_statement());
-  ASSERT_TRUE(decode_statement(statement).has_value());
-  EXPECT_EQ(encode(*decode_statement(statement)), statement);
+TEST(Entry, WhatIsWrittenIsRead) {
+  const std::string report = encode(sample_report());
+  ASSERT_TRUE(decode_report(report).has_value());
+  EXPECT_EQ(encode(*decode_report(report)), report);
   const auto verdict = decode_verdict(encode(sample_verdict()));
   ASSERT_TRUE(verdict.has_value());
   EXPECT_EQ(encode(*verdict), encode(sample_verdict()));
@@ -55,30 +55,30 @@ TEST(Note, WhatIsWrittenIsRead) {
   EXPECT_THAT(verdict->text(), ::testing::HasSubstr("error id " + verdict->id));
 }
 
-TEST(Note, Fault55_AStrangersNoteIsRefusedAndNothingWorse) {
-  EXPECT_FALSE(decode_statement("").has_value());
+TEST(Entry, Fault55_AStrangersEntryIsRefusedAndNothingWorse) {
+  EXPECT_FALSE(decode_report("").has_value());
   EXPECT_FALSE(decode_verdict("GET / HTTP/1.1\r\n").has_value());
-  EXPECT_FALSE(decode_verdict(encode(sample_statement())).has_value());
+  EXPECT_FALSE(decode_verdict(encode(sample_report())).has_value());
   std::mt19937 random(1);
-  for (const std::string& whole : {encode(sample_statement()), encode(sample_verdict())}) {
+  for (const std::string& whole : {encode(sample_report()), encode(sample_verdict())}) {
     for (std::size_t size = 0; size < whole.size(); ++size) {
-      EXPECT_FALSE(decode_statement(whole.substr(0, size)).has_value());
+      EXPECT_FALSE(decode_report(whole.substr(0, size)).has_value());
       EXPECT_FALSE(decode_verdict(whole.substr(0, size)).has_value());
     }
     for (int i = 0; i < 20000; ++i) {
       std::string changed = whole;
       for (int n = 0; n < 3; ++n) changed[random() % changed.size()] = static_cast<char>(random());
-      static_cast<void>(decode_statement(changed));
+      static_cast<void>(decode_report(changed));
       static_cast<void>(decode_verdict(changed));
     }
   }
 }
 
-TEST(Note, AThousandRanksThatSayTheSameTakeAsMuchAsOne) {
-  Statement all = sample_statement();
+TEST(Entry, AThousandRanksThatSayTheSameTakeAsMuchAsOne) {
+  RankReport all = sample_report();
   const std::size_t one = encode(all).size();
   for (std::uint64_t rank = 0; rank < 1024; ++rank) {
-    Statement more = sample_statement();
+    RankReport more = sample_report();
     for (auto& [name, shares] : more.fields) shares.list = {{"a", RankSet(rank)}};
     more.ranks = RankSet(rank);
     more.problems[0].ranks = RankSet(rank);

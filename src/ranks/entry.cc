@@ -1,4 +1,4 @@
-#include "ranks/note.h"
+#include "ranks/entry.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -9,7 +9,7 @@
 namespace lading::ranks {
 namespace {
 
-constexpr std::string_view kStatementMagic = "lading.ranks.statement/1";
+constexpr std::string_view kReportMagic = "lading.ranks.statement/1";
 constexpr std::string_view kVerdictMagic = "lading.ranks.verdict/1";
 constexpr std::size_t kMaxProblems = 200;
 
@@ -181,7 +181,7 @@ std::optional<Code> code_from_word(std::string_view text) {
   return {};
 }
 
-void Statement::merge(Statement other) {
+void RankReport::merge(RankReport other) {
   ranks.add(other.ranks);
   for (auto& [name, theirs] : other.fields) {
     Shares& mine = fields[name];
@@ -214,37 +214,37 @@ void Statement::merge(Statement other) {
   begun = begun || other.begun;
 }
 
-std::string encode(const Statement& statement) {
+std::string encode(const RankReport& report) {
   Packer out;
-  out.text(kStatementMagic);
-  pack(out, statement.ranks);
-  pack(out, statement.fields);
-  out.number(statement.problems.size());
-  for (const Told& told : statement.problems) {
+  out.text(kReportMagic);
+  pack(out, report.ranks);
+  pack(out, report.fields);
+  out.number(report.problems.size());
+  for (const Told& told : report.problems) {
     pack(out, told.problem);
     pack(out, told.ranks);
   }
-  out.number(statement.problems_not_listed);
-  out.number(static_cast<std::uint64_t>(statement.exit_code));
-  out.number(statement.begun ? 1 : 0);
+  out.number(report.problems_not_listed);
+  out.number(static_cast<std::uint64_t>(report.exit_code));
+  out.number(report.begun ? 1 : 0);
   return out.take();
 }
 
-std::optional<Statement> decode_statement(std::string_view bytes) {
+std::optional<RankReport> decode_report(std::string_view bytes) {
   Unpacker in(bytes);
-  if (in.text() != kStatementMagic) return {};
-  Statement statement;
-  statement.ranks = unpack_ranks(in);
-  statement.fields = unpack_fields(in);
+  if (in.text() != kReportMagic) return {};
+  RankReport report;
+  report.ranks = unpack_ranks(in);
+  report.fields = unpack_fields(in);
   for (std::uint64_t left = in.count(); left > 0 && in.ok(); --left) {
     Problem problem = unpack_problem(in);
-    statement.problems.push_back({std::move(problem), unpack_ranks(in)});
+    report.problems.push_back({std::move(problem), unpack_ranks(in)});
   }
-  statement.problems_not_listed = in.number();
-  statement.exit_code = static_cast<Exit>(in.small());
-  statement.begun = in.number() != 0;
-  if (!in.at_end() || statement.ranks.empty()) return {};
-  return statement;
+  report.problems_not_listed = in.number();
+  report.exit_code = static_cast<Exit>(in.small());
+  report.begun = in.number() != 0;
+  if (!in.at_end() || report.ranks.empty()) return {};
+  return report;
 }
 
 std::string encode(const Verdict& verdict) {

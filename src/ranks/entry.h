@@ -1,6 +1,6 @@
-// What stands in the notes: what a subtree of ranks has to say in a step, and the verdict that ends one. Pure.
+// What stands in the entries: what a subtree of ranks has to say in a step, and the verdict that ends one. Pure.
 //
-// Notes come from other processes: reading one checks every length, and one that cannot be read is an answer too
+// Entries come from other processes: reading one checks every length, and one that cannot be read is an answer too
 // (another version, or a stranger).
 #pragma once
 
@@ -16,10 +16,10 @@
 
 namespace lading::ranks {
 
-/// Goes up when notes or steps change their meaning.
+/// Goes up when entries or steps change their meaning.
 inline constexpr std::uint64_t kProtocol = 1;
 
-/// What a code of an error is called in a note or a request, back. Nothing: it is not one of ours.
+/// What a code of an error is called in an entry or a request, back. Nothing: it is not one of ours.
 [[nodiscard]] std::optional<Code> code_from_word(std::string_view text);
 
 /// A value, and the ranks that have it.
@@ -56,9 +56,9 @@ struct Shares {
   std::vector<Share> list;  ///< by first rank
 };
 
-/// What some ranks say in a step. Notes of different ranks are merged on their way up, so that their size depends on
+/// What some ranks say in a step. Entries of different ranks are merged on their way up, so that their size depends on
 /// how many different things are said, not on how many ranks say them.
-struct Statement {
+struct RankReport {
   RankSet ranks;
   std::map<std::string, Shares> fields;
   std::vector<Told> problems;
@@ -66,7 +66,7 @@ struct Statement {
   Exit exit_code = Exit::kOk;  ///< the highest of the ranks that have problems
   bool begun = false;          ///< a rank that has problems has begun to write
 
-  void merge(Statement other);
+  void merge(RankReport other);
 };
 
 /// How a step ended; once it stands there, for all ranks.
@@ -96,13 +96,13 @@ struct Verdict {
   [[nodiscard]] Errors errors() const;
 };
 
-[[nodiscard]] std::string encode(const Statement& statement);
+[[nodiscard]] std::string encode(const RankReport& report);
 [[nodiscard]] std::string encode(const Verdict& verdict);
-/// Nothing: it is not a note of this protocol.
-[[nodiscard]] std::optional<Statement> decode_statement(std::string_view bytes);
+/// Nothing: it is not an entry of this protocol.
+[[nodiscard]] std::optional<RankReport> decode_report(std::string_view bytes);
 [[nodiscard]] std::optional<Verdict> decode_verdict(std::string_view bytes);
 
-/// The digest of notes: 16 hexadecimal digits.
+/// The digest of entries: 16 hexadecimal digits.
 [[nodiscard]] std::string short_digest(std::string_view bytes);
 
 }  // namespace lading::ranks

@@ -1,5 +1,5 @@
-// Region: which elements of a tensor a rank holds, said so that it can be compared and walked without the layout that
-// it came from. Pure data; a cursor belongs to one thread.
+// RecordedRegion: which elements of a tensor a rank holds, said so that it can be compared and walked without the
+// layout that it came from. Pure data; a cursor belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -13,45 +13,45 @@
 namespace lading::ledger {
 
 /// Indices [begin, begin + size) of one dim.
-struct Run {
+struct RecordedRun {
   std::uint64_t begin = 0;
   std::uint64_t size = 0;
 
-  friend bool operator==(const Run&, const Run&) = default;
+  friend bool operator==(const RecordedRun&, const RecordedRun&) = default;
 };
 
-struct Region {
+struct RecordedRegion {
   /// Per dim, ascending, none empty, none that could be joined; their product is what is held, before `flat`.
-  std::vector<std::vector<Run>> runs;
-  struct Flat {
+  std::vector<std::vector<RecordedRun>> runs;
+  struct Stretch {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
 
-    friend bool operator==(const Flat&, const Flat&) = default;
+    friend bool operator==(const Stretch&, const Stretch&) = default;
   };
-  std::optional<Flat> flat;  ///< set: only this stretch of the product, row-major, is held
+  std::optional<Stretch> flat;  ///< set: only this stretch of the product, row-major, is held
 
   [[nodiscard]] std::uint64_t elems() const;
   [[nodiscard]] std::uint64_t product_elems() const;
 
-  static Region whole(const Shape& shape);
+  static RecordedRegion whole(const Shape& shape);
   /// A rank's share as the layout has it, without where it sits in memory.
-  static Region of(const layout::Region& region);
+  static RecordedRegion of(const layout::Region& region);
 
-  friend bool operator==(const Region&, const Region&) = default;
+  friend bool operator==(const RecordedRegion&, const RecordedRegion&) = default;
 };
 
 /// Whether the region is one of a tensor of this shape, with everything that is said above.
-[[nodiscard]] bool satisfies_invariants(const Region& region, const Shape& shape);
+[[nodiscard]] bool satisfies_invariants(const RecordedRegion& region, const Shape& shape);
 
 /// A text that is equal for equal regions only, for sorting and grouping.
-[[nodiscard]] std::string code_of(const Region& region);
+[[nodiscard]] std::string code_of(const RecordedRegion& region);
 
 /// Walks over a region's elements, which ascend in the whole tensor: one stretch after the other.
 class RegionCursor {
  public:
   /// Borrows the region.
-  RegionCursor(const Region& region, const Shape& shape);
+  RegionCursor(const RecordedRegion& region, const Shape& shape);
 
   [[nodiscard]] bool done() const { return left_ == 0; }
   /// Where in the whole tensor, row-major, the stretch begins.
@@ -62,7 +62,7 @@ class RegionCursor {
 
  private:
   struct Dim {
-    const std::vector<Run>* runs = nullptr;
+    const std::vector<RecordedRun>* runs = nullptr;
     std::uint64_t stride = 1;  // in the whole tensor
     std::size_t run = 0;
     std::uint64_t offset = 0;  // in the run

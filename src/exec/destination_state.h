@@ -1,4 +1,4 @@
-// Work: a target of a load, with everything about it that tasks ask for.
+// DestinationState: what tasks ask about a destination while it is filled.
 #pragma once
 
 #include <atomic>
@@ -12,13 +12,13 @@
 
 namespace lading::exec {
 
-struct Work {
+struct DestinationState {
   const plan::Destination* destination = nullptr;
   const plan::Statement* statement = nullptr;
   const plan::Statement* root = nullptr;  ///< of a tie class: the member that has the source
   std::uint64_t rank = 0;
   std::uint32_t device = 0;  ///< into Load::devices
-  Memory memory;
+  DestinationMemory memory;
   layout::OwnedRuns runs;
   std::uint64_t expected_bytes = 0;   ///< of owned elements and of padding that the plan defines
   bool made_by_transfers = false;     ///< a constant tensor whose elements stand among the transfers
@@ -28,7 +28,8 @@ struct Work {
   device::SampleParameters sampling;  ///< of kRandom
   std::atomic<std::uint64_t> written_bytes = 0;
 
-  Work(const plan::Plan& plan, const plan::RankPlan& rank_plan, const plan::Destination& of, Memory at);
+  DestinationState(const plan::Plan& plan, const plan::RankPlan& rank_plan, const plan::Destination& of,
+                   DestinationMemory at);
 
   [[nodiscard]] DType dtype() const { return statement->storage; }
   [[nodiscard]] std::byte* at_elem(std::uint64_t buffer_elem) const {
@@ -38,7 +39,8 @@ struct Work {
   [[nodiscard]] Error name(Error error) const;
 };
 
-using WorkList = std::vector<std::unique_ptr<Work>>;  ///< by target
+/// In the order of destinations_of(). Tasks name a destination by its place here.
+using DestinationStates = std::vector<std::unique_ptr<DestinationState>>;
 
 /// Calls `act` with the place in the buffer of every run of a transfer, until it answers false.
 template <class Act>
@@ -55,14 +57,15 @@ void for_each_run(const plan::Transfer& transfer, Act&& act) {
   }
 }
 
-/// Elements [begin, end) of a target's buffer, small enough for a worker to do at once.
+/// Elements [begin, end) of a destination's buffer, small enough for a worker to do at once.
 struct Tile {
-  std::uint32_t target = 0;
+  std::uint32_t destination = 0;
   std::uint64_t begin_elem = 0;
   std::uint64_t end_elem = 0;
 };
 
-/// All that the target owns.
-void add_tiles(const Work& work, std::uint32_t target, std::uint64_t tile_bytes, std::vector<Tile>& tiles);
+/// All that the destination owns.
+void add_tiles(const DestinationState& state, std::uint32_t destination, std::uint64_t tile_bytes,
+               std::vector<Tile>& tiles);
 
 }  // namespace lading::exec

@@ -1,4 +1,4 @@
-#include "ledger/region.h"
+#include "ledger/recorded_region.h"
 
 #include <algorithm>
 #include <string>
@@ -9,13 +9,13 @@
 namespace lading::ledger {
 namespace {
 
-std::uint64_t length(const std::vector<Run>& runs) {
+std::uint64_t length(const std::vector<RecordedRun>& runs) {
   std::uint64_t sum = 0;
-  for (const Run& run : runs) sum += run.size;
+  for (const RecordedRun& run : runs) sum += run.size;
   return sum;
 }
 
-bool is_whole(const std::vector<Run>& runs, std::uint64_t extent) {
+bool is_whole(const std::vector<RecordedRun>& runs, std::uint64_t extent) {
   return runs.size() == 1 && runs[0].begin == 0 && runs[0].size == extent;
 }
 
@@ -26,16 +26,16 @@ void append(std::string& code, std::uint64_t number) {
 
 }  // namespace
 
-std::uint64_t Region::product_elems() const {
+std::uint64_t RecordedRegion::product_elems() const {
   std::uint64_t product = 1;
-  for (const std::vector<Run>& dim : runs) product *= length(dim);
+  for (const std::vector<RecordedRun>& dim : runs) product *= length(dim);
   return product;
 }
 
-std::uint64_t Region::elems() const { return flat ? flat->end - flat->begin : product_elems(); }
+std::uint64_t RecordedRegion::elems() const { return flat ? flat->end - flat->begin : product_elems(); }
 
-Region Region::whole(const Shape& shape) {
-  Region region;
+RecordedRegion RecordedRegion::whole(const Shape& shape) {
+  RecordedRegion region;
   region.runs.resize(shape.rank());
   for (std::size_t d = 0; d < shape.rank(); ++d) {
     if (shape[d] > 0) region.runs[d].push_back({0, shape[d]});
@@ -43,22 +43,22 @@ Region Region::whole(const Shape& shape) {
   return region;
 }
 
-Region Region::of(const layout::Region& region) {
-  Region held;
+RecordedRegion RecordedRegion::of(const layout::Region& region) {
+  RecordedRegion held;
   held.runs.resize(region.runs.size());
   for (std::size_t d = 0; d < held.runs.size(); ++d) {
     for (const layout::Run& run : region.runs[d]) held.runs[d].push_back({run.begin, run.size});
   }
-  if (region.flat) held.flat = Flat{region.flat->begin, region.flat->end};
+  if (region.flat) held.flat = Stretch{region.flat->begin, region.flat->end};
   return held;
 }
 
-bool satisfies_invariants(const Region& region, const Shape& shape) {
+bool satisfies_invariants(const RecordedRegion& region, const Shape& shape) {
   if (region.runs.size() != shape.rank() || !shape.num_elems()) return false;
   for (std::size_t d = 0; d < shape.rank(); ++d) {
     std::uint64_t reached = 0;
     bool first = true;
-    for (const Run& run : region.runs[d]) {
+    for (const RecordedRun& run : region.runs[d]) {
       const auto end = checked_add(run.begin, run.size);
       if (run.size == 0 || !end || *end > shape[d] || (!first && run.begin <= reached)) return false;
       reached = *end;
@@ -69,11 +69,11 @@ bool satisfies_invariants(const Region& region, const Shape& shape) {
   return !region.flat || (region.flat->begin <= region.flat->end && region.flat->end <= region.product_elems());
 }
 
-std::string code_of(const Region& region) {
+std::string code_of(const RecordedRegion& region) {
   std::string code;
-  for (const std::vector<Run>& dim : region.runs) {
+  for (const std::vector<RecordedRun>& dim : region.runs) {
     append(code, dim.size());
-    for (const Run& run : dim) {
+    for (const RecordedRun& run : dim) {
       append(code, run.begin);
       append(code, run.size);
     }
@@ -85,7 +85,7 @@ std::string code_of(const Region& region) {
   return code;
 }
 
-RegionCursor::RegionCursor(const Region& region, const Shape& shape) : left_(region.elems()) {
+RegionCursor::RegionCursor(const RecordedRegion& region, const Shape& shape) : left_(region.elems()) {
   if (left_ == 0) return;
   std::size_t cut = shape.rank();
   while (cut > 0 && is_whole(region.runs[cut - 1], shape[cut - 1])) inner_ *= shape[--cut];

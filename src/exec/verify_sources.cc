@@ -1,0 +1,118 @@
+#include "exec/verify_sources.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+
+namespace lading::exec {
+namespace {
+
+using checkpoint::Catalog;
+using checkpoint::CatalogTensor;
+using ledger::Ledger;
+using ledger::Tensor;
+
+std::optional<std::uint32_t> find_file(const Catalog& catalog, std::string_view name) {
+  const auto& files = catalog.files;
+  const auto found = std::lower_bound(files.begin(), files.end(), name,
+                                      [](const checkpoint::CatalogFile& f, std::string_view n) { return f.name < n; });
+  if (found == files.end() || found->name != name) return std::nullopt;
+  return static_cast<std::uint32_t>(found - files.begin());
+}
+
+}  // namespace
+
+Errors check_files(const Ledger& ledger, const Catalog& catalog) {
+  Errors differences;
+  for (const ledger::File& file : ledger.files) {
+    const auto number = find_file(catalog, file.name);
+    const auto differs = [&](std::string_view what, std::string wanted, std::string got) {
+      differences.add(Error(Code::kFileChanged, fmt::format("not the file that was loaded: {}", what))
+                          .in_file(file.name)
+                          .by_rule("R45")
+                          .wanted(std::move(wanted))
+                          .got(std::move(got)));
+    };
+    if (!number) {
+      differs("the checkpoint has no file of this name", "", "");
+    } else if (const std::uint64_t size_bytes = catalog.files[*number].size_bytes; size_bytes != file.size_bytes) {
+      differs("it has another size", fmt::format("{} bytes", file.size_bytes), fmt::format("{} bytes", size_bytes));
+    }
+  }
+  return differences;
+}
+
+bool check_sources(const Ledger& ledger, const Catalog& catalog, const Tensor& tensor, Errors& differences) {
+  bool usable = true;
+  for (const ledger::Source& source : tensor.sources) {
+    const CatalogTensor* const found = catalog.find(source.key);
+    const auto differs = [&](std::string message, std::string wanted, std::string got) {
+      differences.add(Error(Code::kValuesDiffer, fmt::format("{}: {}", quote(source.key), message))
+                          .of_tensor(tensor.name)
+                          .in_file(ledger.files[source.file].name)
+                          .by_rule("R38")
+                          .wanted(std::move(wanted))
+                          .got(std::move(got)));
+    };
+    if (found == nullptr) {
+      differs("the checkpoint has no such key any more", "", "");
+      usable = false;
+    } else if (found->dtype != source.dtype || found->shape != source.shape) {
+      differs(
+          "the key has another dtype or shape", fmt::format("{} {}", name(source.dtype), source.shape.text()),
+          fmt::format("{} {}", found->dtype ? name(*found->dtype) : quote(found->unknown_dtype), found->shape.text()));
+      usable = false;
+    } else if (catalog.files[found->file].name != ledger.files[source.file].name || found->bytes != source.bytes) {
+      differs("the key lies elsewhere", fmt::format("bytes {} to {}", source.bytes.begin, source.bytes.end),
+              fmt::format("bytes {} to {} of {}", found->bytes.begin, found->bytes.end,
+                          quote(catalog.files[found->file].name)));
+    }
+  }
+  return usable;
+}
+
+// Both sides are accounted for: a key that the ledger does not know was left out by somebody.
+void account_for_keys(const Ledger& ledger, const Catalog& catalog, Errors& differences) {
+  std::set<std::string_view> known;
+  for (const Tensor& tensor : ledger.tensors) {
+    for (const ledger::Source& source : tensor.sources) known.insert(source.key);
+  }
+  for (const auto& [key, rule] : ledger.ignored_keys) known.insert(key);
+  for (const std::string& key : ledger.unexpected_keys) known.insert(key);
+  for (const CatalogTensor& tensor : catalog.tensors) {
+    if (known.contains(tensor.name)) continue;
+    if (differences.is_full()) {
+      differences.count_not_listed(1);
+      continue;
+    }
+    differences.add(Error(Code::kUnverified, "the checkpoint has a key that the ledger does not account for")
+                        .by_rule("R38")
+                        .of_tensor(tensor.name));
+  }
+}
+
+std::string changed_since_load(const Ledger& ledger, const VerifyInputs& inputs, const Tensor& tensor) {
+  for (const ledger::Source& source : tensor.sources) {
+    const ledger::File& file = ledger.files[source.file];
+    const auto number = find_file(inputs.catalog, file.name);
+    if (!file.identity || !number || *number >= inputs.identities.size()) continue;
+    const io::FileIdentity& now = inputs.identities[*number];
+    if (now.inode != file.identity->inode) {
+      return fmt::format("Look at {}: it is not the file that the load read, but a copy or a replacement.",
+                         quote(file.name));
+    }
+    if (now.mtime_s != static_cast<std::int64_t>(file.identity->mtime_s) ||
+        now.mtime_ns != static_cast<std::int64_t>(file.identity->mtime_ns)) {
+      return fmt::format("Look at {}: it was written to since the load.", quote(file.name));
+    }
+  }
+  return "";
+}
+
+}  // namespace lading::exec
