@@ -47,7 +47,7 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   info.size_bytes = destination.buffer_bytes;
   const layout::Region& region = rank.regions[destination.region];
   info.local_shape = region.flat ? Shape{region.buffer_elems} : region.local_shape;
-  for (const std::uint32_t alias : destination.aliases) info.aliases.push_back(plan.statements[alias].name);
+  for (const plan::StatementId alias : destination.aliases) info.aliases.push_back(plan.statements[alias].name);
   return info;
 }
 
@@ -137,7 +137,7 @@ class Loading {
       }
     }
     if (request_.receive) inputs.receive = [this] { return request_.receive(report_); };
-    inputs.open = [this](std::uint32_t file) { return report_.plan.source->open_file(shard(plan().files[file])); };
+    inputs.open = [this](plan::FileId file) { return report_.plan.source->open_file(shard(plan().files[file])); };
     if (request_.value || report_.plan.values) {
       inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
         if (const auto* value = s.provenance == Provenance::kHost ? value_of_skeleton(s.name) : nullptr) {

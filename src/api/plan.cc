@@ -311,7 +311,7 @@ class Planning {
     if (made.ranks.empty()) return;
     for (const plan::Destination& d : made.ranks.front().destinations) {
       const DType storage = made.statements[d.statement].storage;
-      report.tensors[d.statement].local_bytes +=
+      report.tensors[d.statement.number()].local_bytes +=
           d.unit.empty() ? d.buffer_bytes : Shape{d.owned_elems}.size_bytes(storage).value_or(0);
     }
   }

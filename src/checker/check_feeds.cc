@@ -184,7 +184,7 @@ class FeedCheck {
 
   Errors run() {
     for (const Read& read : rank_.reads) check(read);
-    for (std::uint32_t d = 0; d < rank_.destinations.size(); ++d) {
+    for (const DestinationId d : rank_.destinations.ids()) {
       const Destination& destination = rank_.destinations[d];
       check_fed({d, 0, 0}, destination.transfers);
       for (std::uint32_t c = 0; c < destination.comparisons.size(); ++c) {
@@ -231,7 +231,7 @@ class FeedCheck {
   static bool reads(const Transfer& transfer) { return !transfer.is_fill() && transfer.elems() > 0; }
 
   [[nodiscard]] bool exists(const TransferRef& ref) const {
-    if (ref.destination >= rank_.destinations.size()) return false;
+    if (!rank_.destinations.has(ref.destination)) return false;
     const Destination& destination = rank_.destinations[ref.destination];
     if (!ref.is_comparison()) return ref.transfer < destination.transfers.size();
     return ref.list <= destination.comparisons.size() && ref.transfer < destination.comparisons[ref.list - 1].size();
@@ -268,7 +268,7 @@ class FeedCheck {
 
   const Plan& plan_;
   const RankPlan& rank_;
-  std::vector<std::size_t> first_;  // by destination: the number of its first transfer
+  IndexedVector<DestinationId, std::size_t> first_;  // the number of its first transfer
   std::size_t count_ = 0;
   std::vector<bool> is_fed_;  // by number
   std::vector<Taken> list_;

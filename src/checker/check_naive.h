@@ -20,12 +20,12 @@ using Indices = std::vector<std::uint64_t>;
 
 /// An element's origin: of a source, or a constant by its bits.
 struct Label {
-  std::uint32_t source = Transfer::kFillSource;
+  SourceId source;  ///< none: a constant
   std::uint64_t value = 0;
 
   friend auto operator<=>(const Label&, const Label&) = default;
 };
-inline Label constant(double fill) { return {Transfer::kFillSource, std::bit_cast<std::uint64_t>(fill)}; }
+inline Label constant(double fill) { return {SourceId::none(), std::bit_cast<std::uint64_t>(fill)}; }
 
 struct Dense {
   Indices dims;
@@ -70,7 +70,7 @@ inline Label at(const Dense& dense, const Indices& index) { return dense.labels[
 inline std::optional<Dense> evaluate(const mapping::Expression& e, const Plan& plan) {
   using mapping::Op;
   if (e.op == Op::kSource) {
-    for (std::uint32_t s = 0; s < plan.sources.size(); ++s) {
+    for (const SourceId s : plan.sources.ids()) {
       if (plan.sources[s].key != e.key) continue;
       std::uint64_t next = 0;
       return make(plan.sources[s].shape.dims(), [&](const Indices&) { return Label{s, next++}; });

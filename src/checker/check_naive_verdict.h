@@ -31,18 +31,18 @@ class Verdict {
   }
 
  private:
-  using Names = std::map<std::string, std::uint32_t>;
+  using Names = std::map<std::string, StatementId>;
 
   bool sources_good() const {
     std::set<std::string> names;
-    std::vector<std::vector<bool>> used;
+    IndexedVector<FileId, std::vector<bool>> used;
     for (const File& file : plan_.files) {
       if (!names.insert(file.name).second) return false;
       used.emplace_back(file.size_bytes, false);
     }
     std::set<std::string> keys;
     for (const Source& source : plan_.sources) {
-      if (!keys.insert(source.key).second || source.file >= plan_.files.size()) return false;
+      if (!keys.insert(source.key).second || !plan_.files.has(source.file)) return false;
       if (source.bytes.begin > source.bytes.end || source.bytes.end > plan_.files[source.file].size_bytes) return false;
       if (product(source.shape.dims()) * bits(source.dtype) != source.bytes.size_bytes() * 8) return false;
       for (std::uint64_t b = source.bytes.begin; b < source.bytes.end; ++b) {
@@ -145,9 +145,10 @@ class Verdict {
   }
 
   bool statements_good() {
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
-      if (s > 0 && plan_.statements[s - 1].name >= plan_.statements[s].name) return false;
-      names_[plan_.statements[s].name] = s;
+    for (const StatementId s : plan_.statements.ids()) {
+      const std::string& name = plan_.statements[s].name;
+      if (!names_.empty() && names_.rbegin()->first >= name) return false;
+      names_[name] = s;
     }
     for (const Statement& s : plan_.statements) {
       std::set<std::string> slots;
@@ -202,8 +203,8 @@ class Verdict {
     for (const Statement& s : plan_.statements) {
       calls += s.provenance == Provenance::kCall ? 1 : 0;
     }
-    for (const std::uint32_t s : plan_.call_order) {
-      if (s >= plan_.statements.size() || plan_.statements[s].provenance != Provenance::kCall) return false;
+    for (const StatementId s : plan_.call_order) {
+      if (!plan_.statements.has(s) || plan_.statements[s].provenance != Provenance::kCall) return false;
       for (const std::string& input : plan_.statements[s].recipe.inputs) {
         if (!names_.contains(input)) return false;
         const Statement& root = root_of(plan_.statements[names_.at(input)]);
@@ -260,12 +261,12 @@ class Verdict {
     std::uint64_t owned_bytes = 0;
     std::uint64_t gap_bits = 0;  // below 0 for a while, which 64 bits bear
     std::size_t expected = 0;
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+    for (const StatementId s : plan_.statements.ids()) {
       const Statement& root = plan_.statements[s];
       if (root.provenance == Provenance::kAlias) continue;
       for (const std::string& slot : slots_of_class(root)) {
-        std::vector<std::uint32_t> members;
-        for (std::uint32_t m = 0; m < plan_.statements.size(); ++m) {
+        std::vector<StatementId> members;
+        for (const StatementId m : plan_.statements.ids()) {
           const Statement& member = plan_.statements[m];
           if (&root_of(member) != &root || slot_of(member, slot) == nullptr) continue;
           const auto memory = memory_of(member, *slot_of(member, slot), plan_.mesh, rank.rank);
@@ -284,12 +285,12 @@ class Verdict {
           found = &d;
         }
         if (found == nullptr || found->device != device_of(first, rank.rank)) return false;
-        std::vector<std::uint32_t> aliases = found->aliases;
+        std::vector<StatementId> aliases = found->aliases;
         std::sort(aliases.begin(), aliases.end());
-        if (aliases != std::vector<std::uint32_t>(members.begin() + 1, members.end())) return false;
+        if (aliases != std::vector<StatementId>(members.begin() + 1, members.end())) return false;
         const Memory memory = *memory_of(first, place, plan_.mesh, rank.rank);
         if (!destination_good(*found, root, memory)) return false;
-        if (found->root != s || found->region >= rank.regions.size()) return false;
+        if (found->root != s || !rank.regions.has(found->region)) return false;
         if (!region_good(rank.regions[found->region], first.shape, memory)) return false;
         if (rank.regions[found->region].unit != found->unit) return false;
         std::string unit;
@@ -392,7 +393,7 @@ class Verdict {
 
   bool transfer_good(const Transfer& t, const Destination& d, std::uint64_t width,
                      std::map<std::uint64_t, Label>& written) const {
-    if (!t.is_fill() && t.source >= plan_.sources.size()) return false;
+    if (!t.is_fill() && !plan_.sources.has(t.source)) return false;
     const Source* source = t.is_fill() ? nullptr : &plan_.sources[t.source];
     const std::uint64_t source_width = source == nullptr ? 8 : bits(source->dtype);
     if (t.run_elems * width % 8 != 0 || (source != nullptr && t.run_elems * source_width % 8 != 0)) return false;

@@ -60,7 +60,7 @@ Result<void> Offers::reset(const OfferedTransfers& offered) {
 Result<void> Offers::add(const OfferedTransfers& offered, const Transfer& transfer) {
   const Plan& plan = offered.plan;
   const DType storage = offered.storage;
-  if (!transfer.is_fill() && transfer.source >= plan.sources.size()) {
+  if (!transfer.is_fill() && !plan.sources.has(transfer.source)) {
     return fail(problem("a transfer names a source that the plan has not", "R45"));
   }
   const bool moves_nothing =

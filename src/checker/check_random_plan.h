@@ -26,8 +26,8 @@ class PlanMaker {
     plan_ = {};
     make_mesh();
     plan_.files.resize(1 + below(3));
-    for (std::size_t f = 0; f < plan_.files.size(); ++f) {
-      plan_.files[f] = {"model-" + std::to_string(f) + ".safetensors", 8 + below(40)};
+    for (const FileId f : plan_.files.ids()) {
+      plan_.files[f] = {"model-" + std::to_string(f.number()) + ".safetensors", 8 + below(40)};
     }
     const std::uint64_t tensors = 1 + below(4);
     for (std::uint64_t t = 0; t < tensors; ++t) make_statement();
@@ -48,13 +48,13 @@ class PlanMaker {
     out.rank = rank;
     out.staging_bytes = below(plan_.budget_bytes + 1);
     std::vector<std::string> units;
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+    for (const StatementId s : plan_.statements.ids()) {
       const Statement& root = plan_.statements[s];
       if (root.provenance == Provenance::kAlias) continue;
       for (std::size_t slot = 0; slot < root.placement.slots.size(); ++slot) {
         Destination d;
         bool found = false;
-        for (std::uint32_t m = s; m < plan_.statements.size(); ++m) {
+        for (StatementId m = s; plan_.statements.has(m); ++m) {
           const Statement& member = plan_.statements[m];
           if (m != s && member.alias_of != root.name) continue;
           if (!memory_of(member, member.placement.slots[slot], plan_.mesh, rank)->present) continue;
@@ -89,7 +89,7 @@ class PlanMaker {
     const Statement& s = plan_.statements[d.statement];
     layout::Region region = layout::region_of(s.shape, s.placement.slots[slot].cuts, plan_.mesh, out.rank);
     const auto known = std::find(out.regions.begin(), out.regions.end(), region);
-    d.region = static_cast<std::uint32_t>(known - out.regions.begin());
+    d.region = plan::RegionId(static_cast<std::size_t>(known - out.regions.begin()));
     if (known == out.regions.end()) out.regions.push_back(std::move(region));
   }
 
@@ -127,7 +127,7 @@ class PlanMaker {
   mapping::Expression new_source(const Indices& dims) {
     Source source;
     source.key = "key" + std::to_string(plan_.sources.size());
-    source.file = static_cast<std::uint32_t>(below(plan_.files.size()));
+    source.file = FileId(below(plan_.files.size()));
     source.dtype = dtype_;
     source.shape = Shape(dims);
     plan_.sources.push_back(source);
@@ -324,8 +324,8 @@ class PlanMaker {
     later.name = new_name();
     later.recipe.inputs.push_back(s.name);
     plan_.statements.push_back(later);
-    const auto count = static_cast<std::uint32_t>(plan_.statements.size());
-    plan_.call_order = {count - 2, count - 1};
+    const std::size_t count = plan_.statements.size();
+    plan_.call_order = {StatementId(count - 2), StatementId(count - 1)};
   }
 
   void finish_files() {

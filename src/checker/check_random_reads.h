@@ -52,7 +52,7 @@ void serve_again(Dice& dice, Plan& plan, RankPlan& rank) {
     std::set<std::uint64_t> taken;
   };
   std::vector<Draft> drafts;
-  for (std::uint32_t d = 0; d < rank.destinations.size(); ++d) {
+  for (const DestinationId d : rank.destinations.ids()) {
     const Destination& destination = rank.destinations[d];
     for (std::uint32_t list = 0; list <= destination.comparisons.size(); ++list) {
       const auto& transfers = list == 0 ? destination.transfers : destination.comparisons[list - 1];

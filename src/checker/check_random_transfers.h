@@ -53,7 +53,7 @@ inline std::vector<Transfer> PlanMaker::transfers_for(const std::vector<std::pai
   std::vector<Transfer> list;
   const std::uint64_t longest = once_in(4) ? 1 + below(3) : ~std::uint64_t{0};
   for (const auto& [at, label] : cells) {
-    const bool fill = label.source == Transfer::kFillSource;
+    const bool fill = label.source.is_none();
     const std::uint64_t source_width = fill ? 0 : bits(plan_.sources[label.source].dtype) / 8;
     const std::uint64_t from = fill ? 0 : plan_.sources[label.source].bytes.begin + label.value * source_width;
     if (!list.empty() && list.back().source == label.source && list.back().run_elems < longest) {

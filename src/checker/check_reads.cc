@@ -104,9 +104,9 @@ void ByteSet::join_one_by_one(Iterator begin, Iterator end, std::vector<Comb>& o
   }
 }
 
-ByteSet::Iterator ByteSet::last_from(std::uint32_t file, std::uint64_t begin) const {
+ByteSet::Iterator ByteSet::last_from(FileId file, std::uint64_t begin) const {
   return std::upper_bound(combs_.begin(), combs_.end(), std::pair(file, begin),
-                          [](const std::pair<std::uint32_t, std::uint64_t>& at, const Comb& comb) {
+                          [](const std::pair<FileId, std::uint64_t>& at, const Comb& comb) {
                             return at < std::pair(comb.first.file, comb.first.begin);
                           });
 }
@@ -127,7 +127,7 @@ Result<ByteSet, Errors> bytes_read(const Plan& plan, const RankPlan& rank) {
   std::optional<std::uint64_t> total = 0;
   std::uint64_t reads = 0;
   for (const Read& one : rank.reads) {
-    if (one.file >= plan.files.size()) {
+    if (!plan.files.has(one.file)) {
       errors.add(problem("a read names a file that the plan has not", "R45"));
       continue;
     }

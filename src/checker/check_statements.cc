@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/checked.h"
@@ -143,9 +143,9 @@ class StatementCheck {
     check_names();
     facts_.tensors.resize(plan_.statements.size());
     facts_.traces.resize(plan_.statements.size());
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) facts_.tensors[s].sound = is_sound(s);
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) find_root(s);
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+    for (const StatementId s : plan_.statements.ids()) facts_.tensors[s].sound = is_sound(s);
+    for (const StatementId s : plan_.statements.ids()) find_root(s);
+    for (const StatementId s : plan_.statements.ids()) {
       Facts::Tensor& tensor = facts_.tensors[s];
       tensor.sound = tensor.sound && facts_.tensors[tensor.root].sound;
     }
@@ -156,23 +156,23 @@ class StatementCheck {
 
  private:
   void check_files() {
-    std::unordered_map<std::string_view, std::size_t> names;
-    for (std::size_t f = 0; f < plan_.files.size(); ++f) {
-      if (!names.emplace(plan_.files[f].name, f).second) {
-        errors_.add(problem("the plan has a file twice", "R45").in_file(plan_.files[f].name));
+    std::unordered_set<std::string_view> names;
+    for (const File& file : plan_.files) {
+      if (!names.insert(file.name).second) {
+        errors_.add(problem("the plan has a file twice", "R45").in_file(file.name));
       }
     }
   }
 
   void check_sources() {
-    std::vector<std::uint32_t> by_place;
+    std::vector<SourceId> by_place;
     usable_.assign(plan_.sources.size(), false);
-    for (std::uint32_t i = 0; i < plan_.sources.size(); ++i) {
+    for (const SourceId i : plan_.sources.ids()) {
       const Source& source = plan_.sources[i];
       if (index_.is_again(i)) {
         errors_.add(problem("the plan has a source twice", "R45").of_tensor(source.key));
       }
-      if (source.file >= plan_.files.size()) {
+      if (!plan_.files.has(source.file)) {
         errors_.add(problem("a source is in a file that the plan has not", "R45").of_tensor(source.key));
         continue;
       }
@@ -203,9 +203,9 @@ class StatementCheck {
   }
 
   // Tensors of a file do not share bytes; one that was moved would be found out here.
-  void check_overlaps(std::vector<std::uint32_t> by_place) {
+  void check_overlaps(std::vector<SourceId> by_place) {
     const auto& all = plan_.sources;
-    const auto before_in_file = [&](std::uint32_t a, std::uint32_t b) {
+    const auto before_in_file = [&](SourceId a, SourceId b) {
       return std::pair(all[a].file, all[a].bytes.begin) < std::pair(all[b].file, all[b].bytes.begin);
     };
     if (!std::is_sorted(by_place.begin(), by_place.end(), before_in_file)) {
@@ -223,31 +223,32 @@ class StatementCheck {
   }
 
   void check_names() {
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
-      const std::string& name = plan_.statements[s].name;
-      if (s == 0 || plan_.statements[s - 1].name < name) continue;
+    const std::string* before = nullptr;
+    for (const Statement& statement : plan_.statements) {
+      const std::string* const last = std::exchange(before, &statement.name);
+      if (last == nullptr || *last < statement.name) continue;
       sorted_ = false;
-      errors_.add(problem(plan_.statements[s - 1].name == name ? "the plan states a tensor twice"
-                                                               : "the statements are not sorted by name",
-                          "R1")
-                      .of_tensor(name));
+      errors_.add(
+          problem(*last == statement.name ? "the plan states a tensor twice" : "the statements are not sorted by name",
+                  "R1")
+              .of_tensor(statement.name));
     }
   }
 
   // Statements are sorted, or else refused: then any way of finding them will do.
-  [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const {
+  [[nodiscard]] std::optional<StatementId> find(std::string_view name) const {
     const auto& all = plan_.statements;
     const auto found =
         sorted_ ? std::lower_bound(all.begin(), all.end(), name,
                                    [](const Statement& s, std::string_view wanted) { return s.name < wanted; })
                 : std::find_if(all.begin(), all.end(), [&](const Statement& s) { return s.name == name; });
     if (found == all.end() || found->name != name) return std::nullopt;
-    return static_cast<std::uint32_t>(found - all.begin());
+    return all.id_of(*found);
   }
 
   void add(Error error, const Statement& statement) { errors_.add(std::move(error).of_tensor(statement.name)); }
 
-  bool is_sound(std::uint32_t s) {
+  bool is_sound(StatementId s) {
     const Statement& statement = plan_.statements[s];
     const std::size_t before = errors_.size() + errors_.not_listed();
     if (statement.placement.slots.empty()) add(problem("the tensor has no memory", "R1"), statement);
@@ -274,13 +275,13 @@ class StatementCheck {
     }
     check_must_equal(statement);
     // Sources that were refused are not refused again, but nothing can be worked out from them either.
-    for (const std::uint32_t i : facts_.traces[s].sources()) {
+    for (const SourceId i : facts_.traces[s].sources()) {
       if (!usable_[i]) return false;
     }
     return errors_.size() + errors_.not_listed() == before;
   }
 
-  void check_file_source(std::uint32_t s) {
+  void check_file_source(StatementId s) {
     const Statement& statement = plan_.statements[s];
     auto trace = Trace::of(statement.expression, index_, plan_.sources);
     if (!trace) return add(trace.error(), statement);
@@ -291,7 +292,7 @@ class StatementCheck {
                  statement);
     }
     bool alike = true;
-    for (const std::uint32_t i : trace->sources()) {
+    for (const SourceId i : trace->sources()) {
       const Source& source = plan_.sources[i];
       alike = alike && source.dtype == plan_.sources[trace->sources().front()].dtype;
       if (cast_is_sound(source.dtype, statement.storage)) continue;
@@ -310,7 +311,7 @@ class StatementCheck {
     facts_.traces[s] = *std::move(trace);
   }
 
-  void check_fill(std::uint32_t s) {
+  void check_fill(StatementId s) {
     const Statement& statement = plan_.statements[s];
     const auto& row = statement.recipe.zero_row;
     if (statement.recipe.kind != model::RecipeKind::kFill) {
@@ -337,7 +338,7 @@ class StatementCheck {
     }
   }
 
-  void find_root(std::uint32_t s) {
+  void find_root(StatementId s) {
     const Statement& statement = plan_.statements[s];
     facts_.tensors[s].root = s;
     if (statement.provenance != Provenance::kAlias) return;
@@ -383,10 +384,10 @@ class StatementCheck {
   // Inputs first, every call once, and nothing that is no call (R66).
   void check_calls() {
     constexpr std::size_t kNever = ~std::size_t{0};
-    std::vector<std::size_t> turn(plan_.statements.size(), kNever);
+    IndexedVector<StatementId, std::size_t> turn(plan_.statements.size(), kNever);
     for (std::size_t i = 0; i < plan_.call_order.size(); ++i) {
-      const std::uint32_t s = plan_.call_order[i];
-      if (s >= plan_.statements.size()) {
+      const StatementId s = plan_.call_order[i];
+      if (!plan_.statements.has(s)) {
         errors_.add(problem("the order of calls names a statement that the plan has not", "R66"));
       } else if (plan_.statements[s].provenance != Provenance::kCall) {
         add(problem("the order of calls names a tensor that is not computed", "R66"), plan_.statements[s]);
@@ -394,7 +395,7 @@ class StatementCheck {
         add(problem("the tensor is computed twice", "R66"), plan_.statements[s]);
       }
     }
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+    for (const StatementId s : plan_.statements.ids()) {
       const Statement& statement = plan_.statements[s];
       if (statement.provenance != Provenance::kCall) continue;
       if (turn[s] == kNever) add(problem("the tensor is never computed", "R66"), statement);
@@ -404,7 +405,7 @@ class StatementCheck {
           add(problem("computed from a tensor that the plan has not", "R66").got(quote(input)), statement);
           continue;
         }
-        const std::uint32_t root = facts_.tensors[*found].root;
+        const StatementId root = facts_.tensors[*found].root;
         if (plan_.statements[root].provenance == Provenance::kCall && (root == s || turn[root] >= turn[s])) {
           add(problem("computed before one of its inputs", "R66").got(quote(input)), statement);
         }
@@ -465,10 +466,10 @@ class StatementCheck {
   const Plan& plan_;
   Errors& errors_;
   SourceIndex index_;
-  std::vector<bool> usable_;  // by source
-  bool sorted_ = true;        // the statements
+  IndexedVector<SourceId, bool> usable_;
+  bool sorted_ = true;  // the statements
   /// By root: the placements of its class that were seen, each once. Any two go together.
-  std::map<std::uint32_t, std::vector<const layout::Placement*>> placements_;
+  std::map<StatementId, std::vector<const layout::Placement*>> placements_;
   Facts facts_;
 };
 

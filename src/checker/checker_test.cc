@@ -31,7 +31,7 @@ void read_what_is_taken(const Plan& plan, RankPlan& r) {
     end = std::max(end, last);
     read.transfers.push_back(ref);
   };
-  for (std::uint32_t d = 0; d < r.destinations.size(); ++d) {
+  for (const DestinationId d : r.destinations.ids()) {
     for (std::uint32_t t = 0; t < r.destinations[d].transfers.size(); ++t) {
       add({d, 0, t}, r.destinations[d].transfers[t]);
     }
@@ -90,7 +90,7 @@ Transfer run(std::uint64_t from, std::uint64_t to, std::uint64_t elems, std::vec
   }
   return {0, 100 + from * 4, to * 4, elems, std::move(loops), 0};
 }
-Transfer zeros(std::uint64_t to, std::uint64_t elems) { return {Transfer::kFillSource, 0, to * 4, elems, {}, 0}; }
+Transfer zeros(std::uint64_t to, std::uint64_t elems) { return {SourceId::none(), 0, to * 4, elems, {}, 0}; }
 
 Cut cut(CutKind kind, std::vector<std::size_t> axes, std::size_t dim = 0) {
   Cut c;
@@ -329,7 +329,8 @@ TEST(Checker, R11_members_of_a_flat_buffer_do_not_overlap) {
   plan.statements[1].name = "x";
   plan.ranks[0].destinations.push_back(plan.ranks[0].destinations[0]);
   Destination& second = plan.ranks[0].destinations[1];
-  second.statement = second.root = second.region = 1;
+  second.statement = second.root = 1;
+  second.region = 1;
   // One buffer, counted once, in which the second tensor begins at 7 and goes on on the other rank.
   plan.ranks[0].regions.emplace_back();
   const auto move_second = [&](std::uint64_t offset) {

@@ -183,7 +183,7 @@ FileSet compare_with_files(const Load& load, const std::function<bool(const plan
 void wait_for_writes(const Load& load, const FileSet& files) {
   std::optional<io::File> youngest;
   std::chrono::milliseconds wait{0};
-  for (const std::uint32_t f : files) {
+  for (const plan::FileId f : files) {
     auto file = load.inputs.open(f);
     if (!file) return;  // reading says why
     const std::chrono::milliseconds left = io::time_to_settle(file->identity());

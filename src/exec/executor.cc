@@ -76,7 +76,7 @@ void take_on(const Inputs& inputs, Outcome& outcome, WorkList& works, Crew& crew
   for (const Target& target : outcome.targets) {
     const plan::RankPlan& rank = plan.ranks[target.rank];
     const plan::Destination& destination = rank.destinations[target.destination];
-    const Memory memory = inputs.memory[target.rank][target.destination];
+    const Memory memory = inputs.memory[target.rank][target.destination.number()];
     auto work = std::make_unique<Work>(plan, rank, destination, memory);
     if (memory.size_bytes < destination.buffer_bytes || (memory.data == nullptr && destination.buffer_bytes > 0)) {
       crew.add_error(work->name(Error(Code::kUsage, "the memory that was handed in is too small")
@@ -163,7 +163,7 @@ void add_up(const WorkList& works, Crew& crew, const device::DigestAccounts& acc
 std::vector<Target> targets_of(const plan::Plan& plan) {
   std::vector<Target> targets;
   for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    for (std::uint32_t d = 0; d < plan.ranks[rank].destinations.size(); ++d) targets.push_back({rank, d});
+    for (const plan::DestinationId d : plan.ranks[rank].destinations.ids()) targets.push_back({rank, d});
   }
   return targets;
 }

@@ -6,11 +6,11 @@ namespace lading::exec {
 
 FileTable::FileTable(Open open, std::size_t files, const std::vector<ReadTask>& tasks)
     : open_(std::move(open)), entries_(std::make_unique<Entry[]>(files)) {
-  for (const ReadTask& task : tasks) ++entries_[task.file].tasks_left;
+  for (const ReadTask& task : tasks) ++entries_[task.file.number()].tasks_left;
 }
 
-Result<const io::File*> FileTable::acquire(std::uint32_t file) {
-  Entry& entry = entries_[file];
+Result<const io::File*> FileTable::acquire(plan::FileId file) {
+  Entry& entry = entries_[file.number()];
   const std::lock_guard lock(entry.mutex);
   if (!entry.file) {
     LADING_ASSIGN_OR_RETURN(io::File opened, open_(file));
@@ -19,8 +19,8 @@ Result<const io::File*> FileTable::acquire(std::uint32_t file) {
   return &*entry.file;
 }
 
-Result<void> FileTable::release(std::uint32_t file) {
-  Entry& entry = entries_[file];
+Result<void> FileTable::release(plan::FileId file) {
+  Entry& entry = entries_[file.number()];
   const std::lock_guard lock(entry.mutex);
   if (--entry.tasks_left > 0 || !entry.file) return {};
   const Result<void> unchanged = entry.file->check_unchanged();

@@ -20,16 +20,16 @@ namespace lading::exec {
 
 class FileTable {
  public:
-  using Open = std::function<Result<io::File>(std::uint32_t file)>;
+  using Open = std::function<Result<io::File>(plan::FileId file)>;
 
   FileTable(Open open, std::size_t files, const std::vector<ReadTask>& tasks);
 
   /// The open file; valid until the release() that belongs to this call.
-  Result<const io::File*> acquire(std::uint32_t file);
+  Result<const io::File*> acquire(plan::FileId file);
   /// A task on the file has ended. After the last one the file is compared with what was opened, and closed.
-  Result<void> release(std::uint32_t file);
+  Result<void> release(plan::FileId file);
   /// The files that are unchanged as far as check_unchanged can see, but were doubtful when they were closed.
-  [[nodiscard]] std::set<std::uint32_t> take_doubtful() { return std::move(doubtful_); }
+  [[nodiscard]] std::set<plan::FileId> take_doubtful() { return std::move(doubtful_); }
 
  private:
   struct Entry {
@@ -41,7 +41,7 @@ class FileTable {
   Open open_;
   std::unique_ptr<Entry[]> entries_;
   std::mutex doubtful_mutex_;
-  std::set<std::uint32_t> doubtful_;
+  std::set<plan::FileId> doubtful_;
 };
 
 }  // namespace lading::exec

@@ -214,7 +214,7 @@ void receive(const Load& load) {
 void run_calls(const Load& load) {
   const plan::Plan& plan = load.inputs.plan;
   // One after the other, because an input may be the output of a call before.
-  for (const std::uint32_t statement : plan.call_order) {
+  for (const plan::StatementId statement : plan.call_order) {
     std::vector<Tile> tiles;
     for (std::uint32_t t = 0; t < load.works.size() && !load.crew.stopped(); ++t) {
       if (load.works[t]->root != &plan.statements[statement]) continue;

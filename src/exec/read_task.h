@@ -15,8 +15,8 @@ namespace lading::exec {
 
 /// Bytes that one target takes from what a task has read.
 struct Step {
-  std::uint32_t target = 0;              ///< into Load::works
-  std::uint32_t source = 0;              ///< into Plan::sources
+  std::uint32_t target = 0;  ///< into Load::works
+  plan::SourceId source;
   std::uint64_t source_begin_bytes = 0;  ///< in what was read
   std::uint64_t target_begin_bytes = 0;
   std::uint64_t run_elems = 0;
@@ -31,7 +31,7 @@ struct ReadTask {
   };
   Mode mode = Mode::kStaged;
   std::uint32_t device = 0;  ///< of all its targets
-  std::uint32_t file = 0;    ///< into Plan::files
+  plan::FileId file;
   std::uint64_t begin_bytes = 0;
   std::uint64_t row_bytes = 0;
   std::uint64_t rows = 1;  ///< packed side by side in the slot

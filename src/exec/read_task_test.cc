@@ -61,7 +61,7 @@ TEST(ReadTask, R11_R64_ReadsAreSplitAndNeverExtended) {
         for (const plan::TransferRef& ref : read.transfers) {
           const plan::Transfer& t = rank.at(ref);
           const DType storage = plan.statements[rank.destinations[ref.destination].statement].storage;
-          const std::uint32_t target = ref.destination * 100 + ref.list * 10;
+          const std::uint32_t target = ref.destination.number() * 100 + ref.list * 10;
           job.served.push_back({target, &t, storage});
           Nest nest{t.source_begin_bytes, t.target_begin_bytes, t.run_elems, {}, plan.sources[t.source].dtype, storage};
           for (const plan::TransferLoop& loop : t.loops) {

@@ -32,7 +32,7 @@ std::vector<ReadTask> tasks_of(const Load& load, ReadUse use, const std::functio
       if (!wanted(read)) continue;
       job.served.clear();
       for (const plan::TransferRef& ref : read.transfers) {
-        const std::uint32_t target = first_target + ref.destination;
+        const std::uint32_t target = first_target + ref.destination.number();
         const Work& work = *load.works[target];
         const plan::Transfer& transfer = rank.at(ref);
         if (work.memory.received || transfer.elems() == 0) continue;

@@ -52,7 +52,7 @@ class Loaded {
       }
     }
     // A plan numbers the files that it reads; their names say which they are.
-    inputs.open = [&](std::uint32_t file) { return opener()(number_of(plan->files[file].name)); };
+    inputs.open = [&](plan::FileId file) { return opener()(number_of(plan->files[file].name)); };
     const std::vector<std::byte> value(64, std::byte{7});
     inputs.value = [&](const plan::Statement& s, std::uint64_t) -> Result<HostValue> {
       return HostValue{value.data(), *s.shape.size_bytes(s.storage), s.storage};

@@ -215,17 +215,17 @@ class BuiltValues : public Values {
 
  private:
   Result<void> build(std::uint64_t first_row, std::uint64_t last_row) {
-    std::map<std::uint32_t, std::vector<Nest>> by_source;
+    std::map<mapping::PieceSourceId, std::vector<Nest>> by_source;
     for (const Piece& piece : pieces_.pieces) {
       for (const Piece& part : clip_rows(piece, first_row, last_row)) {
         if (part.is_fill()) {
           fill_part(part);
         } else {
-          by_source[part.source].emplace_back(part, &origins_[part.source].source->shape, pieces_.shape);
+          by_source[part.source].emplace_back(part, &origins_[part.source.number()].source->shape, pieces_.shape);
         }
       }
     }
-    for (const auto& [source, nests] : by_source) LADING_TRY(copy(origins_[source], nests));
+    for (const auto& [source, nests] : by_source) LADING_TRY(copy(origins_[source.number()], nests));
     return {};
   }
 

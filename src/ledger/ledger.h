@@ -138,8 +138,8 @@ struct Ledger {
 
 /// What execution found out about one destination.
 struct DestinationFacts {
-  std::uint32_t rank = 0;         ///< into Plan::ranks
-  std::uint32_t destination = 0;  ///< into RankPlan::destinations
+  std::uint32_t rank = 0;  ///< into Plan::ranks
+  plan::DestinationId destination = 0;
   std::uint64_t written_bytes = 0;
   std::uint64_t expected_bytes = 0;
   std::optional<device::Digest> digest;             ///< nothing: verification was off, or the value was only kept

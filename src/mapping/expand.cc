@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -18,11 +19,11 @@ Error mismatch(const Expression& expression, std::string message) {
 }
 
 // Every index of a shape once: one loop per dim.
-Piece whole_piece(std::uint32_t source, const Shape& shape) {
+Piece whole_piece(PieceSourceId source, const Shape& shape) {
   Piece piece;
   piece.source = source;
   piece.target_origin.assign(shape.rank(), 0);
-  if (source != Piece::kFill) piece.source_origin = piece.target_origin;
+  if (!source.is_none()) piece.source_origin = piece.target_origin;
   piece.loops.reserve(shape.rank());
   for (std::size_t d = 0; d < shape.rank(); ++d) {
     if (shape[d] > 1) piece.loops.push_back({shape[d], d, 1, d, 1});
@@ -98,13 +99,10 @@ class Expander {
   // Takes over a part's sources and pieces; `place` moves each piece to where it belongs.
   template <class Place>
   static void append(Pieces& whole, Pieces part, const Place& place) {
-    std::vector<std::uint32_t> number;
-    for (std::string& key : part.sources) {
-      number.push_back(static_cast<std::uint32_t>(whole.sources.size()));
-      whole.sources.push_back(std::move(key));
-    }
+    const std::size_t before = whole.sources.size();
+    std::move(part.sources.begin(), part.sources.end(), std::back_inserter(whole.sources));
     for (Piece& piece : part.pieces) {
-      if (!piece.is_fill()) piece.source = number[piece.source];
+      if (!piece.is_fill()) piece.source = PieceSourceId(before + piece.source.number());
       place(piece);
       whole.pieces.push_back(std::move(piece));
     }
@@ -267,7 +265,7 @@ class Expander {
     const Shape added = with_dim(part.shape, dim, expression.end - old);
     part.shape = with_dim(part.shape, dim, expression.end);
     if (added.num_elems() != 0) {
-      Piece fill = whole_piece(Piece::kFill, added);
+      Piece fill = whole_piece(PieceSourceId::none(), added);
       fill.target_origin[dim] = old;
       fill.fill = expression.fill;
       part.pieces.push_back(std::move(fill));

@@ -6,10 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "lading/inline_vector.h"
 #include "mapping/expression.h"
 
 namespace lading::mapping {
+
+using PieceSourceId = Index<struct PieceSourceTag>;  ///< into Pieces::sources
 
 /// A loop of a piece: for i in [0, count): source index in source_dim += source_step, target likewise.
 struct Loop {
@@ -24,15 +27,14 @@ struct Loop {
 
 /// All elements of the loop nest, copied from the source's index to the target's.
 struct Piece {
-  std::uint32_t source = 0;  ///< into Pieces::sources; kFill for a constant
+  PieceSourceId source = 0;  ///< none: a constant
   // Most pieces are a whole tensor.
   InlineVector<std::uint64_t, 4> source_origin;
   InlineVector<std::uint64_t, 4> target_origin;
   InlineVector<Loop, 2> loops;
   double fill = 0;
 
-  static constexpr std::uint32_t kFill = 0xFFFF'FFFF;
-  [[nodiscard]] bool is_fill() const { return source == kFill; }
+  [[nodiscard]] bool is_fill() const { return source.is_none(); }
   [[nodiscard]] std::uint64_t elems() const;
 
   friend bool operator==(const Piece&, const Piece&) = default;
@@ -41,7 +43,7 @@ struct Piece {
 /// A tensor as the disjoint union of pieces.
 struct Pieces {
   Shape shape;
-  std::vector<std::string> sources;
+  IndexedVector<PieceSourceId, std::string> sources;
   std::vector<Piece> pieces;
 };
 

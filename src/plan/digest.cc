@@ -185,7 +185,7 @@ std::string digest(const Plan& plan) {
   hash.number(plan.seed);
   add_sources(hash, plan);
   hash.list(plan.statements, [&](const Statement& s) { add_statement(hash, s); });
-  hash.numbers(plan.call_order);
+  hash.list(plan.call_order, [&](StatementId s) { hash.number(s.number()); });
   hash.list(plan.ignored_keys, [&](const auto& ignored) {
     hash.text(ignored.first);
     hash.text(ignored.second);

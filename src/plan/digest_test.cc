@@ -155,7 +155,7 @@ TEST(Digest, WhatRanksNeedNotAgreeOnLeavesItAlone) {
 TEST(Digest, TheOrderInWhichSourcesWereMetDoesNotMatter) {
   EXPECT_EQ(digest(plan_of_everything()), digest_after([](Plan& p) {
               std::swap(p.files[0], p.files[1]);
-              for (Source& source : p.sources) source.file = 1 - source.file;
+              for (Source& source : p.sources) source.file = FileId(1 - source.file.number());
               std::swap(p.sources[0], p.sources[2]);
             }));
 }

@@ -114,7 +114,7 @@ class Explainer {
   }
 
   void share() {
-    const auto self = static_cast<std::uint32_t>(&s_ - plan_.statements.data());
+    const auto self = plan_.statements.id_of(s_);
     bool present = false;
     for (const Destination& d : rank_->destinations) {
       const bool mine = d.statement == self || std::find(d.aliases.begin(), d.aliases.end(), self) != d.aliases.end();

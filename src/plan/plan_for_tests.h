@@ -79,7 +79,7 @@ inline Plan plan_of_everything() {
   d.device = "cuda:3";
   d.buffer_bytes = 96;
   d.owned_elems = 24;
-  d.transfers = {{2, 148, 0, 12, {{2, 48, 48}}, 0}, {Transfer::kFillSource, 0, 96, 4, {}, 0.5}};
+  d.transfers = {{2, 148, 0, 12, {{2, 48, 48}}, 0}, {SourceId::none(), 0, 96, 4, {}, 0.5}};
   d.aliases = {6};
   rank.destinations = {d};
   d = {};

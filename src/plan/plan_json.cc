@@ -136,7 +136,7 @@ class Writer {
     for (const Statement& s : plan_.statements) write_statement(json_, s, plan_.mesh);
     json_.end_array();
     json_.key("call_order").begin_array();
-    for (const std::uint32_t i : plan_.call_order) json_.string(plan_.statements[i].name);
+    for (const StatementId i : plan_.call_order) json_.string(plan_.statements[i].name);
     json_.end_array();
     write_keys();
     write_ranks();
@@ -237,7 +237,7 @@ class Writer {
     json_.key("owned_elems").number(destination.owned_elems);
     if (!destination.aliases.empty()) {
       json_.key("aliases").begin_array();
-      for (const std::uint32_t alias : destination.aliases) json_.string(plan_.statements[alias].name);
+      for (const StatementId alias : destination.aliases) json_.string(plan_.statements[alias].name);
       json_.end_array();
     }
     write_transfers(destination.transfers, offset);
@@ -261,7 +261,7 @@ class Writer {
     if (read.count > 1) json_.key("count").number(read.count).key("stride").number(read.stride_bytes);
     json_.key("for").begin_array();
     for (const TransferRef& ref : read.transfers) {
-      json_.begin_array().number(ref.destination).number(ref.transfer);
+      json_.begin_array().number(ref.destination.number()).number(ref.transfer);
       if (ref.is_comparison()) json_.number(ref.list - 1);
       json_.end_array();
     }

@@ -65,7 +65,7 @@ class Grouper {
     std::uint64_t hash = 14695981039346656037ULL;
     const auto add = [&](std::uint64_t number) { hash = (hash ^ number) * 1099511628211ULL; };
     for (const Destination& d : rank.destinations) {
-      add(d.statement);
+      add(d.statement.number());
       add(d.buffer_bytes);
       add(d.transfers.size());
     }

@@ -94,14 +94,15 @@ class BufferCheck {
 
   Errors run() {
     const auto& statements = decisions_.plan.statements;
-    for (std::size_t i = 0; i < statements.size() && !errors_.is_full(); ++i) {
+    for (const StatementId i : statements.ids()) {
+      if (errors_.is_full()) break;
       for (std::size_t k = 0; k < statements[i].placement.slots.size(); ++k) check_slot(i, k);
     }
     return std::move(errors_);
   }
 
  private:
-  void check_slot(std::size_t i, std::size_t k) {
+  void check_slot(StatementId i, std::size_t k) {
     const Statement& s = decisions_.plan.statements[i];
     const layout::Slot& slot = s.placement.slots[k];
     const bool is_packed = policy::is_packed(s.storage);
@@ -139,7 +140,7 @@ class BufferCheck {
                     .got(fmt::format("{} bytes beside {} of others", bytes, sum_bytes_)));
   }
 
-  void check_packed(std::size_t i, std::size_t k, const Places& places) {
+  void check_packed(StatementId i, std::size_t k, const Places& places) {
     const Statement& s = decisions_.plan.statements[i];
     if (places.count() > kMostPlaces) {
       errors_.add(Error(Code::kPlan, "the layout cuts packed elements into too many parts")
@@ -169,7 +170,7 @@ class BufferCheck {
   }
 
   // Memory, the elements that are owned, their place, and every run that is read or compared.
-  [[nodiscard]] bool ends_at_bytes(std::size_t i, const Region& region) const {
+  [[nodiscard]] bool ends_at_bytes(StatementId i, const Region& region) const {
     const DType storage = decisions_.plan.statements[i].storage;
     const std::uint64_t begin = region.flat ? region.flat->buffer_begin : 0;
     for (const std::uint64_t elems : {region.buffer_elems, region.owned_elems(), begin}) {
@@ -179,7 +180,7 @@ class BufferCheck {
       const WorkInputs inputs{file.pieces, file.source_numbers, decisions_.plan.sources, storage};
       return file.source_numbers.empty() || work_out(inputs, region);
     };
-    const std::uint32_t head = decisions_.tensors[i].head;
+    const StatementId head = decisions_.tensors[i].head;
     const auto& compared = decisions_.tensors[head].compared;
     return can_be(decisions_.tensors[head].pieces) && std::all_of(compared.begin(), compared.end(), can_be);
   }

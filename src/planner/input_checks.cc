@@ -111,7 +111,7 @@ class SharedBuffer {
   struct Member {
     const Statement* statement = nullptr;
     const Cut* cut = nullptr;
-    std::uint32_t tie_class = 0;
+    StatementId tie_class = 0;  // its head
   };
 
   void add(const Member& member) { members_.push_back(member); }
@@ -247,7 +247,7 @@ Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
   Errors errors;
   std::map<std::string_view, const Statement*> first_of_unit;
   std::map<std::string_view, SharedBuffer> buffers;
-  for (std::size_t i = 0; i < decisions.plan.statements.size(); ++i) {
+  for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
     if (decisions.tensors[i].is_misplaced) continue;
     const bool offloaded = s.placement.device == layout::DeviceRule::kCpu;
@@ -307,24 +307,25 @@ Errors check_tie_placements(const std::vector<const Statement*>& members, const 
 Errors check_call_places(const PlanInputs& inputs, const Decisions& decisions) {
   Errors errors;
   const auto& statements = decisions.plan.statements;
-  std::map<std::uint32_t, std::vector<std::uint32_t>> classes;  // by head; of those that are tied
+  std::map<StatementId, std::vector<StatementId>> classes;  // by head; of those that are tied
   for (auto& members : decisions.tie_classes()) classes.emplace(members.front(), std::move(members));
-  for (std::size_t i = 0; i < statements.size() && !errors.is_full(); ++i) {
+  for (const StatementId i : statements.ids()) {
+    if (errors.is_full()) break;
     const Statement& call = statements[decisions.tensors[i].head];
     if (call.provenance != Provenance::kCall || decisions.tensors[i].is_refused || decisions.tensors[i].is_misplaced)
       continue;
     for (const std::string& name : call.recipe.inputs) {
       const Statement* input = decisions.plan.find(name);
       if (input == nullptr) continue;  // call_order() tells it
-      const auto number = static_cast<std::uint32_t>(input - statements.data());
+      const auto number = statements.id_of(*input);
       // A tie class is one value: the input is there under any of its names.
       const auto tied = classes.find(decisions.tensors[number].head);
-      const auto& members = tied == classes.end() ? std::vector<std::uint32_t>{number} : tied->second;
-      const auto is_misplaced = [&](std::uint32_t m) { return decisions.tensors[m].is_misplaced; };
+      const auto& members = tied == classes.end() ? std::vector<StatementId>{number} : tied->second;
+      const auto is_misplaced = [&](StatementId m) { return decisions.tensors[m].is_misplaced; };
       if (std::any_of(members.begin(), members.end(), is_misplaced)) continue;
       std::vector<const Placement*> placements;
       placements.reserve(members.size());
-      for (const std::uint32_t m : members) placements.push_back(&statements[m].placement);
+      for (const StatementId m : members) placements.push_back(&statements[m].placement);
       const layout::RankWithout without = rank_without(statements[i].placement, placements, inputs.layout.mesh);
       if (without.is_known && !without.rank) continue;
       errors.add(Error(Code::kPlan, fmt::format("it is computed from {}, which is on other ranks", quote(name)))

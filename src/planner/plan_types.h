@@ -6,12 +6,17 @@
 namespace lading::planner {
 
 using plan::Destination;
+using plan::DestinationId;
 using plan::File;
+using plan::FileId;
 using plan::Plan;
 using plan::RankPlan;
 using plan::Read;
+using plan::RegionId;
 using plan::Source;
+using plan::SourceId;
 using plan::Statement;
+using plan::StatementId;
 using plan::Transfer;
 using plan::TransferLoop;
 using plan::TransferRef;

@@ -78,8 +78,8 @@ Error error_of(const PlanInputs& inputs, const Group& group, const std::string& 
 }
 
 // The numbers of all keys that a statement is made of, and compared with.
-std::set<std::uint32_t> sources_of(const Decisions& decisions, std::size_t i) {
-  std::set<std::uint32_t> numbers;
+std::set<SourceId> sources_of(const Decisions& decisions, StatementId i) {
+  std::set<SourceId> numbers;
   const auto add = [&](const FilePieces& file) {
     numbers.insert(file.source_numbers.begin(), file.source_numbers.end());
   };
@@ -106,11 +106,11 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
     if (why == "external") bound.insert(key);
   }
   Groups groups;
-  std::set<std::uint32_t> refused;  // heads of tie classes
-  for (std::uint32_t i = 0; i < decisions.plan.statements.size(); ++i) {
+  std::set<StatementId> refused;  // heads of tie classes
+  for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
     if (s.provenance != Provenance::kFile || decisions.tensors[i].is_refused) continue;
-    for (const std::uint32_t number : sources_of(decisions, i)) {
+    for (const SourceId number : sources_of(decisions, i)) {
       const CatalogTensor& payload = *inputs.catalog.find(decisions.plan.sources[number].key);
       const auto companions = keys.companions_of(payload);
       std::vector<std::string> left_over;
@@ -132,7 +132,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
     }
   }
   for (const auto& [pattern, group] : groups) problems.errors.add(error_of(inputs, group, pattern.first));
-  for (std::uint32_t i = 0; i < decisions.tensors.size(); ++i) {
+  for (const StatementId i : decisions.tensors.ids()) {
     if (refused.contains(decisions.tensors[i].head)) decisions.tensors[i].is_refused = true;
   }
   if (!problems.errors.empty()) decisions.tells_of_payloads = true;
@@ -144,10 +144,10 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
   if (!inputs.catalog.quantization || !has_payloads(decisions)) return errors;
   const QuantizedKeys keys(inputs.catalog);
   Groups groups;
-  for (std::uint32_t i = 0; i < decisions.plan.statements.size(); ++i) {
+  for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
     if (s.provenance != Provenance::kFile || decisions.tensors[i].is_refused) continue;
-    for (const std::uint32_t number : sources_of(decisions, i)) {
+    for (const SourceId number : sources_of(decisions, i)) {
       const Source& source = decisions.plan.sources[number];
       const bool is_payload = checkpoint::is_low_precision(source.dtype) ||
                               (checkpoint::is_payload_dtype(source.dtype) && checkpoint::is_weight_name(source.key));

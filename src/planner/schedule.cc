@@ -108,7 +108,7 @@ class Scheduler {
       split(destination.transfers);
       for (auto& comparison : destination.comparisons) split(comparison);
     }
-    for (std::uint32_t d = 0; d < rank_.destinations.size(); ++d) {
+    for (const DestinationId d : rank_.destinations.ids()) {
       const Destination& destination = rank_.destinations[d];
       device_ = device_of(destination.device);
       storage_ = plan_.statements[destination.statement].storage;
@@ -120,7 +120,7 @@ class Scheduler {
   }
 
  private:
-  [[nodiscard]] Shaper shaper_of(std::uint32_t file) const {
+  [[nodiscard]] Shaper shaper_of(FileId file) const {
     return {plan_.read_limits.gap_of(file), plan_.read_limits.joined_bytes};
   }
 

@@ -86,7 +86,7 @@ class Worker {
   Worker(const WorkInputs& inputs, const Region& region)
       : inputs_(inputs), region_(region), target_strides_(strides_of(region.local_shape)) {
     source_strides_.reserve(inputs.source_numbers.size());
-    for (const std::uint32_t number : inputs.source_numbers)
+    for (const SourceId number : inputs.source_numbers)
       source_strides_.push_back(strides_of(inputs.sources[number].shape));
     if (region.flat) flat_boxes(region.local_shape, region.flat->begin, region.flat->end, boxes_);
   }
@@ -146,7 +146,7 @@ class Worker {
       const std::uint64_t target = loop.target_step * target_strides_[loop.target_dim];
       // A fill reads nothing; moving with the target lets its loops join.
       const std::uint64_t source =
-          piece.is_fill() ? target : loop.source_step * source_strides_[piece.source][loop.source_dim];
+          piece.is_fill() ? target : loop.source_step * source_strides_[piece.source.number()][loop.source_dim];
       loops.push_back({loop.count, source, target});
     }
     Transfer transfer;
@@ -155,13 +155,13 @@ class Worker {
     if (region_.flat) target = target - region_.flat->begin + region_.flat->buffer_begin;
     transfer.target_begin_bytes = target_bytes(target);
     if (piece.is_fill()) {
-      transfer.source = Transfer::kFillSource;
+      transfer.source = SourceId::none();
       transfer.fill = piece.fill;
     } else {
-      transfer.source = inputs_.source_numbers[piece.source];
+      transfer.source = inputs_.source_numbers[piece.source.number()];
       const Source& source = inputs_.sources[transfer.source];
       transfer.source_begin_bytes =
-          source.bytes.begin + bytes(dot(piece.source_origin, source_strides_[piece.source]), source.dtype);
+          source.bytes.begin + bytes(dot(piece.source_origin, source_strides_[piece.source.number()]), source.dtype);
       bytes(transfer.run_elems, source.dtype);
     }
     target_bytes(transfer.run_elems);
@@ -220,7 +220,7 @@ std::vector<Transfer> padding_fills(const Region& region, DType storage) {
   const auto fill = [&](std::uint64_t begin, std::uint64_t end) {
     if (begin >= end) return;
     Transfer transfer;
-    transfer.source = Transfer::kFillSource;
+    transfer.source = SourceId::none();
     transfer.target_begin_bytes = begin * bits(storage) / 8;
     transfer.run_elems = end - begin;
     fills.push_back(std::move(transfer));

@@ -14,13 +14,13 @@
 
 namespace lading::planner {
 
-/// By Pieces::sources: the number in Plan::sources. Of most tensors: one.
-using SourceNumbers = InlineVector<std::uint32_t, 2>;
+/// By Pieces::sources. Of most tensors: one.
+using SourceNumbers = InlineVector<SourceId, 2>;
 
 struct WorkInputs {
   const mapping::Pieces& pieces;
-  const SourceNumbers& source_numbers;  ///< by Pieces::sources: the number in `sources`
-  const std::vector<Source>& sources;   ///< Plan::sources
+  const SourceNumbers& source_numbers;
+  const IndexedVector<SourceId, Source>& sources;  ///< Plan::sources
   DType storage = DType::kF32;
 };
 
