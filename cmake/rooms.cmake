@@ -87,12 +87,12 @@ lading_room(io USES base THIRD_PARTY fmt::fmt uring::uring)
 lading_room(source USES base checkpoint io THIRD_PARTY fmt::fmt OpenSSL::Crypto xxhash::xxhash)
 lading_room(model USES base PRIVATE skeleton_parts.h THIRD_PARTY fmt::fmt)
 lading_room(layout USES base PRIVATE chunk.h cut_checks.h THIRD_PARTY fmt::fmt)
-lading_room(mapping USES base PRIVATE loop_nest.h pattern.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
+lading_room(mapping USES base PRIVATE cut_pieces.h pattern.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
 lading_room(policy USES base model THIRD_PARTY fmt::fmt)
 lading_room(plan USES base model layout mapping TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt xxhash::xxhash)
 lading_room(planner USES base checkpoint model layout mapping policy plan TESTS_USE checker THIRD_PARTY fmt::fmt)
 lading_room(checker USES base model layout mapping plan
-  EXCEPT layout/region.h layout/region_table.h layout/presence.h layout/owned_runs.h layout/strategy.h mapping/pieces.h mapping/resolve.h mapping/template.h
+  EXCEPT base/loop_nest.h layout/region.h layout/region_table.h layout/presence.h layout/owned_runs.h layout/strategy.h mapping/pieces.h mapping/resolve.h mapping/template.h
   TESTS_USE planner THIRD_PARTY fmt::fmt)
 lading_room(ranks USES base THIRD_PARTY fmt::fmt xxhash::xxhash Threads::Threads)
 lading_room(device USES base THIRD_PARTY fmt::fmt hwy::hwy)

@@ -42,13 +42,13 @@ struct Columns {
 struct Taken {
   std::uint64_t row = 0;
   Columns first;
-  std::vector<TransferLoop> rows;     // strides in rows
-  std::vector<TransferLoop> columns;  // strides in bytes, least first; none continues the one before
+  std::vector<ByteLoop> rows;     // strides in rows
+  std::vector<ByteLoop> columns;  // strides in bytes, least first; none continues the one before
 };
 
-std::uint64_t last_of(const std::vector<TransferLoop>& loops) {
+std::uint64_t last_of(const std::vector<ByteLoop>& loops) {
   std::uint64_t reach = 0;
-  for (const TransferLoop& loop : loops) reach += (loop.count - 1) * loop.source_stride_bytes;
+  for (const ByteLoop& loop : loops) reach += (loop.count - 1) * loop.source_stride_bytes;
   return reach;
 }
 
@@ -61,7 +61,7 @@ std::optional<Taken> taken_from(const Read& read, const Transfer& transfer, std:
     taken.row = column / read.stride_bytes;
     column %= read.stride_bytes;
   }
-  for (const TransferLoop& loop : transfer.loops) {
+  for (const ByteLoop& loop : transfer.loops) {
     if (loop.count == 1) continue;
     const bool is_row = read.count > 1 && loop.source_stride_bytes >= read.stride_bytes;
     if (!is_row) {
@@ -73,7 +73,7 @@ std::optional<Taken> taken_from(const Read& read, const Transfer& transfer, std:
   }
   if (column + last_of(taken.columns) + run_bytes > read.size_bytes) return std::nullopt;
   if (taken.row + last_of(taken.rows) >= read.count) return std::nullopt;
-  const auto by_stride = [](const TransferLoop& a, const TransferLoop& b) {
+  const auto by_stride = [](const ByteLoop& a, const ByteLoop& b) {
     return a.source_stride_bytes < b.source_stride_bytes;
   };
   std::sort(taken.rows.begin(), taken.rows.end(), by_stride);
@@ -90,7 +90,7 @@ std::optional<Taken> taken_from(const Read& read, const Transfer& transfer, std:
 // Whether it reaches every row of the read once.
 bool takes_every_row(const Taken& taken, std::uint64_t count) {
   std::uint64_t rows = 1;
-  for (const TransferLoop& loop : taken.rows) {
+  for (const ByteLoop& loop : taken.rows) {
     if (loop.source_stride_bytes != rows) return false;
     rows *= loop.count;
   }
@@ -100,7 +100,7 @@ bool takes_every_row(const Taken& taken, std::uint64_t count) {
 // The columns as one, if gaps between its stretches are small; else nothing.
 std::optional<Columns> whole_columns(const Taken& taken, std::uint64_t gap_bytes) {
   Columns whole = taken.first;
-  for (const TransferLoop& loop : taken.columns) {
+  for (const ByteLoop& loop : taken.columns) {
     if (loop.source_stride_bytes > whole.end - whole.begin + gap_bytes) return std::nullopt;
     whole.end += (loop.count - 1) * loop.source_stride_bytes;
   }
@@ -128,7 +128,7 @@ Fit fit_one_by_one(const std::vector<Taken>& list, const Read& read, std::uint64
   for (const Taken& taken : list) {
     std::uint64_t stretches = 1;
     for (const auto* loops : {&taken.rows, &taken.columns}) {
-      for (const TransferLoop& loop : *loops) {
+      for (const ByteLoop& loop : *loops) {
         stretches = loop.count > kMaxStretches / stretches ? kMaxStretches + 1 : stretches * loop.count;
         if (stretches > kMaxStretches) return Fit::kTooLongToSay;
       }
@@ -139,14 +139,14 @@ Fit fit_one_by_one(const std::vector<Taken>& list, const Read& read, std::uint64
   std::vector<std::vector<Columns>> rows(read.count);
   for (const Taken& taken : list) {
     std::vector<std::uint64_t> at = {taken.row};
-    for (const TransferLoop& loop : taken.rows) {
+    for (const ByteLoop& loop : taken.rows) {
       const std::size_t known = at.size();
       for (std::uint64_t i = 1; i < loop.count; ++i) {
         for (std::size_t k = 0; k < known; ++k) at.push_back(at[k] + i * loop.source_stride_bytes);
       }
     }
     std::vector<Columns> columns = {taken.first};
-    for (const TransferLoop& loop : taken.columns) {
+    for (const ByteLoop& loop : taken.columns) {
       const std::size_t known = columns.size();
       for (std::uint64_t i = 1; i < loop.count; ++i) {
         const std::uint64_t step = i * loop.source_stride_bytes;

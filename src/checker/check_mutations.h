@@ -40,7 +40,7 @@ class Mutator {
     Destination* d = with_transfers();
     return d == nullptr ? nullptr : any(d->transfers);
   }
-  TransferLoop* loop() {
+  ByteLoop* loop() {
     for (int i = 0; i < 8; ++i) {
       Transfer* t = transfer();
       if (t != nullptr && !t->loops.empty()) return any(t->loops);
@@ -117,15 +117,15 @@ class Mutator {
     return nudge(t == nullptr ? nullptr : &t->run_elems);
   }
   bool change_source_stride() {
-    TransferLoop* l = loop();
+    ByteLoop* l = loop();
     return nudge(l == nullptr ? nullptr : &l->source_stride_bytes);
   }
   bool change_target_stride() {
-    TransferLoop* l = loop();
+    ByteLoop* l = loop();
     return nudge(l == nullptr ? nullptr : &l->target_stride_bytes);
   }
   bool change_count() {
-    TransferLoop* l = loop();
+    ByteLoop* l = loop();
     return nudge(l == nullptr ? nullptr : &l->count);
   }
   bool swap_loops() {
@@ -135,7 +135,7 @@ class Mutator {
     return true;
   }
   bool swap_strides() {
-    TransferLoop* l = loop();
+    ByteLoop* l = loop();
     if (l != nullptr) std::swap(l->source_stride_bytes, l->target_stride_bytes);
     return l != nullptr;
   }

@@ -87,7 +87,7 @@ class ReadsVerdict {
     const std::uint64_t offset = transfer.source_begin_bytes - read.begin_bytes;
     const std::uint64_t stride = read.count > 1 ? read.stride_bytes : ~std::uint64_t{0};
     Indices counts;
-    for (const TransferLoop& loop : transfer.loops) {
+    for (const ByteLoop& loop : transfer.loops) {
       if (loop.count > 1 && loop.source_stride_bytes >= stride && loop.source_stride_bytes % stride != 0) return false;
       counts.push_back(loop.count);
     }

@@ -80,7 +80,7 @@ inline std::vector<Transfer> PlanMaker::transfers_for(const std::vector<std::pai
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (taken[i]) continue;
       Transfer transfer = list[i];
-      TransferLoop loop;
+      ByteLoop loop;
       for (std::size_t j = i + 1; j < list.size(); ++j) {
         const Transfer& next = list[j];
         if (taken[j] || next.source != transfer.source || next.run_elems != transfer.run_elems ||

@@ -26,7 +26,7 @@ void read_what_is_taken(const Plan& plan, RankPlan& r) {
   const auto add = [&](const TransferRef& ref, const Transfer& t) {
     if (t.is_fill()) return;
     std::uint64_t last = t.source_begin_bytes + t.run_elems * bits(plan.sources[t.source].dtype) / 8;
-    for (const TransferLoop& loop : t.loops) last += (loop.count - 1) * loop.source_stride_bytes;
+    for (const ByteLoop& loop : t.loops) last += (loop.count - 1) * loop.source_stride_bytes;
     read.begin_bytes = std::min(read.begin_bytes, t.source_begin_bytes);
     end = std::max(end, last);
     read.transfers.push_back(ref);
@@ -83,8 +83,8 @@ struct OneTensor {
 };
 
 // Positions in elements of four bytes, for tensors of F32.
-Transfer run(std::uint64_t from, std::uint64_t to, std::uint64_t elems, std::vector<TransferLoop> loops = {}) {
-  for (TransferLoop& loop : loops) {
+Transfer run(std::uint64_t from, std::uint64_t to, std::uint64_t elems, std::vector<ByteLoop> loops = {}) {
+  for (ByteLoop& loop : loops) {
     loop.source_stride_bytes *= 4;
     loop.target_stride_bytes *= 4;
   }

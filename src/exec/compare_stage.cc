@@ -1,4 +1,5 @@
 #include "exec/compare_stage.h"
+#include "base/loop_nest.h"
 
 #include <fmt/format.h>
 
@@ -9,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/loop_nest.h"
 #include "device/cast.h"
 #include "io/writers.h"
 
@@ -144,22 +146,15 @@ Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte*
   const Work& work = *load.works[step.target];
   Sight sight(load, lanes, work);
   // In the target's order, which may be in another device's memory; what was read is at hand in any order.
-  std::vector<device::Loop> loops = step.loops;
-  std::sort(loops.begin(), loops.end(),
-            [](const device::Loop& a, const device::Loop& b) { return a.target_stride_bytes > b.target_stride_bytes; });
-  std::vector<std::uint64_t> index(loops.size(), 0);
-  for (;;) {
-    std::uint64_t from = step.source_begin_bytes;
-    std::uint64_t to = step.target_begin_bytes;
-    for (std::size_t l = 0; l < index.size(); ++l) {
-      from += index[l] * loops[l].source_stride_bytes;
-      to += index[l] * loops[l].target_stride_bytes;
-    }
-    LADING_TRY(compare_run_of(load, sight, work, step, read + from, to, differs));
-    std::size_t l = index.size();
-    while (l > 0 && ++index[l - 1] == loops[l - 1].count) index[--l] = 0;
-    if (l == 0) return {};
-  }
+  std::vector<ByteLoop> loops = step.loops;
+  sort_by_target(loops);
+  Result<void> result;
+  lading::for_each_run(loops, [&](const RunOffsets& at) {
+    result = compare_run_of(load, sight, work, step, read + step.source_begin_bytes + at.source,
+                            step.target_begin_bytes + at.target, differs);
+    return result.has_value();
+  });
+  return result;
 }
 
 Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task,

@@ -20,7 +20,7 @@ struct Step {
   std::uint64_t source_begin_bytes = 0;  ///< in what was read
   std::uint64_t target_begin_bytes = 0;
   std::uint64_t run_elems = 0;
-  std::vector<device::Loop> loops;      ///< outermost first
+  std::vector<ByteLoop> loops;          ///< outermost first
   std::uint64_t target_size_bytes = 0;  ///< written in all
 };
 

@@ -13,7 +13,7 @@
 namespace lading::exec {
 namespace {
 
-using Loops = std::vector<device::Loop>;
+using Loops = std::vector<ByteLoop>;
 // Where each element comes from in its file, by target and place there.
 using Moves = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
 
@@ -64,7 +64,7 @@ TEST(ReadTask, R11_R64_ReadsAreSplitAndNeverExtended) {
           const std::uint32_t target = ref.destination.number() * 100 + ref.list * 10;
           job.served.push_back({target, &t, storage});
           Nest nest{t.source_begin_bytes, t.target_begin_bytes, t.run_elems, {}, plan.sources[t.source].dtype, storage};
-          for (const plan::TransferLoop& loop : t.loops) {
+          for (const ByteLoop& loop : t.loops) {
             nest.loops.push_back({loop.count, loop.source_stride_bytes, loop.target_stride_bytes});
           }
           add_moves(

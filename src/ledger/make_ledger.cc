@@ -12,7 +12,6 @@ using plan::Destination;
 using plan::Plan;
 using plan::Statement;
 using plan::Transfer;
-using plan::TransferLoop;
 
 std::uint64_t size_of(std::uint64_t elems, DType dtype) {
   const auto size_bytes = Shape{elems}.size_bytes(dtype);
@@ -23,10 +22,10 @@ std::uint64_t size_of(std::uint64_t elems, DType dtype) {
 // The bytes of a transfer, whatever order they are taken in: loops that fill a stretch become one.
 TakenBytes taken_by(const Transfer& transfer, const plan::Source& source) {
   TakenBytes taken{source.file.number(), transfer.source_begin_bytes, size_of(transfer.run_elems, source.dtype), {}};
-  std::vector<TransferLoop> loops = transfer.loops;
+  std::vector<ByteLoop> loops = transfer.loops;
   std::sort(loops.begin(), loops.end(),
-            [](const TransferLoop& a, const TransferLoop& b) { return a.source_stride_bytes < b.source_stride_bytes; });
-  for (const TransferLoop& loop : loops) {
+            [](const ByteLoop& a, const ByteLoop& b) { return a.source_stride_bytes < b.source_stride_bytes; });
+  for (const ByteLoop& loop : loops) {
     if (loop.count == 1) continue;
     if (taken.loops.empty() && loop.source_stride_bytes <= taken.size_bytes) {
       taken.size_bytes += (loop.count - 1) * loop.source_stride_bytes;
@@ -37,6 +36,7 @@ TakenBytes taken_by(const Transfer& transfer, const plan::Source& source) {
       taken.loops.push_back({loop.count, loop.source_stride_bytes});
     }
   }
+  std::reverse(taken.loops.begin(), taken.loops.end());
   return taken;
 }
 

@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/loop_nest.h"
 #include "base/text.h"
+#include "mapping/cut_pieces.h"
 #include "mapping/expression.h"
-#include "mapping/loop_nest.h"
 #include "mapping/pieces.h"
 
 namespace lading::mapping {
@@ -150,7 +151,7 @@ class Expander {
       }
       append(whole, std::move(part), [&](Piece& piece) {
         piece.target_origin.insert(piece.target_origin.begin() + static_cast<std::ptrdiff_t>(dim), layer);
-        for (Loop& loop : piece.loops) loop.target_dim += loop.target_dim >= dim ? 1 : 0;
+        for (PieceLoop& loop : piece.loops) loop.target_dim += loop.target_dim >= dim ? 1 : 0;
       });
       ++layer;
     }
@@ -186,7 +187,7 @@ class Expander {
       dims[i] = part.shape[order[i]];
     }
     for (Piece& piece : part.pieces) {
-      for (Loop& loop : piece.loops) loop.target_dim = new_place[loop.target_dim];
+      for (PieceLoop& loop : piece.loops) loop.target_dim = new_place[loop.target_dim];
       std::vector<std::uint64_t> origin(order.size());
       for (std::size_t i = 0; i < order.size(); ++i) origin[i] = piece.target_origin[order[i]];
       piece.target_origin = origin;
@@ -227,12 +228,10 @@ class Expander {
     if (!expression.shape.num_elems() || part.shape.num_elems() != expression.shape.num_elems()) {
       return fail(Errors(mismatch(expression, "the shapes have different numbers of elements").got(part.shape.text())));
     }
-    std::vector<std::uint64_t> strides(part.shape.rank(), 1);
-    for (std::size_t d = part.shape.rank(); d-- > 1;) strides[d - 1] = strides[d] * part.shape[d];
+    const Strides strides = strides_of(part.shape);
     for (Piece& piece : part.pieces) {
-      std::uint64_t origin = 0;
-      for (std::size_t d = 0; d < strides.size(); ++d) origin += piece.target_origin[d] * strides[d];
-      for (Loop& loop : piece.loops) {
+      const std::uint64_t origin = offset_of(piece.target_origin, strides);
+      for (PieceLoop& loop : piece.loops) {
         loop.target_step *= strides[loop.target_dim];
         loop.target_dim = 0;
       }

@@ -14,15 +14,16 @@ namespace lading::mapping {
 
 using PieceSourceId = Index<struct PieceSourceTag>;  ///< into Pieces::sources
 
-/// A loop of a piece: for i in [0, count): source index in source_dim += source_step, target likewise.
-struct Loop {
+/// A loop of a piece: for i in [0, count): source index in source_dim += source_step, target likewise. Multiplied out
+/// with the tensors' strides it is an ElementLoop.
+struct PieceLoop {
   std::uint64_t count = 1;
   std::size_t source_dim = 0;
   std::uint64_t source_step = 1;
   std::size_t target_dim = 0;
   std::uint64_t target_step = 1;
 
-  friend bool operator==(const Loop&, const Loop&) = default;
+  friend bool operator==(const PieceLoop&, const PieceLoop&) = default;
 };
 
 /// All elements of the loop nest, copied from the source's index to the target's.
@@ -31,7 +32,7 @@ struct Piece {
   // Most pieces are a whole tensor.
   InlineVector<std::uint64_t, 4> source_origin;
   InlineVector<std::uint64_t, 4> target_origin;
-  InlineVector<Loop, 2> loops;
+  InlineVector<PieceLoop, 2> loops;
   double fill = 0;
 
   [[nodiscard]] bool is_fill() const { return source.is_none(); }

@@ -163,7 +163,7 @@ class Explainer {
         continue;
       }
       std::vector<std::string> loops;
-      for (const TransferLoop& loop : t.loops) loops.push_back(with_commas(loop.count));
+      for (const ByteLoop& loop : t.loops) loops.push_back(with_commas(loop.count));
       const std::string runs = loops.empty() ? "a run" : joined(loops, " × ") + " runs";
       say("transfer", fmt::format("{} of {} elements from byte {} of {} to byte {} of the buffer", runs,
                                   with_commas(t.run_elems), t.source_begin_bytes,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/index.h"
+#include "base/strided_loop.h"
 #include "lading/dtype.h"
 #include "lading/inline_vector.h"
 #include "lading/provenance.h"
@@ -71,15 +72,6 @@ struct Statement {
   std::string kept_device;   ///< kKept: where the value is now
 };
 
-/// One loop of a transfer, outermost first. Strides are in bytes.
-struct TransferLoop {
-  std::uint64_t count = 1;
-  std::uint64_t source_stride_bytes = 0;
-  std::uint64_t target_stride_bytes = 0;
-
-  friend bool operator==(const TransferLoop&, const TransferLoop&) = default;
-};
-
 /// Runs of elements from a file to a buffer, each cast once from the source's dtype to the statement's
 /// storage dtype. A fill writes a constant and reads nothing.
 struct Transfer {
@@ -87,7 +79,7 @@ struct Transfer {
   std::uint64_t source_begin_bytes = 0;  ///< in the file
   std::uint64_t target_begin_bytes = 0;  ///< in the buffer
   std::uint64_t run_elems = 0;           ///< contiguous on both sides
-  std::vector<TransferLoop> loops;
+  std::vector<ByteLoop> loops;           ///< outermost first
   double fill = 0;
 
   [[nodiscard]] bool is_fill() const { return source.is_none(); }

@@ -207,7 +207,7 @@ class Writer {
     json_.key("elems").number(transfer.run_elems);
     if (!transfer.loops.empty()) {
       json_.key("loops").begin_array();
-      for (const TransferLoop& loop : transfer.loops) {
+      for (const ByteLoop& loop : transfer.loops) {
         json_.begin_array().number(loop.count).number(loop.source_stride_bytes);
         json_.number(loop.target_stride_bytes).end_array();
       }

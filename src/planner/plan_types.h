@@ -18,7 +18,6 @@ using plan::SourceId;
 using plan::Statement;
 using plan::StatementId;
 using plan::Transfer;
-using plan::TransferLoop;
 using plan::TransferRef;
 
 }  // namespace lading::planner

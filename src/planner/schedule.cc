@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kAloneBytes = 32 << 10;
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
-using Loops = std::vector<TransferLoop>;
+using Loops = std::vector<ByteLoop>;
 
 // The bytes that a transfer takes from its file, from the inside out:
 //
@@ -77,13 +77,13 @@ class Shaper {
 };
 
 void sort_by_source(Loops& loops) {
-  const auto by_stride = [](const TransferLoop& a, const TransferLoop& b) {
+  const auto by_stride = [](const ByteLoop& a, const ByteLoop& b) {
     return a.source_stride_bytes < b.source_stride_bytes;
   };
   if (!std::is_sorted(loops.begin(), loops.end(), by_stride)) std::stable_sort(loops.begin(), loops.end(), by_stride);
 }
 
-Transfer moved(const Transfer& transfer, const TransferLoop& loop, std::uint64_t rounds) {
+Transfer moved(const Transfer& transfer, const ByteLoop& loop, std::uint64_t rounds) {
   Transfer made = transfer;
   made.source_begin_bytes += rounds * loop.source_stride_bytes;
   made.target_begin_bytes += rounds * loop.target_stride_bytes;
@@ -161,7 +161,7 @@ class Scheduler {
   // One loop of N rounds becomes one of N / at_once over one of at_once, and what is left over; or, where nothing
   // stays together, N transfers.
   static void cut_up(Transfer transfer, const Cut& cut, std::vector<Transfer>& out) {
-    const TransferLoop loop = transfer.loops[cut.loop];
+    const ByteLoop loop = transfer.loops[cut.loop];
     const auto at = transfer.loops.begin() + static_cast<std::ptrdiff_t>(cut.loop);
     if (cut.at_once == 1) {
       transfer.loops.erase(at);

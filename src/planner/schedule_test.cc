@@ -36,7 +36,7 @@ RankPlan rank_of(std::vector<std::vector<Transfer>> lists) {
   return rank;
 }
 
-Transfer run(std::uint64_t from, std::uint64_t elems, std::vector<TransferLoop> loops = {}) {
+Transfer run(std::uint64_t from, std::uint64_t elems, std::vector<ByteLoop> loops = {}) {
   return {0, from, 0, elems, std::move(loops), 0};
 }
 

@@ -4,35 +4,16 @@
 #include <utility>
 
 #include "base/element_bytes.h"
+#include "base/loop_nest.h"
 
 namespace lading::planner {
 namespace {
 
 using layout::Region;
 using layout::Run;
-using mapping::Loop;
 using mapping::Piece;
+using mapping::PieceLoop;
 
-using Strides = InlineVector<std::uint64_t, 4>;
-
-Strides strides_of(const Shape& shape) {
-  Strides strides(shape.rank(), 1);
-  for (std::size_t d = shape.rank(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
-  return strides;
-}
-
-std::uint64_t dot(const Strides& index, const Strides& strides) {
-  std::uint64_t sum = 0;
-  for (std::size_t d = 0; d < index.size(); ++d) sum += index[d] * strides[d];
-  return sum;
-}
-
-// A loop of a transfer while strides are still counted in elements.
-struct ElementLoop {
-  std::uint64_t count = 1;
-  std::uint64_t source = 0;
-  std::uint64_t target = 0;
-};
 using ElementLoops = InlineVector<ElementLoop, 4>;
 
 // Row-major [begin, end) of a shape as boxes: at most two per dim and one.
@@ -142,7 +123,7 @@ class Worker {
 
   void emit(const Piece& piece) {
     ElementLoops loops;
-    for (const Loop& loop : piece.loops) {
+    for (const PieceLoop& loop : piece.loops) {
       const std::uint64_t target = loop.target_step * target_strides_[loop.target_dim];
       // A fill reads nothing; moving with the target lets its loops join.
       const std::uint64_t source =
@@ -151,7 +132,7 @@ class Worker {
     }
     Transfer transfer;
     transfer.run_elems = join(loops);
-    std::uint64_t target = dot(piece.target_origin, target_strides_);
+    std::uint64_t target = offset_of(piece.target_origin, target_strides_);
     if (region_.flat) target = target - region_.flat->begin + region_.flat->buffer_begin;
     transfer.target_begin_bytes = target_bytes(target);
     if (piece.is_fill()) {
@@ -161,32 +142,31 @@ class Worker {
       transfer.source = inputs_.source_numbers[piece.source.number()];
       const Source& source = inputs_.sources[transfer.source];
       transfer.source_begin_bytes =
-          source.bytes.begin + bytes(dot(piece.source_origin, source_strides_[piece.source.number()]), source.dtype);
+          source.bytes.begin +
+          bytes(offset_of(piece.source_origin, source_strides_[piece.source.number()]), source.dtype);
       bytes(transfer.run_elems, source.dtype);
     }
     target_bytes(transfer.run_elems);
     transfer.loops.reserve(loops.size());
     for (const ElementLoop& loop : loops) {
-      const std::uint64_t source = piece.is_fill() ? 0 : bytes(loop.source, inputs_.sources[transfer.source].dtype);
-      transfer.loops.push_back({loop.count, source, target_bytes(loop.target)});
+      const std::uint64_t source =
+          piece.is_fill() ? 0 : bytes(loop.source_stride_elems, inputs_.sources[transfer.source].dtype);
+      transfer.loops.push_back({loop.count, source, target_bytes(loop.target_stride_elems)});
     }
     transfers_.push_back(std::move(transfer));
   }
 
   // Joins loops that continue each other on both sides; gives the length of the innermost run.
   static std::uint64_t join(ElementLoops& loops) {
-    std::sort(loops.begin(), loops.end(),
-              [](const ElementLoop& a, const ElementLoop& b) { return a.target > b.target; });
-    std::uint64_t run = 1;
-    while (!loops.empty() && loops.back().source == run && loops.back().target == run) {
-      run *= loops.back().count;
-      loops.pop_back();
-    }
+    sort_by_target(loops);
+    const std::uint64_t run = grow_run(1, loops);
     for (std::size_t i = loops.size(); i-- > 1;) {
       ElementLoop& outer = loops[i - 1];
       const ElementLoop inner = loops[i];
-      if (outer.source != inner.source * inner.count || outer.target != inner.target * inner.count) continue;
-      outer = {outer.count * inner.count, inner.source, inner.target};
+      const bool goes_on = outer.source_stride_elems == inner.source_stride_elems * inner.count &&
+                           outer.target_stride_elems == inner.target_stride_elems * inner.count;
+      if (!goes_on) continue;
+      outer = {outer.count * inner.count, inner.source_stride_elems, inner.target_stride_elems};
       loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(i));
     }
     return run;
