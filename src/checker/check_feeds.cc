@@ -19,16 +19,13 @@
 #include "base/text.h"
 #include "checker/check_bytes.h"
 #include "checker/check_reads.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
 
 // Where nothing simpler decides, stretches are looked at one by one, up to this many.
 constexpr std::uint64_t kMaxStretches = std::uint64_t{1} << 24;
-
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
 
 // Columns of a row, [begin, end).
 struct Columns {

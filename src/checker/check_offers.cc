@@ -9,16 +9,13 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "checker/check_bytes.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
 
 // Nests whose loops interleave in the buffer are taken apart; no sane plan needs many parts.
 constexpr std::size_t kMaxStreams = std::size_t{1} << 20;
-
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
 
 // One past the last byte that a nest touches.
 std::optional<std::uint64_t> end_of(std::uint64_t begin, std::uint64_t run_bytes, const std::vector<ByteLoop>& loops,

@@ -9,16 +9,13 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
 
 // More single reads than this on one rank is no plan: at 4 MiB each they would be 64 TiB.
 constexpr std::uint64_t kMaxReads = std::uint64_t{1} << 24;
-
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
 
 std::uint64_t size_of(const ByteSet::Comb& comb) { return comb.first.end - comb.first.begin; }
 

@@ -11,126 +11,18 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "checker/cast_rules.h"
+#include "checker/check_fsdp_units.h"
 #include "checker/check_geometry.h"
+#include "checker/meeting_places.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
 
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
-
-// Between these a cast is one rounding. Packed elements and the scales of blocks stay what they are (docs/dtypes.md).
-bool is_cast_float(DType dtype) {
-  switch (dtype) {
-    case DType::kF8E5M2:
-    case DType::kF8E4M3:
-    case DType::kF8E4M3Fnuz:
-    case DType::kF8E5M2Fnuz:
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kF32:
-    case DType::kF64: return true;
-    default: return false;
-  }
-}
-
-// Bits of the magnitude that an integer dtype holds, and whether it holds signs; nothing of other dtypes.
-struct IntegerRange {
-  unsigned magnitude_bits = 0;
-  bool is_signed = false;
-};
-std::optional<IntegerRange> integer_range(DType dtype) {
-  switch (dtype) {
-    case DType::kU8: return IntegerRange{8, false};
-    case DType::kU16: return IntegerRange{16, false};
-    case DType::kU32: return IntegerRange{32, false};
-    case DType::kU64: return IntegerRange{64, false};
-    case DType::kI8: return IntegerRange{7, true};
-    case DType::kI16: return IntegerRange{15, true};
-    case DType::kI32: return IntegerRange{31, true};
-    case DType::kI64: return IntegerRange{63, true};
-    default: return std::nullopt;
-  }
-}
-
 bool is_random(model::RecipeKind kind) {
   return kind == model::RecipeKind::kUniform || kind == model::RecipeKind::kNormal ||
          kind == model::RecipeKind::kTruncatedNormal;
-}
-
-// The owner cuts of two slots, and how far a search among them has come.
-class Meeting {
- public:
-  explicit Meeting(const layout::Mesh& mesh) : mesh_(mesh) {}
-
-  void add(const layout::Slot& slot) {
-    for (const layout::Cut& cut : slot.cuts) {
-      if (cut.kind == layout::CutKind::kOwner) cuts_.push_back(&cut);
-    }
-  }
-
-  // An owner of every cut, such that no axis is wanted at two places. Undecided after many steps: they may meet.
-  bool is_possible(std::size_t cut = 0) {
-    if (cut == cuts_.size()) return true;
-    for (const std::uint64_t owner : cuts_[cut]->owners) {
-      if (++steps_ > kMostSteps) return true;
-      std::vector<std::size_t> taken;
-      const bool fits = take(*cuts_[cut], owner, taken);
-      if (fits && is_possible(cut + 1)) return true;
-      for (const std::size_t axis : taken) at_.erase(axis);
-    }
-    return false;
-  }
-
- private:
-  static constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 22;
-
-  bool take(const layout::Cut& cut, std::uint64_t owner, std::vector<std::size_t>& taken) {
-    for (auto axis = cut.axes.rbegin(); axis != cut.axes.rend(); ++axis) {
-      const std::uint64_t size = mesh_.axes()[*axis].size;
-      const auto [place, is_new] = at_.emplace(*axis, owner % size);
-      if (is_new) taken.push_back(*axis);
-      if (place->second != owner % size) return false;
-      owner /= size;
-    }
-    return owner == 0;  // else nobody has that place
-  }
-
-  const layout::Mesh& mesh_;
-  std::vector<const layout::Cut*> cuts_;
-  std::map<std::size_t, std::uint64_t> at_;  // by axis
-  std::uint64_t steps_ = 0;
-};
-
-// Whether some rank has both: not if they belong to different pipeline stages (R51).
-bool can_meet(const layout::Slot& a, const layout::Slot& b, const layout::Mesh& mesh) {
-  Meeting meeting(mesh);
-  meeting.add(a);
-  meeting.add(b);
-  return meeting.is_possible();
-}
-
-// Where members of a tie class meet, in any slot, owners may differ; nothing else may. That a cut is even is a
-// promise about the tensor, not a place.
-bool same_placement(const layout::Placement& a, const layout::Placement& b, const layout::Mesh& mesh) {
-  const auto plain_cuts = [](const layout::Slot& slot) {
-    std::vector<layout::Cut> cuts = slot.cuts;
-    std::erase_if(cuts, [](const layout::Cut& cut) { return cut.kind == layout::CutKind::kOwner; });
-    for (layout::Cut& cut : cuts) cut.even = false;
-    return cuts;
-  };
-  const auto same_name = [](const layout::Slot& one, const layout::Slot& two) { return one.name == two.name; };
-  const bool same_slots = std::equal(a.slots.begin(), a.slots.end(), b.slots.begin(), b.slots.end(), same_name);
-  const bool alike = same_slots && a.device == b.device && a.fsdp_group == b.fsdp_group;
-  for (std::size_t i = 0; i < a.slots.size(); ++i) {
-    for (std::size_t j = 0; j < b.slots.size(); ++j) {
-      if (same_slots && i != j) continue;
-      if (alike && plain_cuts(a.slots[i]) == plain_cuts(b.slots[j])) continue;
-      if (can_meet(a.slots[i], b.slots[j], mesh)) return false;
-    }
-  }
-  return true;
 }
 
 class StatementCheck {
@@ -150,7 +42,7 @@ class StatementCheck {
       tensor.sound = tensor.sound && facts_.tensors[tensor.root].sound;
     }
     check_calls();
-    check_units();
+    check_fsdp_units(plan_, errors_);
     return std::move(facts_);
   }
 
@@ -413,56 +305,6 @@ class StatementCheck {
     }
   }
 
-  struct Unit {
-    const Statement* first = nullptr;
-    const Statement* cast = nullptr;  // computed in another dtype than it is stored in
-    std::map<DType, const Statement*> computed;
-  };
-
-  // FSDP2 gathers a unit by one call, over one process group, and casts all that is floating in it or nothing (R27).
-  void check_units() {
-    std::map<std::string_view, Unit> units;
-    for (const Statement& s : plan_.statements) {
-      if (s.kind != model::Kind::kParameter || s.placement.fsdp_group.empty() || s.placement.slots.empty()) continue;
-      Unit& unit = units[s.placement.fsdp_group];
-      if (unit.first == nullptr) unit.first = &s;
-      const layout::Cut* const mine = last_shard(s);
-      const layout::Cut* const theirs = last_shard(*unit.first);
-      const bool same_axes = mine == nullptr || theirs == nullptr ? mine == theirs : mine->axes == theirs->axes;
-      if (!same_axes || s.placement.device != unit.first->placement.device) {
-        add(problem(fmt::format("{} and it are of one FSDP2 unit, but on different axes or devices",
-                                quote(unit.first->name)),
-                    "R27"),
-            s);
-      }
-      if (mine != nullptr && mine->dim > 0 && !mine->even) {
-        add(problem("FSDP2 cuts only dim 0 unevenly, and the plan does not say that this cut is even", "R53"), s);
-      }
-      if (class_of(s.storage) != DTypeClass::kFloat) continue;
-      unit.computed.emplace(s.compute, &s);
-      if (s.compute != s.storage) unit.cast = &s;
-    }
-    for (const auto& [group, unit] : units) {
-      if (unit.cast == nullptr || unit.computed.size() == 1) continue;
-      for (const auto& [dtype, other] : unit.computed) {
-        if (dtype == unit.cast->compute) continue;
-        add(problem(fmt::format("FSDP2 would cast it as it casts {} of the same unit", quote(unit.cast->name)), "R27")
-                .wanted(std::string(name(unit.cast->compute)))
-                .got(std::string(name(dtype))),
-            *other);
-      }
-    }
-  }
-
-  // FSDP2's own: it cuts what every other cut has left (R54).
-  static const layout::Cut* last_shard(const Statement& s) {
-    const layout::Cut* last = nullptr;
-    for (const layout::Cut& cut : s.placement.slots.front().cuts) {
-      if (cut.kind != layout::CutKind::kOwner) last = &cut;
-    }
-    return last != nullptr && last->kind == layout::CutKind::kShard ? last : nullptr;
-  }
-
   const Plan& plan_;
   Errors& errors_;
   SourceIndex index_;
@@ -474,14 +316,6 @@ class StatementCheck {
 };
 
 }  // namespace
-
-bool cast_is_sound(DType from, DType to) {
-  if (from == to || (is_cast_float(from) && is_cast_float(to))) return true;
-  const auto held = integer_range(from);
-  const auto holds = integer_range(to);
-  if (!held || !holds) return false;
-  return held->magnitude_bits <= holds->magnitude_bits && (holds->is_signed || !held->is_signed);
-}
 
 Facts check_statements(const Plan& plan, Errors& errors) { return StatementCheck(plan, errors).run(); }
 

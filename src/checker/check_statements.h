@@ -25,7 +25,4 @@ struct Facts {
 /// Problems are added to `errors`.
 Facts check_statements(const Plan& plan, Errors& errors);
 
-/// Whether elements are stored as they are, or can be cast in one correctly rounded step (R23, R24).
-[[nodiscard]] bool cast_is_sound(DType from, DType to);
-
 }  // namespace lading::checker

@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "checker/cast_rules.h"
 #include "checker/check_bytes.h"
 #include "checker/check_destination.h"
 #include "checker/check_geometry.h"
@@ -18,13 +19,10 @@
 #include "checker/check_reads.h"
 #include "checker/check_statements.h"
 #include "checker/check_values.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
-
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
 
 // The device of a rank: listed, or by counting through the node's devices (R34). Nothing if neither says.
 std::optional<std::string> device_of(const layout::DeviceMap& devices, std::uint64_t rank) {

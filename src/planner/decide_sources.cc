@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "planner/input_checks.h"
 #include "planner/nothing_in_common.h"
+#include "planner/source_table.h"
 
 namespace lading::planner {
 namespace {
@@ -65,11 +66,10 @@ class SourceDecider {
         allow_mismatch_(inputs.policy.allow_mismatch),
         keep_(inputs.policy.keep),
         external_(inputs.policy.external),
-        source_ids_(inputs.catalog.tensors.size()) {}
+        sources_(inputs, out.plan) {}
 
   Errors run() {
     find_expressions();
-    out_.plan.sources.reserve(inputs_.catalog.tensors.size());
     std::map<StatementId, Members> tied;  // by head
     for (Members& members : out_.tie_classes()) tied.emplace(members.front(), std::move(members));
     Members alone(1);
@@ -80,9 +80,7 @@ class SourceDecider {
       decide(found == tied.end() ? alone : found->second);
     }
     for (const auto& [key, why] : left_alone_) {
-      const CatalogTensor* found = find_key(key);
-      const bool is_read = found != nullptr && !source_ids_[index_of(*found)].is_none();
-      if (!is_read) out_.plan.ignored_keys.emplace_back(key, why);
+      if (!sources_.is_read(key)) out_.plan.ignored_keys.emplace_back(key, why);
     }
     return std::move(errors_);
   }
@@ -99,24 +97,6 @@ class SourceDecider {
   void refuse(const Members& members, const Tensor& t, std::string_view rule, Error error) {
     errors_.add(std::move(error).of_tensor(t.name).by_rule(rule));
     give_up(members);
-  }
-
-  // Tensors are decided by name, so the key is mostly the one that was asked for last, or the one behind it.
-  [[nodiscard]] const CatalogTensor* find_key(std::string_view key) {
-    const auto& all = inputs_.catalog.tensors;
-    for (std::size_t near = last_key_; near < std::min(last_key_ + 2, all.size()); ++near) {
-      if (all[near].name == key) return &all[last_key_ = near];
-    }
-    const CatalogTensor* found = inputs_.catalog.find(key);
-    if (found != nullptr) last_key_ = index_of(*found);
-    return found;
-  }
-  [[nodiscard]] std::size_t index_of(const CatalogTensor& found) const {
-    return static_cast<std::size_t>(&found - inputs_.catalog.tensors.data());
-  }
-  [[nodiscard]] const Shape* shape_of(std::string_view key) {
-    const CatalogTensor* found = find_key(key);
-    return found == nullptr ? nullptr : &found->shape;
   }
 
   // All are sorted by name; a tensor that has an expression has a rule, or "".
@@ -237,7 +217,7 @@ class SourceDecider {
 
   // Works the expression out, and compares the *global* shape (R41).
   FromFile expand(const Tensor& t, const Expression& expression, FilePieces& out) {
-    auto pieces = mapping::expand(expression, [&](std::string_view key) { return shape_of(key); });
+    auto pieces = mapping::expand(expression, [&](std::string_view key) { return sources_.shape_of(key); });
     if (!pieces) {
       for (Error error : pieces.error()) errors_.add(std::move(error).of_tensor(t.name));
       return FromFile::kRefused;
@@ -265,7 +245,7 @@ class SourceDecider {
     Statement& s = statement(members.front());
     const bool known = std::find(s.must_equal.begin(), s.must_equal.end(), other) != s.must_equal.end();
     if (known || other == s.expression) return true;
-    auto pieces = mapping::expand(other, [&](std::string_view key) { return shape_of(key); });
+    auto pieces = mapping::expand(other, [&](std::string_view key) { return sources_.shape_of(key); });
     const bool other_shape = pieces && pieces->shape != s.shape;
     if (!pieces || (other_shape && allow_mismatch_.matches(t.name))) {
       FilePieces unused;  // it cannot be worked out, or need not be: told as of any other tensor
@@ -310,36 +290,9 @@ class SourceDecider {
   }
 
   bool number_sources(const Tensor& t, const std::vector<std::string>& keys, SourceNumbers& numbers) {
-    bool good = true;
-    numbers.reserve(keys.size());
-    for (const std::string& key : keys) {
-      const CatalogTensor& found = *find_key(key);
-      if (!found.dtype) {
-        errors_.add(Error(Code::kUnknownDType, fmt::format("it needs {}, whose dtype {} is unknown", quote(found.name),
-                                                           quote(found.unknown_dtype)))
-                        .of_tensor(t.name)
-                        .by_rule("R45"));
-        good = false;
-        continue;
-      }
-      SourceId& id = source_ids_[index_of(found)];
-      if (id.is_none()) id = add_source(found);
-      numbers.push_back(id);
-    }
-    return good;
-  }
-
-  SourceId add_source(const CatalogTensor& found) {
-    const auto [file, is_new] = file_ids_.try_emplace(found.file, FileId(out_.plan.files.size()));
-    if (is_new) {
-      const checkpoint::CatalogFile& f = inputs_.catalog.files[found.file];
-      out_.plan.files.push_back({f.name, f.size_bytes, found.file});
-      const bool is_cached = found.file < inputs_.is_cached.size() && inputs_.is_cached[found.file];
-      out_.plan.read_limits.gap_bytes.push_back(is_cached ? plan::ReadLimits::kCachedGapBytes
-                                                          : plan::ReadLimits::kColdGapBytes);
-    }
-    out_.plan.sources.push_back({found.name, file->second, found.bytes, *found.dtype, found.shape});
-    return SourceId(out_.plan.sources.size() - 1);
+    const Errors problems = sources_.number(t.name, keys, numbers);
+    errors_.add(problems);
+    return problems.empty();
   }
 
   // No file has it, or not in this shape: a derivation, the value that is there, or an initial value.
@@ -456,10 +409,8 @@ class SourceDecider {
   NameList external_;
   IndexedVector<StatementId, Expression*> expressions_;   // null: no key is for it
   IndexedVector<StatementId, const std::string*> rules_;  // the id of the rule that made the expression, or ""
-  std::vector<SourceId> source_ids_;                      // by tensor of the catalog; none: nobody reads it yet
-  std::size_t last_key_ = 0;                              // into the catalog's tensors
-  std::map<std::uint32_t, FileId> file_ids_;              // by file of the catalog
-  std::map<std::string, std::string> left_alone_;         // keys that a tensor has and does not read, and why
+  SourceTable sources_;
+  std::map<std::string, std::string> left_alone_;  // keys that a tensor has and does not read, and why
   Errors errors_;
 };
 

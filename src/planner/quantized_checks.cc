@@ -22,7 +22,7 @@ constexpr std::string_view kRemedy =
     "dequantize";
 
 // "layers.3.experts.12.w" to "layers.*.experts.*.w": tensors of one kind are told together.
-std::string pattern_of(std::string_view name) {
+std::string part_pattern_of(std::string_view name) {
   std::string pattern;
   std::size_t begin = 0;
   while (begin <= name.size()) {
@@ -121,9 +121,9 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
       }
       if (left_over.empty()) continue;
       refused.insert(decisions.tensors[i].head);
-      std::string what = pattern_of(payload.name);
-      for (const std::string& name : left_over) what += "\n" + pattern_of(name);
-      Group& group = groups[{pattern_of(s.name), std::move(what)}];
+      std::string what = part_pattern_of(payload.name);
+      for (const std::string& name : left_over) what += "\n" + part_pattern_of(name);
+      Group& group = groups[{part_pattern_of(s.name), std::move(what)}];
       if (group.count++ > 0) continue;
       group.first = &s;
       group.payload = &payload;
@@ -154,7 +154,7 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
       if (!is_payload || source.dtype == s.storage) continue;
       const CatalogTensor& payload = *inputs.catalog.find(source.key);
       if (!keys.companions_of(payload).empty()) continue;  // which are loaded too
-      Group& group = groups[{pattern_of(s.name), pattern_of(source.key)}];
+      Group& group = groups[{part_pattern_of(s.name), part_pattern_of(source.key)}];
       if (group.count++ > 0) continue;
       group.first = &s;
       group.payload = &payload;
