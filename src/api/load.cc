@@ -39,7 +39,7 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   info.rank = rank.rank;
   info.name = s.name;
   info.slot = destination.slot;
-  info.unit = destination.unit;
+  info.unit = destination.flat_parameter;
   info.device = destination.device;
   info.provenance = root.provenance;
   info.dtype = s.storage;
@@ -172,7 +172,7 @@ class Loading {
     return owner == report_.tensors[destination].destination.rank ? std::nullopt : owner;
   }
 
-  [[nodiscard]] const source::SourceFile& shard(const plan::File& file) const {
+  [[nodiscard]] const source::SourceFile& shard(const plan::PlannedFile& file) const {
     return report_.plan.source->shards()[file.catalog_file];
   }
 
@@ -181,7 +181,7 @@ class Loading {
     ledger::LedgerFacts& facts = *made;
     facts.checkpoint = report_.plan.path;
     facts.has_failed = !outcome.errors.empty();
-    for (const plan::File& file : plan().files) facts.files.push_back(identity_of(file));
+    for (const plan::PlannedFile& file : plan().files) facts.files.push_back(identity_of(file));
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
       const exec::TargetOutcome& one = outcome.outcomes[t];
       ledger::DestinationFacts& d = facts.destinations.emplace_back();
@@ -193,7 +193,7 @@ class Loading {
     return made;
   }
 
-  [[nodiscard]] ledger::FileIdentity identity_of(const plan::File& file) const {
+  [[nodiscard]] ledger::FileIdentity identity_of(const plan::PlannedFile& file) const {
     const io::FileIdentity& identity = shard(file).identity;
     return {identity.inode, static_cast<std::uint64_t>(std::max<std::int64_t>(0, identity.mtime_s)),
             static_cast<std::uint64_t>(identity.mtime_ns)};

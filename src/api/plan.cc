@@ -248,7 +248,7 @@ class Planning {
   }
 
   void lay_out() {
-    std::vector<layout::TensorInfo> infos;
+    std::vector<layout::TensorToPlace> infos;
     infos.reserve(skeleton_.tensors.size());
     for (const model::Tensor& tensor : skeleton_.tensors) {
       infos.push_back({tensor.name, tensor.shape, is_laid_out_as_parameter(tensor)});
@@ -306,13 +306,13 @@ class Planning {
                               rank.owned_bytes,
                               rank.staging_bytes,
                               {bytes.begin(), bytes.end()},
-                              rank.unit_gap_bytes});
+                              rank.flat_parameter_gap_bytes});
     }
     if (made.ranks.empty()) return;
     for (const plan::Destination& d : made.ranks.front().destinations) {
       const DType storage = made.statements[d.statement].storage;
       report.tensors[d.statement.number()].local_bytes +=
-          d.unit.empty() ? d.buffer_bytes : Shape{d.owned_elems}.size_bytes(storage).value_or(0);
+          d.flat_parameter.empty() ? d.buffer_bytes : Shape{d.owned_elems}.size_bytes(storage).value_or(0);
     }
   }
 

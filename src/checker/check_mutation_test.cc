@@ -24,7 +24,7 @@ bool Mutator::change_owned_elems() {
 }
 bool Mutator::change_unit() {
   Destination* d = destination();
-  if (d != nullptr) d->unit = d->unit.empty() ? "block" : "";
+  if (d != nullptr) d->flat_parameter = d->flat_parameter.empty() ? "block" : "";
   return d != nullptr;
 }
 bool Mutator::change_region() {
@@ -152,7 +152,7 @@ bool Mutator::change_source() {
   return true;
 }
 bool Mutator::change_file() {
-  File* f = any(plan_.files);
+  PlannedFile* f = any(plan_.files);
   if (f == nullptr) return false;
   if (dice_.once_in(3)) {
     f->name = any(plan_.files)->name;

@@ -246,7 +246,7 @@ inline std::optional<Memory> memory_of(const Statement& statement, const layout:
     } else {
       std::vector<std::pair<Cell, std::uint64_t>> all(cut.group_elems, {Cell::kForeign, 0});
       const Indices mine = elements();
-      if (cut.unit.empty() || cut.group_offset_elems + mine.size() > all.size()) return std::nullopt;
+      if (cut.flat_parameter.empty() || cut.group_offset_elems + mine.size() > all.size()) return std::nullopt;
       for (std::uint64_t i = 0; i < mine.size(); ++i) all[cut.group_offset_elems + i] = {Cell::kOwned, mine[i]};
       const std::uint64_t part = (all.size() + world - 1) / world;
       all.resize(part * world, {Cell::kForeign, 0});

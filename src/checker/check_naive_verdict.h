@@ -36,7 +36,7 @@ class Verdict {
   bool sources_good() const {
     std::set<std::string> names;
     IndexedVector<FileId, std::vector<bool>> used;
-    for (const File& file : plan_.files) {
+    for (const PlannedFile& file : plan_.files) {
       if (!names.insert(file.name).second) return false;
       used.emplace_back(file.size_bytes, false);
     }
@@ -255,9 +255,9 @@ class Verdict {
     if (plan_.devices.list.empty() && plan_.devices.per_node == 0) return false;
     if (rank.staging_bytes > plan_.budget_bytes) return false;
 
-    std::map<std::pair<std::string, std::string>, std::uint64_t> units;
-    std::map<std::pair<std::string, std::string>, std::set<std::uint64_t>> unit_elems;
-    std::map<std::pair<std::string, std::string>, std::set<std::string>> unit_facts;
+    std::map<std::pair<std::string, std::string>, std::uint64_t> shared_bytes;
+    std::map<std::pair<std::string, std::string>, std::set<std::uint64_t>> shared_elems;
+    std::map<std::pair<std::string, std::string>, std::set<std::string>> shared_facts;
     std::uint64_t owned_bytes = 0;
     std::uint64_t gap_bits = 0;  // below 0 for a while, which 64 bits bear
     std::size_t expected = 0;
@@ -292,31 +292,31 @@ class Verdict {
         if (!destination_good(*found, root, memory)) return false;
         if (found->root != s || !rank.regions.has(found->region)) return false;
         if (!region_good(rank.regions[found->region], first.shape, memory)) return false;
-        if (rank.regions[found->region].unit != found->unit) return false;
-        std::string unit;
+        if (rank.regions[found->region].flat_parameter != found->flat_parameter) return false;
+        std::string shared;
         for (const auto& cut : place.cuts) {
           if (cut.kind != layout::CutKind::kFlatGroup) continue;
-          unit = cut.unit;
-          const std::pair key(cut.unit, place.name);
-          units[key] = found->buffer_bytes;
+          shared = cut.flat_parameter;
+          const std::pair key(cut.flat_parameter, place.name);
+          shared_bytes[key] = found->buffer_bytes;
           gap_bits -= found->owned_elems * bits(first.storage);
           std::string facts = std::to_string(cut.group_elems) + found->device + std::string(name(first.storage));
           for (const std::size_t axis : cut.axes) facts += "," + std::to_string(axis);
-          unit_facts[key].insert(facts);
+          shared_facts[key].insert(facts);
           for (std::uint64_t i = 0; i < product(first.shape.dims()); ++i) {
-            if (!unit_elems[key].insert(cut.group_offset_elems + i).second) return false;
+            if (!shared_elems[key].insert(cut.group_offset_elems + i).second) return false;
           }
-          if (unit_facts[key].size() > 1) return false;
+          if (shared_facts[key].size() > 1) return false;
         }
-        if (unit != found->unit) return false;
-        if (unit.empty()) owned_bytes += found->buffer_bytes;
+        if (shared != found->flat_parameter) return false;
+        if (shared.empty()) owned_bytes += found->buffer_bytes;
       }
     }
-    for (const auto& [key, bytes] : units) {
+    for (const auto& [key, bytes] : shared_bytes) {
       owned_bytes += bytes;
       gap_bits += bytes * 8;
     }
-    if (gap_bits / 8 != rank.unit_gap_bytes) return false;
+    if (gap_bits / 8 != rank.flat_parameter_gap_bytes) return false;
     if (expected != rank.destinations.size() || owned_bytes != rank.owned_bytes) return false;
     return ReadsVerdict(plan_, rank).good();
   }

@@ -68,14 +68,15 @@ class PlanMaker {
         d.root = s;
         fill_in(d, slot, rank);
         add_region(out, d, slot);
-        if (d.unit.empty() || std::find(units.begin(), units.end(), d.unit) == units.end()) {
+        if (d.flat_parameter.empty() || std::find(units.begin(), units.end(), d.flat_parameter) == units.end()) {
           out.owned_bytes += d.buffer_bytes;
         }
-        if (!d.unit.empty()) {
+        if (!d.flat_parameter.empty()) {
           const std::uint64_t owned = d.owned_elems * bits(plan_.statements[d.statement].storage) / 8;
-          if (std::find(units.begin(), units.end(), d.unit) == units.end()) out.unit_gap_bytes += d.buffer_bytes;
-          out.unit_gap_bytes -= owned;
-          units.push_back(d.unit);
+          if (std::find(units.begin(), units.end(), d.flat_parameter) == units.end())
+            out.flat_parameter_gap_bytes += d.buffer_bytes;
+          out.flat_parameter_gap_bytes -= owned;
+          units.push_back(d.flat_parameter);
         }
         out.destinations.push_back(std::move(d));
       }
@@ -282,7 +283,7 @@ class PlanMaker {
   void make_unit() {
     layout::Cut cut;
     cut.kind = layout::CutKind::kFlatGroup;
-    cut.unit = "block";
+    cut.flat_parameter = "block";
     for (std::size_t a = 0; a < plan_.mesh.axes().size(); ++a) {
       if (once_in(2)) cut.axes.push_back(a);
     }
@@ -330,7 +331,7 @@ class PlanMaker {
 
   void finish_files() {
     for (Source& source : plan_.sources) {
-      File& file = plan_.files[source.file];
+      PlannedFile& file = plan_.files[source.file];
       file.size_bytes += once_in(3) ? below(8) : 0;  // a tensor that nobody wants
       source.bytes.begin = file.size_bytes;
       file.size_bytes += *source.shape.size_bytes(source.dtype);

@@ -16,7 +16,7 @@ inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint
   d.device = plan_.devices.of(rank).text();
   if (s.placement.device == layout::DeviceRule::kCpu) d.device = "cpu";
   for (const auto& cut : slot.cuts) {
-    if (cut.kind == layout::CutKind::kFlatGroup) d.unit = cut.unit;
+    if (cut.kind == layout::CutKind::kFlatGroup) d.flat_parameter = cut.flat_parameter;
   }
   const Memory memory = *memory_of(s, slot, plan_.mesh, rank);
   d.buffer_bytes = memory.cells.size() * bits(s.storage) / 8;

@@ -128,7 +128,7 @@ Result<ByteSet, Errors> bytes_read(const Plan& plan, const RankPlan& rank) {
       errors.add(problem("a read names a file that the plan has not", "R45"));
       continue;
     }
-    const File& file = plan.files[one.file];
+    const PlannedFile& file = plan.files[one.file];
     const auto reach = one.count == 0 ? std::nullopt : checked_mul(one.count - 1, one.stride_bytes);
     const auto last = reach ? checked_add(one.begin_bytes, *reach) : std::nullopt;
     const auto end = last ? checked_add(*last, one.size_bytes) : std::nullopt;

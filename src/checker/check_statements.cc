@@ -49,7 +49,7 @@ class StatementCheck {
  private:
   void check_files() {
     std::unordered_set<std::string_view> names;
-    for (const File& file : plan_.files) {
+    for (const PlannedFile& file : plan_.files) {
       if (!names.insert(file.name).second) {
         errors_.add(problem("the plan has a file twice", "R45").in_file(file.name));
       }
@@ -68,7 +68,7 @@ class StatementCheck {
         errors_.add(problem("a source is in a file that the plan has not", "R45").of_tensor(source.key));
         continue;
       }
-      const File& file = plan_.files[source.file];
+      const PlannedFile& file = plan_.files[source.file];
       const bool ordered = source.bytes.satisfies_invariants();
       if (!ordered || source.bytes.end > file.size_bytes) {
         errors_.add(problem("a source lies outside its file", "R45")

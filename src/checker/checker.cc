@@ -38,7 +38,7 @@ std::optional<std::string> device_of(const layout::DeviceMap& devices, std::uint
 }
 
 // The members of a shared flat buffer on one rank (FSDP1).
-struct Unit {
+struct FlatParameter {
   const layout::Cut* cut = nullptr;
   DType storage = DType::kF32;
   std::string_view device;
@@ -76,7 +76,7 @@ class RankCheck {
     for (const StatementId s : plan_.statements.ids()) {
       if (facts_.tensors[s].root == s) check_class(s);
     }
-    check_units();
+    check_flat_parameters();
     check_memory();
     report.bytes_proved += proved_bytes_;
     return std::move(errors_);
@@ -97,8 +97,9 @@ class RankCheck {
     for (std::size_t i = rank_.destinations.size(); i-- > 0;) {
       const DestinationId id(i);
       const Destination& destination = rank_.destinations[id];
-      owned_bytes_ = owned_bytes_ ? checked_add(*owned_bytes_, destination.unit.empty() ? destination.buffer_bytes : 0)
-                                  : std::nullopt;
+      owned_bytes_ = owned_bytes_
+                         ? checked_add(*owned_bytes_, destination.flat_parameter.empty() ? destination.buffer_bytes : 0)
+                         : std::nullopt;
       if (!plan_.statements.has(destination.statement)) {
         add(problem("a destination is for a tensor that the plan does not state", "R1"));
         continue;
@@ -234,14 +235,14 @@ class RankCheck {
     }
     if (!check_sizes(destination, *share, statement, group)) return;
     const bool has_region = rank_.regions.has(destination.region) &&
-                            rank_.regions[destination.region].unit == destination.unit &&
+                            rank_.regions[destination.region].flat_parameter == destination.flat_parameter &&
                             share->is(rank_.regions[destination.region], statement.shape);
     if (!has_region) {
       return add(problem("the region is not the rank's share of the tensor", "R53"), statement);
     }
     if (destination.root != root)
       return add(problem("the tensor names a wrong root of its tie class", "R49"), statement);
-    if (group != nullptr) note_unit(destination, statement, *group);
+    if (group != nullptr) note_flat_parameter(destination, statement, *group);
 
     const Statement& source = plan_.statements[root];
     const DestinationQuestion question{plan_, destination, *share, source, facts_.traces[root], compared_[root]};
@@ -267,36 +268,38 @@ class RankCheck {
               .got(std::to_string(destination.owned_elems)),
           statement);
     }
-    if (destination.unit != (group == nullptr ? "" : group->unit)) {
-      add(problem("the tensor is in the wrong shared buffer", "R49").got(quote(destination.unit)), statement);
+    if (destination.flat_parameter != (group == nullptr ? "" : group->flat_parameter)) {
+      add(problem("the tensor is in the wrong shared buffer", "R49").got(quote(destination.flat_parameter)), statement);
       return false;
     }
     return sound;
   }
 
-  void note_unit(const Destination& destination, const Statement& statement, const layout::Cut& cut) {
-    Unit& unit = units_[std::pair(std::string_view(destination.unit), std::string_view(destination.slot))];
-    if (unit.cut == nullptr) {
-      unit = {&cut, statement.storage, destination.device, destination.buffer_bytes, {}, 0};
-    } else if (unit.cut->group_elems != cut.group_elems || unit.cut->axes != cut.axes ||
-               unit.storage != statement.storage || unit.device != destination.device) {
-      add(problem(fmt::format("the members of the flat buffer {} disagree about it", quote(destination.unit)), "R52"),
+  void note_flat_parameter(const Destination& destination, const Statement& statement, const layout::Cut& cut) {
+    FlatParameter& shared =
+        flat_parameters_[std::pair(std::string_view(destination.flat_parameter), std::string_view(destination.slot))];
+    if (shared.cut == nullptr) {
+      shared = {&cut, statement.storage, destination.device, destination.buffer_bytes, {}, 0};
+    } else if (shared.cut->group_elems != cut.group_elems || shared.cut->axes != cut.axes ||
+               shared.storage != statement.storage || shared.device != destination.device) {
+      add(problem(fmt::format("the members of the flat buffer {} disagree about it", quote(destination.flat_parameter)),
+                  "R52"),
           statement);
     }
-    unit.owned_elems += destination.owned_elems;
+    shared.owned_elems += destination.owned_elems;
     const std::uint64_t elems = *statement.shape.num_elems();
-    unit.members.emplace_back(cut.group_offset_elems, cut.group_offset_elems + elems, &statement.name);
+    shared.members.emplace_back(cut.group_offset_elems, cut.group_offset_elems + elems, &statement.name);
   }
 
   // Each member is at its place; so bytes have two writers only if places overlap.
-  void check_units() {
-    for (auto& [name, unit] : units_) {
-      owned_bytes_ = owned_bytes_ ? checked_add(*owned_bytes_, unit.buffer_bytes) : std::nullopt;
-      const auto owned = bytes_of(unit.owned_elems, unit.storage);
-      if (owned && *owned <= unit.buffer_bytes) gap_bytes_ += unit.buffer_bytes - *owned;
-      std::sort(unit.members.begin(), unit.members.end());
+  void check_flat_parameters() {
+    for (auto& [name, shared] : flat_parameters_) {
+      owned_bytes_ = owned_bytes_ ? checked_add(*owned_bytes_, shared.buffer_bytes) : std::nullopt;
+      const auto owned = bytes_of(shared.owned_elems, shared.storage);
+      if (owned && *owned <= shared.buffer_bytes) gap_bytes_ += shared.buffer_bytes - *owned;
+      std::sort(shared.members.begin(), shared.members.end());
       std::uint64_t end = 0;
-      for (const auto& [from, to, tensor] : unit.members) {
+      for (const auto& [from, to, tensor] : shared.members) {
         if (from < end && from < to) {
           add(problem(fmt::format("two tensors overlap in the flat buffer {}", quote(name.first)), "R11")
                   .of_tensor(*tensor));
@@ -312,10 +315,10 @@ class RankCheck {
               .wanted(owned_bytes_ ? std::to_string(*owned_bytes_) : "less than 2^63")
               .got(std::to_string(rank_.owned_bytes)));
     }
-    if (gap_bytes_ != rank_.unit_gap_bytes) {
+    if (gap_bytes_ != rank_.flat_parameter_gap_bytes) {
       add(problem("the gaps of shared buffers do not add up to what the plan states", "R56")
               .wanted(std::to_string(gap_bytes_))
-              .got(std::to_string(rank_.unit_gap_bytes)));
+              .got(std::to_string(rank_.flat_parameter_gap_bytes)));
     }
     if (rank_.staging_bytes > plan_.budget_bytes) {
       add(problem("the rank needs more memory beside its tensors than it may have", "R64")
@@ -333,7 +336,7 @@ class RankCheck {
   IndexedVector<StatementId, DestinationId> heads_;   // the first destination of a root's class
   IndexedVector<DestinationId, DestinationId> next_;  // the next of its class
   std::vector<StatementId> present_;
-  std::map<std::pair<std::string_view, std::string_view>, Unit> units_;
+  std::map<std::pair<std::string_view, std::string_view>, FlatParameter> flat_parameters_;
   Offers offers_;
   std::optional<std::uint64_t> owned_bytes_ = 0;
   std::uint64_t gap_bytes_ = 0;

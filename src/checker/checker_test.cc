@@ -320,10 +320,10 @@ TEST(Checker, R11_members_of_a_flat_buffer_do_not_overlap) {
   // FSDP1: two tensors of 6 elements in a buffer of 16 that two ranks share; the first rank has 8.
   Plan plan = OneTensor{.source = {6}, .shape = {6}, .mesh = kTwo}.plan(6, 8, {run(0, 0, 6)});
   Cut c = cut(CutKind::kFlatGroup, {0});
-  c.unit = "block";
+  c.flat_parameter = "block";
   c.group_elems = 16;
   plan.statements[0].placement.slots[0].cuts = {c};
-  plan.ranks[0].destinations[0].unit = "block";
+  plan.ranks[0].destinations[0].flat_parameter = "block";
   plan.ranks[0].regions = {layout::region_of(Shape({6}), {c}, kTwo, 0)};
   plan.statements.push_back(plan.statements[0]);
   plan.statements[1].name = "x";
@@ -342,7 +342,7 @@ TEST(Checker, R11_members_of_a_flat_buffer_do_not_overlap) {
   second.transfers = {run(0, 7, 1)};
   read_what_is_taken(plan, plan.ranks[0]);
   EXPECT_EQ(verdict(plan).substr(0, 3), "R56") << "one element is nobody's, and the plan does not say so";
-  plan.ranks[0].unit_gap_bytes = 4;
+  plan.ranks[0].flat_parameter_gap_bytes = 4;
   EXPECT_EQ(verdict(plan), "good");
   move_second(5);
   second.owned_elems = 3;

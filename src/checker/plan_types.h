@@ -7,9 +7,9 @@ namespace lading::checker {
 
 using plan::Destination;
 using plan::DestinationId;
-using plan::File;
 using plan::FileId;
 using plan::Plan;
+using plan::PlannedFile;
 using plan::RankPlan;
 using plan::Read;
 using plan::Source;

@@ -31,7 +31,8 @@ Result<device::SampleParameters> parameters_of(const model::Recipe& recipe) {
   return device::prepare_sample(random);
 }
 
-// Two destinations in one place would be written twice and both be called complete. Those of a unit share its buffer.
+// Two destinations in one place would be written twice and both be called complete. Those of a flat parameter share its
+// buffer.
 void refuse_overlaps(const WorkList& works, Crew& crew) {
   std::vector<const Work*> in_order;
   for (const auto& work : works) {
@@ -41,7 +42,8 @@ void refuse_overlaps(const WorkList& works, Crew& crew) {
     return a->device != b->device ? a->device < b->device : std::less<>()(a->memory.data, b->memory.data);
   });
   const auto is_one_unit = [](const Work& a, const Work& b) {
-    return a.rank == b.rank && !a.destination->unit.empty() && a.destination->unit == b.destination->unit &&
+    return a.rank == b.rank && !a.destination->flat_parameter.empty() &&
+           a.destination->flat_parameter == b.destination->flat_parameter &&
            a.destination->slot == b.destination->slot && a.memory.data == b.memory.data;
   };
   for (std::size_t i = 1; i < in_order.size(); ++i) {
@@ -60,7 +62,7 @@ void refuse_overlaps(const WorkList& works, Crew& crew) {
 
 // Other values are made where they are needed, and a shared buffer holds more than one tensor.
 void refuse_to_receive(const Inputs& inputs, const Work& work, Crew& crew) {
-  if (work.root->provenance != Provenance::kFile || !work.destination->unit.empty()) {
+  if (work.root->provenance != Provenance::kFile || !work.destination->flat_parameter.empty()) {
     crew.add_error(work.name(Error(Code::kUsage, "only a tensor from a file, in memory of its own, can be received")
                                  .try_this("let every rank load it (owners)")));
   } else if (!inputs.receive) {

@@ -21,7 +21,7 @@
 namespace lading::exec {
 
 /// The memory of a destination, contiguous, of buffer_bytes, on the destination's device. Borrowed. Destinations of one
-/// unit name the same memory.
+/// flat parameter name the same memory.
 struct Memory {
   std::byte* data = nullptr;
   std::uint64_t size_bytes = 0;

@@ -29,7 +29,7 @@ class RandomLoad {
       plan_ = maker_.make_plan();
     } while (!is_sensible());
     put_on({"cpu"});
-    for (const plan::File& file : plan_.files) files_.push_back(random_bytes(file.size_bytes));
+    for (const plan::PlannedFile& file : plan_.files) files_.push_back(random_bytes(file.size_bytes));
     for (const plan::Statement& s : plan_.statements) values_[s.name] = random_bytes(*s.shape.size_bytes(s.storage));
     for (const plan::RankPlan& rank : plan_.ranks) {
       for (const plan::Destination& d : rank.destinations) {
@@ -68,11 +68,11 @@ class RandomLoad {
   /// Whether its value comes from a file, and nothing else shares its memory.
   [[nodiscard]] bool can_be_received(const Target& target) const {
     const plan::Destination& d = plan_.ranks[target.rank].destinations[target.destination];
-    return d.unit.empty() && root_of(plan_.statements[d.statement]).provenance == Provenance::kFile;
+    return d.flat_parameter.empty() && root_of(plan_.statements[d.statement]).provenance == Provenance::kFile;
   }
   /// Which of them is a destination's.
   static std::string key(const plan::RankPlan& rank, const plan::Destination& d) {
-    const std::string unit = d.unit.empty() ? "of " + std::to_string(d.statement.number()) : d.unit;
+    const std::string unit = d.flat_parameter.empty() ? "of " + std::to_string(d.statement.number()) : d.flat_parameter;
     return std::to_string(rank.rank) + "/" + unit + "/" + d.slot;
   }
 

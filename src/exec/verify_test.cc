@@ -46,7 +46,7 @@ class Loaded {
     for (const plan::RankPlan& rank : plan->ranks) {
       auto& memory = inputs.memory.emplace_back();
       for (const plan::Destination& d : rank.destinations) {
-        auto& buffer = d.unit.empty() ? buffers.emplace_back() : units[{rank.rank, d.unit}];
+        auto& buffer = d.flat_parameter.empty() ? buffers.emplace_back() : units[{rank.rank, d.flat_parameter}];
         buffer.resize(std::max<std::size_t>(buffer.size(), d.buffer_bytes));
         memory.push_back({buffer.data(), buffer.size()});
       }
@@ -61,7 +61,7 @@ class Loaded {
     ASSERT_TRUE(outcome.errors.empty()) << all_text(outcome.errors);
     ledger::LedgerFacts facts;
     facts.checkpoint = dir_.path();
-    for (const plan::File& file : plan->files) {
+    for (const plan::PlannedFile& file : plan->files) {
       const auto identity = identities()[number_of(file.name)];
       facts.files.push_back(ledger::FileIdentity{identity.inode, static_cast<std::uint64_t>(identity.mtime_s),
                                                  static_cast<std::uint64_t>(identity.mtime_ns)});

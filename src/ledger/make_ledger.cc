@@ -90,7 +90,7 @@ class Maker {
     ledger_.seed = plan_.seed;
     ledger_.ignored_keys = plan_.ignored_keys;
     ledger_.unexpected_keys = plan_.unexpected_keys;
-    for (const plan::File& file : plan_.files) {
+    for (const plan::PlannedFile& file : plan_.files) {
       const std::size_t i = ledger_.files.size();
       ledger_.files.push_back({file.name, file.size_bytes, i < facts_.files.size() ? facts_.files[i] : std::nullopt});
     }

@@ -122,7 +122,7 @@ TEST(Digest, AnyChangeThatMattersChangesItAndEachDifferently) {
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].kind = layout::CutKind::kStridedShard; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].split_factor = 2; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].pad_multiple = 2; },
-      [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].unit = "u"; },
+      [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].flat_parameter = "u"; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].group_offset_elems = 2; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].group_elems = 2; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].owners = {1}; },

@@ -141,10 +141,10 @@ class Explainer {
                              with_commas(d.owned_elems), with_commas(d.buffer_bytes)));
     say("device", fmt::format("{}{}", shorten(d.device),
                               held.placement.device == layout::DeviceRule::kCpu ? " (offloaded, R36)" : ""));
-    if (!d.unit.empty()) {
+    if (!d.flat_parameter.empty()) {
       say("padding", fmt::format("the gaps and the padding of the shared buffer {} are its framework's: nothing is "
                                  "written there [R56]",
-                                 quote(d.unit)));
+                                 quote(d.flat_parameter)));
     }
     transfers(d);
     for (const auto& comparison : d.comparisons) {

@@ -33,7 +33,7 @@ using RegionId = Index<struct RegionTag>;            ///< into RankPlan::regions
 using DestinationId = Index<struct DestinationTag>;  ///< into RankPlan::destinations
 
 /// A file that the plan reads from.
-struct File {
+struct PlannedFile {
   std::string name;
   std::uint64_t size_bytes = 0;
   std::uint32_t catalog_file = 0;  ///< into the catalog's files
@@ -95,8 +95,8 @@ struct Destination {
   RegionId region = 0;        ///< which elements, and where they lie in the buffer
   std::string slot;
   std::string device;                ///< "cpu", "cuda:1"
-  std::string unit;                  ///< the shared buffer's name (FSDP1), or ""
-  std::uint64_t buffer_bytes = 0;    ///< padding included; of a unit, its whole part on this rank
+  std::string flat_parameter;        ///< the buffer that it shares with others (FSDP1), or ""
+  std::uint64_t buffer_bytes = 0;    ///< padding included; of a flat parameter, its whole part on this rank
   std::uint64_t owned_elems = 0;     ///< without padding
   std::vector<Transfer> transfers;   ///< sorted by target
   std::vector<StatementId> aliases;  ///< other members of the tie class that this rank has
@@ -157,8 +157,8 @@ struct RankPlan {
   std::uint64_t read_bytes = 0;
   std::uint64_t owned_bytes = 0;    ///< of all buffers, padding included
   std::uint64_t staging_bytes = 0;  ///< host memory beside them
-  /// Of shared buffers (FSDP1): alignment gaps and padding, which are their framework's. Nothing is written there.
-  std::uint64_t unit_gap_bytes = 0;
+  /// Of flat parameters (FSDP1): alignment gaps and padding, which are their framework's. Nothing is written there.
+  std::uint64_t flat_parameter_gap_bytes = 0;
 
   /// The transfer must exist.
   [[nodiscard]] const Transfer& at(const TransferRef& ref) const {
@@ -168,7 +168,7 @@ struct RankPlan {
 };
 
 struct Plan {
-  IndexedVector<FileId, File> files;
+  IndexedVector<FileId, PlannedFile> files;
   IndexedVector<SourceId, Source> sources;
   IndexedVector<StatementId, Statement> statements;  ///< sorted by name
   std::vector<StatementId> call_order;               ///< statements with kCall, inputs first (R66)

@@ -85,11 +85,11 @@ inline Plan plan_of_everything() {
   d = {};
   d.region = 1;
   d.device = "cuda:3";
-  d.unit = "unit";
+  d.flat_parameter = "unit";
   d.buffer_bytes = 64;
   rank.destinations.push_back(d);
   rank.destinations.push_back(d);
-  d.unit.clear();
+  d.flat_parameter.clear();
   d.device = "cpu";
   rank.destinations.push_back(d);
   rank.reads = {{1, 148, 96, 1, 0, {{0, 0, 0}}}, {0, 100, 4, 3, 8, {{1, 2, 0}}}};

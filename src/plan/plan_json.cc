@@ -150,7 +150,7 @@ class Writer {
  private:
   void write_sources() {
     json_.key("files").begin_array();
-    for (const File& file : plan_.files) {
+    for (const PlannedFile& file : plan_.files) {
       json_.begin_object(kOneLine).key("name").string(file.name);
       json_.key("size_bytes").number(file.size_bytes).end_object();
     }
@@ -232,7 +232,7 @@ class Writer {
     json_.key("tensor").string(plan_.statements[destination.statement].name);
     json_.key("slot").string(destination.slot);
     json_.key("device").string(destination.device == own_device ? "rank" : destination.device);
-    write_text(json_, "unit", destination.unit);
+    write_text(json_, "unit", destination.flat_parameter);
     json_.key("buffer_bytes").number(destination.buffer_bytes);
     json_.key("owned_elems").number(destination.owned_elems);
     if (!destination.aliases.empty()) {
@@ -292,7 +292,7 @@ class Writer {
     json_.key("read_bytes").number(rank.read_bytes);
     json_.key("owned_bytes").number(rank.owned_bytes);
     json_.key("staging_bytes").number(rank.staging_bytes);
-    if (rank.unit_gap_bytes > 0) json_.key("unit_gap_bytes").number(rank.unit_gap_bytes);
+    if (rank.flat_parameter_gap_bytes > 0) json_.key("unit_gap_bytes").number(rank.flat_parameter_gap_bytes);
     json_.key("device_bytes").begin_object(kOneLine);
     for (const auto& [device, bytes] : device_bytes(rank)) json_.key(device).number(bytes);
     json_.end_object().end_object();

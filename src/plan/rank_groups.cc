@@ -26,8 +26,9 @@ bool same_transfers(const std::vector<Transfer>& a, const std::vector<Transfer>&
 // A rank's own device has another name on each rank.
 bool same_destination(const Destination& a, bool a_is_own, const Destination& b, bool b_is_own) {
   return a.statement == b.statement && a.root == b.root && a.slot == b.slot && a_is_own == b_is_own &&
-         (a_is_own || a.device == b.device) && a.unit == b.unit && a.buffer_bytes == b.buffer_bytes &&
-         a.owned_elems == b.owned_elems && a.aliases == b.aliases && same_transfers(a.transfers, b.transfers) &&
+         (a_is_own || a.device == b.device) && a.flat_parameter == b.flat_parameter &&
+         a.buffer_bytes == b.buffer_bytes && a.owned_elems == b.owned_elems && a.aliases == b.aliases &&
+         same_transfers(a.transfers, b.transfers) &&
          std::equal(a.comparisons.begin(), a.comparisons.end(), b.comparisons.begin(), b.comparisons.end(),
                     same_transfers);
 }

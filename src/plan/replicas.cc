@@ -228,7 +228,8 @@ std::vector<Readers> owners_of(const Plan& plan, const std::vector<std::string>&
     std::vector<std::shared_ptr<const RankList>> kept;
     for (const DestinationId d : rank.destinations.ids()) {
       const Destination& destination = rank.destinations[d];
-      if (destination.buffer_bytes == 0 || !destination.unit.empty() || !is_of_a_file(plan, destination)) continue;
+      if (destination.buffer_bytes == 0 || !destination.flat_parameter.empty() || !is_of_a_file(plan, destination))
+        continue;
       const auto set = replicas.of(rank.rank, destination);
       auto& list = alike[set.get()];
       if (list.empty()) kept.push_back(set);

@@ -147,7 +147,7 @@ TEST(Owners, AllThatHoldTheSameNameTheSameReader) {
         const Statement& root = s.provenance == Provenance::kAlias ? *plan.find(s.alias_of) : s;
         const auto set = replicas.of(rank, destination);
         const auto on_node = std::count_if(set->begin(), set->end(), [&](auto o) { return nodes[o] == nodes[rank]; });
-        const bool can_be = root.provenance == Provenance::kFile && destination.unit.empty() &&
+        const bool can_be = root.provenance == Provenance::kFile && destination.flat_parameter.empty() &&
                             destination.buffer_bytes > 0 && on_node > 1;
         ASSERT_EQ(owners[r][d].has_value(), can_be) << "seed " << seed;
         if (!can_be) continue;

@@ -22,13 +22,13 @@ using layout::CutKind;
 using layout::Region;
 
 // Packed tensors that more ranks than this have different parts of are not looked at one by one.
-constexpr std::uint64_t kMostPlaces = std::uint64_t{1} << 16;
+constexpr std::uint64_t kMostDifferingRanks = std::uint64_t{1} << 16;
 
 // The ranks on which a tensor's parts may differ: owners only, and no seats that chunks do not reach. The first one has
 // the largest part.
-class Places {
+class DifferingRanks {
  public:
-  Places(const Shape& shape, const std::vector<Cut>& cuts, const layout::Mesh& mesh) : mesh_(mesh) {
+  DifferingRanks(const Shape& shape, const std::vector<Cut>& cuts, const layout::Mesh& mesh) : mesh_(mesh) {
     for (const Cut& cut : cuts) {
       Seats& seats = seats_.emplace_back();
       seats.cut = &cut;
@@ -110,22 +110,22 @@ class BufferCheck {
       // Whole on every rank, as most are: there is no region to work out.
       if (const auto bytes = element_bytes(*s.shape.num_elems(), s.storage)) return add_up(s, slot, *bytes, Region());
     }
-    const Places places(s.shape, slot.cuts, layout_.mesh);
-    const std::uint64_t largest_on = places.rank(0);
+    const DifferingRanks ranks(s.shape, slot.cuts, layout_.mesh);
+    const std::uint64_t largest_on = ranks.rank(0);
     const Region& largest = regions_.of(i, k, largest_on);
     const auto bytes = element_bytes(largest.buffer_elems, s.storage);
     if (!bytes && !is_packed) return refuse_size(s, largest, largest_on);
     if (bytes) add_up(s, slot, *bytes, largest);
-    if (is_packed) check_packed(i, k, places);
+    if (is_packed) check_packed(i, k, ranks);
   }
 
   // Owners are not told apart: what no mesh could hold on one rank is no model's.
   void add_up(const Statement& s, const layout::Slot& slot, std::uint64_t bytes, const Region& largest) {
     if (is_too_much_) return;
-    if (!largest.unit.empty()) {
+    if (!largest.flat_parameter.empty()) {
       const auto cut = std::find_if(slot.cuts.begin(), slot.cuts.end(),
                                     [](const Cut& other) { return other.kind == CutKind::kFlatGroup; });
-      if (!units_.emplace(cut->unit, slot.name).second) return;  // it counts once
+      if (!flat_parameters_.emplace(cut->flat_parameter, slot.name).second) return;  // it counts once
     }
     const auto sum = checked_add(sum_bytes_, bytes);
     if (sum) {
@@ -140,19 +140,19 @@ class BufferCheck {
                     .got(fmt::format("{} bytes beside {} of others", bytes, sum_bytes_)));
   }
 
-  void check_packed(StatementId i, std::size_t k, const Places& places) {
+  void check_packed(StatementId i, std::size_t k, const DifferingRanks& ranks) {
     const Statement& s = decisions_.plan.statements[i];
-    if (places.count() > kMostPlaces) {
+    if (ranks.count() > kMostDifferingRanks) {
       errors_.add(Error(Code::kPlan, "the layout cuts packed elements into too many parts")
                       .of_tensor(s.name)
                       .by_rule("R48")
-                      .wanted(fmt::format("at most {}", kMostPlaces))
-                      .got(std::to_string(places.count()))
+                      .wanted(fmt::format("at most {}", kMostDifferingRanks))
+                      .got(std::to_string(ranks.count()))
                       .try_this("Cut it otherwise, or replicate this tensor"));
       return;
     }
-    for (std::uint64_t place = 0; place < places.count(); ++place) {
-      const std::uint64_t rank = places.rank(place);
+    for (std::uint64_t place = 0; place < ranks.count(); ++place) {
+      const std::uint64_t rank = ranks.rank(place);
       const Region& region = regions_.of(i, k, rank);
       if (ends_at_bytes(i, region)) continue;
       const Region whole = layout::region_of(s.shape, {}, layout_.mesh, 0);
@@ -205,7 +205,7 @@ class BufferCheck {
   Regions& regions_;
   std::uint64_t sum_bytes_ = 0;
   bool is_too_much_ = false;
-  std::set<std::pair<std::string_view, std::string_view>> units_;
+  std::set<std::pair<std::string_view, std::string_view>> flat_parameters_;
   Errors errors_;
 };
 

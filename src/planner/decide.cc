@@ -112,7 +112,7 @@ class Decider {
   }
 
   void check_the_layout() {
-    std::vector<layout::TensorInfo> infos;
+    std::vector<layout::TensorToPlace> infos;
     infos.reserve(skeleton_.tensors.size());
     for (const StatementId i : out_.tensors.ids()) {
       const Tensor& t = skeleton_.tensors[i.number()];

@@ -121,7 +121,7 @@ class SharedBuffer {
     for (const Member& member : members_) {
       if (member.cut->axes == first.cut->axes && member.cut->group_elems == first.cut->group_elems) continue;
       errors.add(Error(Code::kPlan, fmt::format("the members of the shared buffer {} do not agree on its size and axes",
-                                                quote(member.cut->unit)))
+                                                quote(member.cut->flat_parameter)))
                      .of_tensor(member.statement->name)
                      .by_rule("R56")
                      .wanted(fmt::format("{} elements, like {}", first.cut->group_elems, quote(first.statement->name)))
@@ -149,7 +149,7 @@ class SharedBuffer {
           before != nullptr && before->tie_class == member.tie_class && before->cut->group_offset_elems == begin;
       if (begin < end && !is_same_place) {
         errors.add(Error(Code::kPlan, fmt::format("overlaps {} in the shared buffer {}", quote(before->statement->name),
-                                                  quote(member.cut->unit)))
+                                                  quote(member.cut->flat_parameter)))
                        .of_tensor(member.statement->name)
                        .by_rule("R11")
                        .wanted(fmt::format("a begin at {} or behind", end))
@@ -245,7 +245,7 @@ Errors check_name_lists(const PlanInputs& inputs, Plan& plan) {
 
 Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
   Errors errors;
-  std::map<std::string_view, const Statement*> first_of_unit;
+  std::map<std::string_view, const Statement*> first_of_buffer;
   std::map<std::string_view, SharedBuffer> buffers;
   for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
@@ -260,12 +260,12 @@ Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
     for (const layout::Slot& slot : s.placement.slots) {
       for (const Cut& cut : slot.cuts) {
         if (cut.kind != CutKind::kFlatGroup) continue;
-        buffers[cut.unit].add({&s, &cut, decisions.tensors[i].head});
+        buffers[cut.flat_parameter].add({&s, &cut, decisions.tensors[i].head});
         if (decisions.tensors[i].is_refused) continue;
-        const Statement& first = *first_of_unit.try_emplace(cut.unit, &s).first->second;
+        const Statement& first = *first_of_buffer.try_emplace(cut.flat_parameter, &s).first->second;
         if (first.storage == s.storage && first.placement.device == s.placement.device) continue;
         errors.add(Error(Code::kPlan, fmt::format("the shared buffer {} holds tensors of different dtypes or devices",
-                                                  quote(cut.unit)))
+                                                  quote(cut.flat_parameter)))
                        .of_tensor(s.name)
                        .by_rule("R27")
                        .wanted(fmt::format("{}, like {}", name(first.storage), quote(first.name)))

@@ -103,7 +103,7 @@ class RankPlanner {
     const layout::Region& region = plan_.regions[destination.region];
     destination.slot = s.placement.slots[named.slot].name;
     destination.device = layout_.device_of(s.placement, rank_).text();
-    destination.unit = region.unit;
+    destination.flat_parameter = region.flat_parameter;
     destination.owned_elems = region.owned_elems();
     destination.buffer_bytes = *element_bytes(region.buffer_elems, s.storage);
     const Provenance provenance = decisions_.plan.statements[named.head].provenance;
@@ -126,27 +126,27 @@ class RankPlanner {
     return *std::move(transfers);
   }
 
-  struct Unit {
+  struct FlatParameter {
     std::uint64_t buffer_bytes = 0;  // it counts once
     std::uint64_t owned_bytes = 0;   // by its members
   };
 
   // check_buffers() refused what could overflow here, and packed elements that do not end at a byte.
   void add_up() {
-    std::map<std::pair<std::string_view, std::string_view>, Unit> units;
+    std::map<std::pair<std::string_view, std::string_view>, FlatParameter> flat_parameters;
     for (const Destination& destination : plan_.destinations) {
-      if (destination.unit.empty()) {
+      if (destination.flat_parameter.empty()) {
         plan_.owned_bytes += destination.buffer_bytes;
       } else {
-        Unit& unit = units[{destination.unit, destination.slot}];
-        unit.buffer_bytes = std::max(unit.buffer_bytes, destination.buffer_bytes);
+        FlatParameter& shared = flat_parameters[{destination.flat_parameter, destination.slot}];
+        shared.buffer_bytes = std::max(shared.buffer_bytes, destination.buffer_bytes);
         const DType storage = decisions_.plan.statements[destination.statement].storage;
-        unit.owned_bytes += *element_bytes(destination.owned_elems, storage);
+        shared.owned_bytes += *element_bytes(destination.owned_elems, storage);
       }
     }
-    for (const auto& [name, unit] : units) {
-      plan_.owned_bytes += unit.buffer_bytes;
-      plan_.unit_gap_bytes += unit.buffer_bytes - unit.owned_bytes;
+    for (const auto& [name, shared] : flat_parameters) {
+      plan_.owned_bytes += shared.buffer_bytes;
+      plan_.flat_parameter_gap_bytes += shared.buffer_bytes - shared.owned_bytes;
     }
     schedule_reads(decisions_.plan, plan_);
     if (plan_.read_bytes > 0) {

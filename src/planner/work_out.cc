@@ -7,6 +7,39 @@
 #include "base/loop_nest.h"
 
 namespace lading::planner {
+
+// A piece says where the elements of a tensor come from, a region which of them a rank holds. Both speak in indices of
+// the tensor; a transfer speaks in bytes of a file and of a buffer. On the way from one to the other nothing is listed
+// element by element, so the cost goes with pieces times runs. Example: W [4, 6] is A [4, 4] and B [4, 2] side by side,
+// F32, and rank 1 of 2 holds rows 2 and 3.
+//
+//            A             B        pieces, with loops {count: source dim -> target dim} from target [0, 0] and [0, 4]
+//   row 0    a0 a1 a2 a3 | b0 b1      A {4: 0 -> 0} {4: 1 -> 1}
+//   row 1    a4 a5 a6 a7 | b2 b3      B {4: 0 -> 0} {2: 1 -> 1}
+//            ------------+------    region: dim 0 is one run, global 2..3 at local 0..1; dim 1 is whole
+//   row 2    a8 …        | b4 b5
+//   row 3    ac …        | b6 b7
+//
+// 1. cut_to_region() clips the pieces to each run of each dim, and moves them to where the run sits locally. Of A there
+//    is left {2: 0 -> 0} {4: 1 -> 1}, from A [2, 0] to [0, 0]. A loop that a run cuts in the middle may come back as
+//    several pieces.
+// 2. cut_to_flat() is for ranks that hold a stretch of the flattened part (ZeRO-3, FSDP1): the stretch is a few boxes,
+//    and the pieces are clipped to each. Elements 2..9 of [3, 4]:
+//
+//       .  .  x  x     [0, 1) × [2, 4)
+//       x  x  x  x     [1, 2) × [0, 4)
+//       x  x  .  .     [2, 3) × [0, 2)
+//
+// 3. emit() multiplies indices out with the strides of the source's shape and of the *local* one, here (4, 1) and (6,
+// 1):
+//    A becomes {2: 4 -> 6} {4: 1 -> 1}, from element 8 to element 0. join() makes runs long: the inner loop goes on
+//    where a run of one ends, on both sides, so it is the run. What is left is a run of 4 and {2: 4 -> 6}, in bytes:
+//
+//       A  run of 4 elems, 2 times, from A's begin + 32, 16 apart, to byte  0 of the buffer, 24 apart
+//       B  run of 2 elems, 2 times, from B's begin + 16,  8 apart, to byte 16 of the buffer, 24 apart
+//
+// Pieces are disjoint and tile the tensor, and so do runs and boxes the part: transfers do not overlap, and whatever no
+// transfer writes is padding. The checker proves it by going the other way, from elements back to bytes.
 namespace {
 
 using layout::Region;
@@ -84,7 +117,7 @@ class Worker {
   }
 
  private:
-  // One dim after the other: the part in each run, moved to where the run sits locally.
+  // Step 1. One dim after the other: the part in each run, moved to where the run sits locally.
   void cut_to_region(const Piece& piece, std::size_t dim) {
     if (dim == region_.runs.size()) {
       cut_to_flat(piece);
@@ -103,6 +136,7 @@ class Worker {
     }
   }
 
+  // Step 2.
   void cut_to_flat(const Piece& piece) {
     if (!region_.flat) {
       emit(piece);
@@ -121,6 +155,8 @@ class Worker {
     }
   }
 
+  // Step 3. Loops are sorted by the target before they are joined: the run is what lies side by side in the buffer, and
+  // an expression may name its dims in any order.
   void emit(const Piece& piece) {
     ElementLoops loops;
     for (const PieceLoop& loop : piece.loops) {
@@ -156,7 +192,8 @@ class Worker {
     transfers_.push_back(std::move(transfer));
   }
 
-  // Joins loops that continue each other on both sides; gives the length of the innermost run.
+  // Joins loops that continue each other on both sides; gives the length of the innermost run. {3: 20 -> 40} {5: 4 ->
+  // 8} is {15: 4 -> 8}: the outer loop goes on where the fifth round of the inner one ends.
   static std::uint64_t join(ElementLoops& loops) {
     sort_by_target(loops);
     const std::uint64_t run = grow_run(1, loops);
@@ -196,7 +233,7 @@ Result<std::vector<Transfer>> work_out(const WorkInputs& inputs, const Region& r
 
 std::vector<Transfer> padding_fills(const Region& region, DType storage) {
   std::vector<Transfer> fills;
-  if (!region.present || !region.flat || !region.unit.empty()) return fills;
+  if (!region.present || !region.flat || !region.flat_parameter.empty()) return fills;
   const auto fill = [&](std::uint64_t begin, std::uint64_t end) {
     if (begin >= end) return;
     Transfer transfer;

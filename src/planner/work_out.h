@@ -27,7 +27,8 @@ struct WorkInputs {
 /// Sorted by target. Refuses packed elements that would be cut inside a byte; the caller names the tensor.
 Result<std::vector<Transfer>> work_out(const WorkInputs& inputs, const layout::Region& region);
 
-/// Zeros for the elements of a buffer of its own that no tensor owns (R56). A shared unit's gaps are its framework's.
+/// Zeros for the elements of a buffer of its own that no tensor owns (R56). A flat parameter's gaps are its
+/// framework's.
 std::vector<Transfer> padding_fills(const layout::Region& region, DType storage);
 
 }  // namespace lading::planner

@@ -98,11 +98,11 @@ inline Cut flat(std::vector<std::size_t> axes, std::uint64_t pad_multiple = 0) {
   cut.pad_multiple = pad_multiple;
   return cut;
 }
-inline Cut unit(std::size_t axis, std::string name, std::uint64_t offset, std::uint64_t elems) {
+inline Cut flat_parameter(std::size_t axis, std::string name, std::uint64_t offset, std::uint64_t elems) {
   Cut cut;
   cut.kind = CutKind::kFlatGroup;
   cut.axes = {axis};
-  cut.unit = std::move(name);
+  cut.flat_parameter = std::move(name);
   cut.group_offset_elems = offset;
   cut.group_elems = elems;
   return cut;
@@ -299,7 +299,7 @@ inline std::string of(std::string_view key, const std::vector<std::uint64_t>& el
 inline std::string everything(const Plan& plan) {
   std::string text;
   const auto add = [&](const auto&... parts) { ((text += fmt::format("{} ", parts)), ...); };
-  for (const File& f : plan.files) add("file", f.name, f.size_bytes);
+  for (const PlannedFile& f : plan.files) add("file", f.name, f.size_bytes);
   for (const Source& s : plan.sources)
     add("\nsource", s.key, s.file.number(), s.bytes.begin, s.bytes.end, name(s.dtype));
   for (const Statement& s : plan.statements) {
@@ -317,7 +317,8 @@ inline std::string everything(const Plan& plan) {
     for (const Read& read : r.reads) add("read", read.file.number(), read.begin_bytes, read.size_bytes, read.count);
     for (const Destination& d : r.destinations) {
       const std::string& name = plan.statements[d.statement].name;
-      add("\n ", name, d.slot, d.device, d.unit, d.buffer_bytes, d.owned_elems, held(plan, r.rank, name, d.slot));
+      add("\n ", name, d.slot, d.device, d.flat_parameter, d.buffer_bytes, d.owned_elems,
+          held(plan, r.rank, name, d.slot));
       for (const StatementId alias : d.aliases) add("alias", alias.number());
     }
   }
