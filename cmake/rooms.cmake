@@ -94,13 +94,13 @@ lading_room(io USES base THIRD_PARTY fmt::fmt uring::uring)
 lading_room(source USES base checkpoint io THIRD_PARTY fmt::fmt OpenSSL::Crypto xxhash::xxhash)
 lading_room(model USES base PUBLIC skeleton.h PRIVATE skeleton_parts.h THIRD_PARTY fmt::fmt)
 lading_room(layout USES base PUBLIC layout.h PRIVATE chunk.h cut_checks.h THIRD_PARTY fmt::fmt)
-lading_room(mapping USES base PUBLIC expression.h mapping.h PRIVATE loop_nest.h pattern.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
+lading_room(mapping USES base PUBLIC expression.h mapping.h PRIVATE cut_pieces.h name_index.h pattern.h resolve_state.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
 lading_room(policy USES base model PUBLIC policy.h THIRD_PARTY fmt::fmt)
 lading_room(plan USES base model layout mapping PUBLIC plan_facts.h TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt xxhash::xxhash)
-lading_room(planner USES base checkpoint model layout mapping policy plan TESTS_USE checker THIRD_PARTY fmt::fmt)
+lading_room(planner USES base checkpoint model layout mapping policy plan PRIVATE source_table.h TESTS_USE checker THIRD_PARTY fmt::fmt)
 lading_room(checker USES base model layout mapping plan
-  EXCEPT layout/region.h layout/region_table.h layout/presence.h layout/owned_runs.h layout/strategy.h mapping/mapping.h mapping/pieces.h mapping/resolve.h mapping/template.h lading/mapping.h
-  TESTS_USE planner THIRD_PARTY fmt::fmt)
+  EXCEPT base/loop_nest.h layout/region.h layout/region_table.h layout/presence.h layout/owned_runs.h layout/strategy.h mapping/mapping.h mapping/pieces.h mapping/resolve.h mapping/template.h lading/mapping.h
+  PRIVATE cast_rules.h check_fsdp_units.h meeting_places.h problem.h TESTS_USE planner THIRD_PARTY fmt::fmt)
 lading_room(ranks USES base THIRD_PARTY fmt::fmt xxhash::xxhash Threads::Threads)
 lading_room(device USES base THIRD_PARTY fmt::fmt hwy::hwy)
 lading_room(ledger USES base model layout mapping plan device TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt)

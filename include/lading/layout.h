@@ -80,7 +80,7 @@ struct Cut {
   std::uint64_t split_factor = 1;
   bool even = false;                       ///< kShard: uneven is refused, as FSDP2 does on every dim but 0
   std::uint64_t pad_multiple = 0;          ///< kFlat: elements are padded to a multiple of it; 0: of the group's size
-  std::string unit = {};                   ///< kFlatGroup: the name of the shared buffer
+  std::string flat_parameter = {};         ///< kFlatGroup: the name of the buffer, FSDP1's FlatParameter
   std::uint64_t group_offset_elems = 0;    ///< kFlatGroup: where the tensor begins in the unsharded buffer
   std::uint64_t group_elems = 0;           ///< kFlatGroup: the size of that buffer, padding included
   std::vector<std::uint64_t> owners = {};  ///< kOwner

@@ -65,11 +65,11 @@ class Resolving {
     if (!decisions) return refuse(Stage::kPlanning, std::move(decisions).error());
     report_.warnings.add(checkpoint->warnings());
     report_.warnings.add(std::move(decisions->plan.warnings));
-    for (std::size_t i = 0; i < decisions->plan.statements.size(); ++i) {
-      plan::Statement& s = decisions->plan.statements[i];
+    for (const plan::StatementId id : decisions->plan.statements.ids()) {
+      plan::Statement& s = decisions->plan.statements[id];
       TensorDTypes decided = told(s, std::move(s.dtype_reason));
       decided.checkpoint = s.checkpoint_dtype;
-      add(i, std::move(decided));
+      add(id.number(), std::move(decided));
     }
     return {};
   }

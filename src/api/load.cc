@@ -40,7 +40,7 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   info.rank = rank.rank;
   info.name = s.name;
   info.slot = destination.slot;
-  info.flat_parameter = destination.unit;
+  info.flat_parameter = destination.flat_parameter;
   info.device = layout::parse_device(destination.device).value();  // the checker has seen it
   info.provenance = root.provenance;
   info.dtype = s.storage;
@@ -48,7 +48,7 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   info.size_bytes = destination.buffer_bytes;
   const layout::Region& region = rank.regions[destination.region];
   info.local_shape = region.flat ? Shape{region.buffer_elems} : region.local_shape;
-  for (const std::uint32_t alias : destination.aliases) info.aliases.push_back(plan.statements[alias].name);
+  for (const plan::StatementId alias : destination.aliases) info.aliases.push_back(plan.statements[alias].name);
   return info;
 }
 
@@ -133,7 +133,7 @@ class Loading {
       }
     }
     if (request_.receive) inputs.receive = [this] { return request_.receive(report_); };
-    inputs.open = [this](std::uint32_t file) { return source().open_file(shard(plan().files[file])); };
+    inputs.open = [this](plan::FileId file) { return source().open_file(shard(plan().files[file])); };
     if (request_.value || !values().empty()) {
       inputs.value = [this](const plan::Statement& s, std::uint64_t rank) -> Result<exec::HostValue> {
         if (const auto* value = s.provenance == Provenance::kHost ? value_of_skeleton(s.name) : nullptr) {
@@ -167,7 +167,7 @@ class Loading {
     return owner == report_.tensors[destination].destination.rank ? std::nullopt : owner;
   }
 
-  [[nodiscard]] const source::SourceFile& shard(const plan::File& file) const {
+  [[nodiscard]] const source::SourceFile& shard(const plan::PlannedFile& file) const {
     return source().shards()[file.catalog_file];
   }
 
@@ -175,7 +175,7 @@ class Loading {
     ledger::LedgerFacts facts;
     facts.checkpoint = report_.plan.path;
     facts.has_failed = !outcome.errors.empty();
-    for (const plan::File& file : plan().files) facts.files.push_back(identity_of(file));
+    for (const plan::PlannedFile& file : plan().files) facts.files.push_back(identity_of(file));
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {
       const exec::DestinationOutcome& one = outcome.outcomes[t];
       ledger::DestinationFacts& d = facts.destinations.emplace_back();
@@ -191,7 +191,7 @@ class Loading {
     return facts;
   }
 
-  [[nodiscard]] ledger::FileIdentity identity_of(const plan::File& file) const {
+  [[nodiscard]] ledger::FileIdentity identity_of(const plan::PlannedFile& file) const {
     const io::FileIdentity& identity = shard(file).identity;
     return {identity.inode, static_cast<std::uint64_t>(std::max<std::int64_t>(0, identity.mtime_s)),
             static_cast<std::uint64_t>(identity.mtime_ns)};

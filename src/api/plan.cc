@@ -52,7 +52,7 @@ PlanReport report_of(const plan::Plan& made) {
     totals.read_bytes = rank.read_bytes;
     totals.owned_bytes = rank.owned_bytes;
     totals.staging_bytes = rank.staging_bytes;
-    totals.unit_gap_bytes = rank.unit_gap_bytes;
+    totals.unit_gap_bytes = rank.flat_parameter_gap_bytes;
     for (const auto& [device, bytes] : plan::device_bytes(rank)) {
       totals.device_bytes.emplace_back(layout::parse_device(device).value(), bytes);
     }
@@ -60,8 +60,8 @@ PlanReport report_of(const plan::Plan& made) {
   if (made.ranks.empty()) return report;
   for (const plan::Destination& d : made.ranks.front().destinations) {
     const DType storage = made.statements[d.statement].storage;
-    report.tensors[d.statement].local_bytes +=
-        d.unit.empty() ? d.buffer_bytes : Shape{d.owned_elems}.size_bytes(storage).value_or(0);
+    report.tensors[d.statement.number()].local_bytes +=
+        d.flat_parameter.empty() ? d.buffer_bytes : Shape{d.owned_elems}.size_bytes(storage).value_or(0);
   }
   return report;
 }
@@ -172,7 +172,7 @@ class Planning {
   void lay_out() {
     const auto* wanted = std::get_if<layout::ByStrategy>(&request_.layout);
     if (wanted == nullptr) return;
-    std::vector<layout::TensorInfo> infos;
+    std::vector<layout::TensorToPlace> infos;
     infos.reserve(skeleton_.tensors.size());
     for (const model::Tensor& tensor : skeleton_.tensors) {
       infos.push_back({tensor.name, tensor.shape, model::is_laid_out_as_parameter(skeleton_, tensor)});

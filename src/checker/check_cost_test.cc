@@ -61,11 +61,12 @@ TEST(CheckCost, R64_a_hundred_thousand_destinations) {
     s.expression = Expression::source(name);
     s.checkpoint_dtype = DType::kF32;
     plan.statements.push_back(s);
-    r.destinations.push_back({i, i, 0, "", "cpu", "", 64, 16, {{i, i * 64, 0, 16, {}, 0}}, {}, {}});
+    const StatementId id(i);
+    r.destinations.push_back({id, id, 0, "", "cpu", "", 64, 16, {{SourceId(i), i * 64, 0, 16, {}, 0}}, {}, {}});
   }
   r.regions = {layout::region_of(Shape({4, 4}), {}, layout::Mesh(), 0)};
   r.reads = {{0, 0, kTensors * 64, 1, 0, {}}};
-  for (std::uint32_t i = 0; i < kTensors; ++i) r.reads[0].transfers.push_back({i, 0, 0});
+  for (std::uint32_t i = 0; i < kTensors; ++i) r.reads[0].transfers.push_back({DestinationId(i), 0, 0});
   r.read_bytes = r.owned_bytes = kTensors * 64;
   plan.ranks = {r};
   EXPECT_LT(seconds_to_check(plan, "100,000 plain destinations"), 2);

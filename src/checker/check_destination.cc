@@ -154,7 +154,7 @@ Result<std::uint64_t> check_transfers(const DestinationQuestion& question, Offer
     comparison.leave(question.share.owned_elems());
   }
   const std::uint64_t padding = question.share.padding_elems();
-  if (same && padding > 0) same = comparison.take({Transfer::kFillSource, 0, 1, padding, 0}, {});
+  if (same && padding > 0) same = comparison.take({SourceId::none(), 0, 1, padding, 0}, {});
   if (same) same = comparison.finish();
   if (!same) return fail(*comparison.error());
   // Written elements lie in the buffer, whose bytes have been counted.

@@ -19,16 +19,13 @@
 #include "base/text.h"
 #include "checker/check_bytes.h"
 #include "checker/check_reads.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
 
 // Where nothing simpler decides, stretches are looked at one by one, up to this many.
 constexpr std::uint64_t kMaxStretches = std::uint64_t{1} << 24;
-
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
 
 // Columns of a row, [begin, end).
 struct Columns {
@@ -42,13 +39,13 @@ struct Columns {
 struct Taken {
   std::uint64_t row = 0;
   Columns first;
-  std::vector<TransferLoop> rows;     // strides in rows
-  std::vector<TransferLoop> columns;  // strides in bytes, least first; none continues the one before
+  std::vector<ByteLoop> rows;     // strides in rows
+  std::vector<ByteLoop> columns;  // strides in bytes, least first; none continues the one before
 };
 
-std::uint64_t last_of(const std::vector<TransferLoop>& loops) {
+std::uint64_t last_of(const std::vector<ByteLoop>& loops) {
   std::uint64_t reach = 0;
-  for (const TransferLoop& loop : loops) reach += (loop.count - 1) * loop.source_stride_bytes;
+  for (const ByteLoop& loop : loops) reach += (loop.count - 1) * loop.source_stride_bytes;
   return reach;
 }
 
@@ -61,7 +58,7 @@ std::optional<Taken> taken_from(const Read& read, const Transfer& transfer, std:
     taken.row = column / read.stride_bytes;
     column %= read.stride_bytes;
   }
-  for (const TransferLoop& loop : transfer.loops) {
+  for (const ByteLoop& loop : transfer.loops) {
     if (loop.count == 1) continue;
     const bool is_row = read.count > 1 && loop.source_stride_bytes >= read.stride_bytes;
     if (!is_row) {
@@ -73,7 +70,7 @@ std::optional<Taken> taken_from(const Read& read, const Transfer& transfer, std:
   }
   if (column + last_of(taken.columns) + run_bytes > read.size_bytes) return std::nullopt;
   if (taken.row + last_of(taken.rows) >= read.count) return std::nullopt;
-  const auto by_stride = [](const TransferLoop& a, const TransferLoop& b) {
+  const auto by_stride = [](const ByteLoop& a, const ByteLoop& b) {
     return a.source_stride_bytes < b.source_stride_bytes;
   };
   std::sort(taken.rows.begin(), taken.rows.end(), by_stride);
@@ -90,7 +87,7 @@ std::optional<Taken> taken_from(const Read& read, const Transfer& transfer, std:
 // Whether it reaches every row of the read once.
 bool takes_every_row(const Taken& taken, std::uint64_t count) {
   std::uint64_t rows = 1;
-  for (const TransferLoop& loop : taken.rows) {
+  for (const ByteLoop& loop : taken.rows) {
     if (loop.source_stride_bytes != rows) return false;
     rows *= loop.count;
   }
@@ -100,7 +97,7 @@ bool takes_every_row(const Taken& taken, std::uint64_t count) {
 // The columns as one, if gaps between its stretches are small; else nothing.
 std::optional<Columns> whole_columns(const Taken& taken, std::uint64_t gap_bytes) {
   Columns whole = taken.first;
-  for (const TransferLoop& loop : taken.columns) {
+  for (const ByteLoop& loop : taken.columns) {
     if (loop.source_stride_bytes > whole.end - whole.begin + gap_bytes) return std::nullopt;
     whole.end += (loop.count - 1) * loop.source_stride_bytes;
   }
@@ -128,7 +125,7 @@ Fit fit_one_by_one(const std::vector<Taken>& list, const Read& read, std::uint64
   for (const Taken& taken : list) {
     std::uint64_t stretches = 1;
     for (const auto* loops : {&taken.rows, &taken.columns}) {
-      for (const TransferLoop& loop : *loops) {
+      for (const ByteLoop& loop : *loops) {
         stretches = loop.count > kMaxStretches / stretches ? kMaxStretches + 1 : stretches * loop.count;
         if (stretches > kMaxStretches) return Fit::kTooLongToSay;
       }
@@ -139,14 +136,14 @@ Fit fit_one_by_one(const std::vector<Taken>& list, const Read& read, std::uint64
   std::vector<std::vector<Columns>> rows(read.count);
   for (const Taken& taken : list) {
     std::vector<std::uint64_t> at = {taken.row};
-    for (const TransferLoop& loop : taken.rows) {
+    for (const ByteLoop& loop : taken.rows) {
       const std::size_t known = at.size();
       for (std::uint64_t i = 1; i < loop.count; ++i) {
         for (std::size_t k = 0; k < known; ++k) at.push_back(at[k] + i * loop.source_stride_bytes);
       }
     }
     std::vector<Columns> columns = {taken.first};
-    for (const TransferLoop& loop : taken.columns) {
+    for (const ByteLoop& loop : taken.columns) {
       const std::size_t known = columns.size();
       for (std::uint64_t i = 1; i < loop.count; ++i) {
         const std::uint64_t step = i * loop.source_stride_bytes;
@@ -184,7 +181,7 @@ class FeedCheck {
 
   Errors run() {
     for (const Read& read : rank_.reads) check(read);
-    for (std::uint32_t d = 0; d < rank_.destinations.size(); ++d) {
+    for (const DestinationId d : rank_.destinations.ids()) {
       const Destination& destination = rank_.destinations[d];
       check_fed({d, 0, 0}, destination.transfers);
       for (std::uint32_t c = 0; c < destination.comparisons.size(); ++c) {
@@ -231,7 +228,7 @@ class FeedCheck {
   static bool reads(const Transfer& transfer) { return !transfer.is_fill() && transfer.elems() > 0; }
 
   [[nodiscard]] bool exists(const TransferRef& ref) const {
-    if (ref.destination >= rank_.destinations.size()) return false;
+    if (!rank_.destinations.has(ref.destination)) return false;
     const Destination& destination = rank_.destinations[ref.destination];
     if (!ref.is_comparison()) return ref.transfer < destination.transfers.size();
     return ref.list <= destination.comparisons.size() && ref.transfer < destination.comparisons[ref.list - 1].size();
@@ -268,7 +265,7 @@ class FeedCheck {
 
   const Plan& plan_;
   const RankPlan& rank_;
-  std::vector<std::size_t> first_;  // by destination: the number of its first transfer
+  IndexedVector<DestinationId, std::size_t> first_;  // the number of its first transfer
   std::size_t count_ = 0;
   std::vector<bool> is_fed_;  // by number
   std::vector<Taken> list_;

@@ -64,8 +64,9 @@ Result<void> check_cut(const Shape& shape, const Cut& cut, std::uint64_t group) 
   }
   if (cut.kind == CutKind::kFlatGroup) {
     const auto end = checked_add(cut.group_offset_elems, *shape.num_elems());
-    if (!end || *end > cut.group_elems || cut.group_elems > kMaxSize - layout::Mesh::kMaxRanks || cut.unit.empty()) {
-      return refuse(fmt::format("the tensor does not fit into the flat buffer {}", quote(cut.unit)), "R41");
+    if (!end || *end > cut.group_elems || cut.group_elems > kMaxSize - layout::Mesh::kMaxRanks ||
+        cut.flat_parameter.empty()) {
+      return refuse(fmt::format("the tensor does not fit into the flat buffer {}", quote(cut.flat_parameter)), "R41");
     }
   }
   return {};

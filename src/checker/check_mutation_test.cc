@@ -24,7 +24,7 @@ bool Mutator::change_owned_elems() {
 }
 bool Mutator::change_unit() {
   Destination* d = destination();
-  if (d != nullptr) d->unit = d->unit.empty() ? "block" : "";
+  if (d != nullptr) d->flat_parameter = d->flat_parameter.empty() ? "block" : "";
   return d != nullptr;
 }
 bool Mutator::change_region() {
@@ -44,12 +44,12 @@ bool Mutator::change_region() {
 bool Mutator::change_region_number() {
   RankPlan* r = rank();
   Destination* d = r == nullptr ? nullptr : any(r->destinations);
-  if (d != nullptr) d->region = static_cast<std::uint32_t>(dice_.below(r->regions.size() + 1));
+  if (d != nullptr) d->region = plan::RegionId(dice_.below(r->regions.size() + 1));
   return d != nullptr;
 }
 bool Mutator::change_root() {
   Destination* d = destination();
-  if (d != nullptr) d->root = static_cast<std::uint32_t>(dice_.below(plan_.statements.size() + 1));
+  if (d != nullptr) d->root = StatementId(dice_.below(plan_.statements.size() + 1));
   return d != nullptr;
 }
 bool Mutator::change_totals() {
@@ -65,7 +65,7 @@ bool Mutator::change_call_order() {
   switch (dice_.below(3)) {
     case 0: std::swap(plan_.call_order.front(), plan_.call_order.back()); break;
     case 1: plan_.call_order.pop_back(); break;
-    default: plan_.call_order.push_back(static_cast<std::uint32_t>(dice_.below(plan_.statements.size() + 1))); break;
+    default: plan_.call_order.push_back(StatementId(dice_.below(plan_.statements.size() + 1))); break;
   }
   return true;
 }
@@ -144,7 +144,7 @@ bool Mutator::change_source() {
   if (s == nullptr) return false;
   switch (dice_.below(5)) {
     case 0: nudge(s->bytes.end); break;
-    case 1: s->file = static_cast<std::uint32_t>(dice_.below(4)); break;
+    case 1: s->file = FileId(dice_.below(4)); break;
     case 2: s->key = any(plan_.sources)->key; break;
     case 3: s->bytes = any(plan_.sources)->bytes; break;
     default: nudge(s->bytes.begin); break;
@@ -152,7 +152,7 @@ bool Mutator::change_source() {
   return true;
 }
 bool Mutator::change_file() {
-  File* f = any(plan_.files);
+  PlannedFile* f = any(plan_.files);
   if (f == nullptr) return false;
   if (dice_.once_in(3)) {
     f->name = any(plan_.files)->name;

@@ -40,7 +40,7 @@ class Mutator {
     Destination* d = with_transfers();
     return d == nullptr ? nullptr : any(d->transfers);
   }
-  TransferLoop* loop() {
+  ByteLoop* loop() {
     for (int i = 0; i < 8; ++i) {
       Transfer* t = transfer();
       if (t != nullptr && !t->loops.empty()) return any(t->loops);
@@ -117,15 +117,15 @@ class Mutator {
     return nudge(t == nullptr ? nullptr : &t->run_elems);
   }
   bool change_source_stride() {
-    TransferLoop* l = loop();
+    ByteLoop* l = loop();
     return nudge(l == nullptr ? nullptr : &l->source_stride_bytes);
   }
   bool change_target_stride() {
-    TransferLoop* l = loop();
+    ByteLoop* l = loop();
     return nudge(l == nullptr ? nullptr : &l->target_stride_bytes);
   }
   bool change_count() {
-    TransferLoop* l = loop();
+    ByteLoop* l = loop();
     return nudge(l == nullptr ? nullptr : &l->count);
   }
   bool swap_loops() {
@@ -135,7 +135,7 @@ class Mutator {
     return true;
   }
   bool swap_strides() {
-    TransferLoop* l = loop();
+    ByteLoop* l = loop();
     if (l != nullptr) std::swap(l->source_stride_bytes, l->target_stride_bytes);
     return l != nullptr;
   }
@@ -168,7 +168,7 @@ class Mutator {
   bool swap_sources() {
     Transfer* t = transfer();
     if (t == nullptr || plan_.sources.size() < 2) return false;
-    t->source = static_cast<std::uint32_t>(dice_.below(plan_.sources.size()));
+    t->source = SourceId(dice_.below(plan_.sources.size()));
     return true;
   }
   bool swap_transfers_of_ranks() {
@@ -185,7 +185,7 @@ class Mutator {
   }
   bool fill_instead() {
     Transfer* t = transfer();
-    if (t != nullptr) t->source = Transfer::kFillSource;
+    if (t != nullptr) t->source = SourceId::none();
     return t != nullptr;
   }
   bool change_storage() {
@@ -230,14 +230,14 @@ class Mutator {
   }
   bool add_alias() {
     Destination* d = destination();
-    if (d != nullptr) d->aliases.push_back(static_cast<std::uint32_t>(dice_.below(plan_.statements.size() + 1)));
+    if (d != nullptr) d->aliases.push_back(StatementId(dice_.below(plan_.statements.size() + 1)));
     return d != nullptr;
   }
   bool drop_destination() {
     RankPlan* r = rank();
     if (r == nullptr || r->destinations.empty()) return false;
     const std::size_t i = dice_.below(r->destinations.size());
-    r->owned_bytes -= r->destinations[i].buffer_bytes;
+    r->owned_bytes -= r->destinations[DestinationId(i)].buffer_bytes;
     r->destinations.erase(r->destinations.begin() + static_cast<std::ptrdiff_t>(i));
     return true;
   }
@@ -258,7 +258,7 @@ class Mutator {
   }
   bool retarget_destination() {
     Destination* d = destination();
-    if (d != nullptr) d->statement = static_cast<std::uint32_t>(dice_.below(plan_.statements.size()));
+    if (d != nullptr) d->statement = StatementId(dice_.below(plan_.statements.size()));
     return d != nullptr;
   }
   bool change_buffer_size();

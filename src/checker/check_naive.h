@@ -21,12 +21,12 @@ inline Indices indices_of(const Shape& shape) { return {shape.begin(), shape.end
 
 /// An element's origin: of a source, or a constant by its bits.
 struct Label {
-  std::uint32_t source = Transfer::kFillSource;
+  SourceId source;  ///< none: a constant
   std::uint64_t value = 0;
 
   friend auto operator<=>(const Label&, const Label&) = default;
 };
-inline Label constant(double fill) { return {Transfer::kFillSource, std::bit_cast<std::uint64_t>(fill)}; }
+inline Label constant(double fill) { return {SourceId::none(), std::bit_cast<std::uint64_t>(fill)}; }
 
 struct Dense {
   Indices dims;
@@ -71,7 +71,7 @@ inline Label at(const Dense& dense, const Indices& index) { return dense.labels[
 inline std::optional<Dense> evaluate(const mapping::Expression& e, const Plan& plan) {
   using mapping::Op;
   if (e.op == Op::kSource) {
-    for (std::uint32_t s = 0; s < plan.sources.size(); ++s) {
+    for (const SourceId s : plan.sources.ids()) {
       if (plan.sources[s].key != e.key) continue;
       std::uint64_t next = 0;
       return make(indices_of(plan.sources[s].shape), [&](const Indices&) { return Label{s, next++}; });
@@ -247,7 +247,7 @@ inline std::optional<Memory> memory_of(const Statement& statement, const layout:
     } else {
       std::vector<std::pair<Cell, std::uint64_t>> all(cut.group_elems, {Cell::kForeign, 0});
       const Indices mine = elements();
-      if (cut.unit.empty() || cut.group_offset_elems + mine.size() > all.size()) return std::nullopt;
+      if (cut.flat_parameter.empty() || cut.group_offset_elems + mine.size() > all.size()) return std::nullopt;
       for (std::uint64_t i = 0; i < mine.size(); ++i) all[cut.group_offset_elems + i] = {Cell::kOwned, mine[i]};
       const std::uint64_t part = (all.size() + world - 1) / world;
       all.resize(part * world, {Cell::kForeign, 0});

@@ -25,7 +25,7 @@ class ReadsVerdict {
     for (const Read& read : rank_.reads) {
       if (!serves(read)) return false;
     }
-    for (std::uint32_t d = 0; d < rank_.destinations.size(); ++d) {
+    for (const DestinationId d : rank_.destinations.ids()) {
       if (!all_served(d, 0, rank_.destinations[d].transfers)) return false;
       for (std::uint32_t c = 0; c < rank_.destinations[d].comparisons.size(); ++c) {
         if (!all_served(d, c + 1, rank_.destinations[d].comparisons[c])) return false;
@@ -36,7 +36,7 @@ class ReadsVerdict {
 
  private:
   bool is_possible(const Read& read) const {
-    if (read.file >= plan_.files.size() || read.count == 0 || read.size_bytes == 0) return false;
+    if (!plan_.files.has(read.file) || read.count == 0 || read.size_bytes == 0) return false;
     if (read.count > 1 && read.stride_bytes < read.size_bytes) return false;
     if (read.count > plan_.files[read.file].size_bytes) return false;
     return read.begin_bytes + (read.count - 1) * read.stride_bytes + read.size_bytes <=
@@ -45,7 +45,7 @@ class ReadsVerdict {
 
   static bool takes_bytes(const Transfer& transfer) { return !transfer.is_fill() && transfer.elems() > 0; }
 
-  bool all_served(std::uint32_t d, std::uint32_t list, const std::vector<Transfer>& transfers) const {
+  bool all_served(DestinationId d, std::uint32_t list, const std::vector<Transfer>& transfers) const {
     for (std::uint32_t t = 0; t < transfers.size(); ++t) {
       if (takes_bytes(transfers[t]) && !served_.contains({d, list, t})) return false;
     }
@@ -58,7 +58,7 @@ class ReadsVerdict {
     std::set<std::string> devices;
     std::set<bool> uses;
     for (const TransferRef& ref : read.transfers) {
-      if (ref.destination >= rank_.destinations.size()) return false;
+      if (!rank_.destinations.has(ref.destination)) return false;
       const Destination& d = rank_.destinations[ref.destination];
       if (ref.list > d.comparisons.size()) return false;
       const auto& list = ref.list == 0 ? d.transfers : d.comparisons[ref.list - 1];
@@ -87,7 +87,7 @@ class ReadsVerdict {
     const std::uint64_t offset = transfer.source_begin_bytes - read.begin_bytes;
     const std::uint64_t stride = read.count > 1 ? read.stride_bytes : ~std::uint64_t{0};
     Indices counts;
-    for (const TransferLoop& loop : transfer.loops) {
+    for (const ByteLoop& loop : transfer.loops) {
       if (loop.count > 1 && loop.source_stride_bytes >= stride && loop.source_stride_bytes % stride != 0) return false;
       counts.push_back(loop.count);
     }

@@ -31,18 +31,18 @@ class Verdict {
   }
 
  private:
-  using Names = std::map<std::string, std::uint32_t>;
+  using Names = std::map<std::string, StatementId>;
 
   bool sources_good() const {
     std::set<std::string> names;
-    std::vector<std::vector<bool>> used;
-    for (const File& file : plan_.files) {
+    IndexedVector<FileId, std::vector<bool>> used;
+    for (const PlannedFile& file : plan_.files) {
       if (!names.insert(file.name).second) return false;
       used.emplace_back(file.size_bytes, false);
     }
     std::set<std::string> keys;
     for (const Source& source : plan_.sources) {
-      if (!keys.insert(source.key).second || source.file >= plan_.files.size()) return false;
+      if (!keys.insert(source.key).second || !plan_.files.has(source.file)) return false;
       if (source.bytes.begin > source.bytes.end || source.bytes.end > plan_.files[source.file].size_bytes) return false;
       if (product(indices_of(source.shape)) * bits(source.dtype) != source.bytes.size_bytes() * 8) return false;
       for (std::uint64_t b = source.bytes.begin; b < source.bytes.end; ++b) {
@@ -145,9 +145,10 @@ class Verdict {
   }
 
   bool statements_good() {
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
-      if (s > 0 && plan_.statements[s - 1].name >= plan_.statements[s].name) return false;
-      names_[plan_.statements[s].name] = s;
+    for (const StatementId s : plan_.statements.ids()) {
+      const std::string& name = plan_.statements[s].name;
+      if (!names_.empty() && names_.rbegin()->first >= name) return false;
+      names_[name] = s;
     }
     for (const Statement& s : plan_.statements) {
       std::set<std::string> slots;
@@ -202,8 +203,8 @@ class Verdict {
     for (const Statement& s : plan_.statements) {
       calls += s.provenance == Provenance::kCall ? 1 : 0;
     }
-    for (const std::uint32_t s : plan_.call_order) {
-      if (s >= plan_.statements.size() || plan_.statements[s].provenance != Provenance::kCall) return false;
+    for (const StatementId s : plan_.call_order) {
+      if (!plan_.statements.has(s) || plan_.statements[s].provenance != Provenance::kCall) return false;
       for (const std::string& input : plan_.statements[s].recipe.inputs) {
         if (!names_.contains(input)) return false;
         const Statement& root = root_of(plan_.statements[names_.at(input)]);
@@ -254,18 +255,18 @@ class Verdict {
     if (plan_.devices.list.empty() && plan_.devices.per_node == 0) return false;
     if (rank.staging_bytes > plan_.budget_bytes) return false;
 
-    std::map<std::pair<std::string, std::string>, std::uint64_t> units;
-    std::map<std::pair<std::string, std::string>, std::set<std::uint64_t>> unit_elems;
-    std::map<std::pair<std::string, std::string>, std::set<std::string>> unit_facts;
+    std::map<std::pair<std::string, std::string>, std::uint64_t> shared_bytes;
+    std::map<std::pair<std::string, std::string>, std::set<std::uint64_t>> shared_elems;
+    std::map<std::pair<std::string, std::string>, std::set<std::string>> shared_facts;
     std::uint64_t owned_bytes = 0;
     std::uint64_t gap_bits = 0;  // below 0 for a while, which 64 bits bear
     std::size_t expected = 0;
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+    for (const StatementId s : plan_.statements.ids()) {
       const Statement& root = plan_.statements[s];
       if (root.provenance == Provenance::kAlias) continue;
       for (const std::string& slot : slots_of_class(root)) {
-        std::vector<std::uint32_t> members;
-        for (std::uint32_t m = 0; m < plan_.statements.size(); ++m) {
+        std::vector<StatementId> members;
+        for (const StatementId m : plan_.statements.ids()) {
           const Statement& member = plan_.statements[m];
           if (&root_of(member) != &root || slot_of(member, slot) == nullptr) continue;
           const auto memory = memory_of(member, *slot_of(member, slot), plan_.mesh, rank.rank);
@@ -284,38 +285,38 @@ class Verdict {
           found = &d;
         }
         if (found == nullptr || found->device != device_of(first, rank.rank)) return false;
-        std::vector<std::uint32_t> aliases = found->aliases;
+        std::vector<StatementId> aliases = found->aliases;
         std::sort(aliases.begin(), aliases.end());
-        if (aliases != std::vector<std::uint32_t>(members.begin() + 1, members.end())) return false;
+        if (aliases != std::vector<StatementId>(members.begin() + 1, members.end())) return false;
         const Memory memory = *memory_of(first, place, plan_.mesh, rank.rank);
         if (!destination_good(*found, root, memory)) return false;
-        if (found->root != s || found->region >= rank.regions.size()) return false;
+        if (found->root != s || !rank.regions.has(found->region)) return false;
         if (!region_good(rank.regions[found->region], first.shape, memory)) return false;
-        if (rank.regions[found->region].unit != found->unit) return false;
-        std::string unit;
+        if (rank.regions[found->region].flat_parameter != found->flat_parameter) return false;
+        std::string shared;
         for (const auto& cut : place.cuts) {
           if (cut.kind != layout::CutKind::kFlatGroup) continue;
-          unit = cut.unit;
-          const std::pair key(cut.unit, place.name);
-          units[key] = found->buffer_bytes;
+          shared = cut.flat_parameter;
+          const std::pair key(cut.flat_parameter, place.name);
+          shared_bytes[key] = found->buffer_bytes;
           gap_bits -= found->owned_elems * bits(first.storage);
           std::string facts = std::to_string(cut.group_elems) + found->device + std::string(name(first.storage));
           for (const std::size_t axis : cut.axes) facts += "," + std::to_string(axis);
-          unit_facts[key].insert(facts);
+          shared_facts[key].insert(facts);
           for (std::uint64_t i = 0; i < product(indices_of(first.shape)); ++i) {
-            if (!unit_elems[key].insert(cut.group_offset_elems + i).second) return false;
+            if (!shared_elems[key].insert(cut.group_offset_elems + i).second) return false;
           }
-          if (unit_facts[key].size() > 1) return false;
+          if (shared_facts[key].size() > 1) return false;
         }
-        if (unit != found->unit) return false;
-        if (unit.empty()) owned_bytes += found->buffer_bytes;
+        if (shared != found->flat_parameter) return false;
+        if (shared.empty()) owned_bytes += found->buffer_bytes;
       }
     }
-    for (const auto& [key, bytes] : units) {
+    for (const auto& [key, bytes] : shared_bytes) {
       owned_bytes += bytes;
       gap_bits += bytes * 8;
     }
-    if (gap_bits / 8 != rank.unit_gap_bytes) return false;
+    if (gap_bits / 8 != rank.flat_parameter_gap_bytes) return false;
     if (expected != rank.destinations.size() || owned_bytes != rank.owned_bytes) return false;
     return ReadsVerdict(plan_, rank).good();
   }
@@ -392,7 +393,7 @@ class Verdict {
 
   bool transfer_good(const Transfer& t, const Destination& d, std::uint64_t width,
                      std::map<std::uint64_t, Label>& written) const {
-    if (!t.is_fill() && t.source >= plan_.sources.size()) return false;
+    if (!t.is_fill() && !plan_.sources.has(t.source)) return false;
     const Source* source = t.is_fill() ? nullptr : &plan_.sources[t.source];
     const std::uint64_t source_width = source == nullptr ? 8 : bits(source->dtype);
     if (t.run_elems * width % 8 != 0 || (source != nullptr && t.run_elems * source_width % 8 != 0)) return false;

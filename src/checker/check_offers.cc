@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "base/text.h"
 #include "checker/check_bytes.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
@@ -16,15 +17,11 @@ namespace {
 // Nests whose loops interleave in the buffer are taken apart; no sane plan needs many parts.
 constexpr std::size_t kMaxStreams = std::size_t{1} << 20;
 
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
-
 // One past the last byte that a nest touches.
-std::optional<std::uint64_t> end_of(std::uint64_t begin, std::uint64_t run_bytes,
-                                    const std::vector<TransferLoop>& loops, std::uint64_t TransferLoop::*stride) {
+std::optional<std::uint64_t> end_of(std::uint64_t begin, std::uint64_t run_bytes, const std::vector<ByteLoop>& loops,
+                                    std::uint64_t ByteLoop::*stride) {
   std::optional<std::uint64_t> end = checked_add(begin, run_bytes);
-  for (const TransferLoop& loop : loops) {
+  for (const ByteLoop& loop : loops) {
     const auto reach = checked_mul(loop.count - 1, loop.*stride);
     end = end && reach ? checked_add(*end, *reach) : std::nullopt;
   }
@@ -60,18 +57,18 @@ Result<void> Offers::reset(const OfferedTransfers& offered) {
 Result<void> Offers::add(const OfferedTransfers& offered, const Transfer& transfer) {
   const Plan& plan = offered.plan;
   const DType storage = offered.storage;
-  if (!transfer.is_fill() && transfer.source >= plan.sources.size()) {
+  if (!transfer.is_fill() && !plan.sources.has(transfer.source)) {
     return fail(problem("a transfer names a source that the plan has not", "R45"));
   }
   const bool moves_nothing =
-      transfer.run_elems == 0 || std::any_of(transfer.loops.begin(), transfer.loops.end(),
-                                             [](const TransferLoop& loop) { return loop.count == 0; });
+      transfer.run_elems == 0 ||
+      std::any_of(transfer.loops.begin(), transfer.loops.end(), [](const ByteLoop& loop) { return loop.count == 0; });
   if (moves_nothing) return fail(problem("a transfer moves nothing", "R11"));
 
   Stream stream;
   const auto run_bytes = bytes_of(transfer.run_elems, storage);
   const auto target_end =
-      run_bytes ? end_of(transfer.target_begin_bytes, *run_bytes, transfer.loops, &TransferLoop::target_stride_bytes)
+      run_bytes ? end_of(transfer.target_begin_bytes, *run_bytes, transfer.loops, &ByteLoop::target_stride_bytes)
                 : std::nullopt;
   if (!target_end || *target_end > offered.buffer_bytes) {
     return fail(problem("a transfer leaves the buffer, or cuts inside a byte", "R11")
@@ -87,7 +84,7 @@ Result<void> Offers::add(const OfferedTransfers& offered, const Transfer& transf
   if (source != nullptr) {
     const auto source_bytes = bytes_of(transfer.run_elems, source->dtype);
     const auto end = source_bytes ? end_of(transfer.source_begin_bytes, *source_bytes, transfer.loops,
-                                           &TransferLoop::source_stride_bytes)
+                                           &ByteLoop::source_stride_bytes)
                                   : std::nullopt;
     if (!end || transfer.source_begin_bytes < source->bytes.begin || *end > source->bytes.end) {
       return fail(problem(fmt::format("a transfer reads outside its source {}", quote(source->key)), "R45")
@@ -98,7 +95,7 @@ Result<void> Offers::add(const OfferedTransfers& offered, const Transfer& transf
     if (!begin) return fail(problem("a transfer's source begins inside an element", "R45"));
     stream.origin.begin = *begin;
   }
-  for (const TransferLoop& loop : transfer.loops) {
+  for (const ByteLoop& loop : transfer.loops) {
     if (loop.count == 1) continue;
     const auto target_step = elems_in(loop.target_stride_bytes, storage);
     const auto source_step =

@@ -26,8 +26,8 @@ class PlanMaker {
     plan_ = {};
     make_mesh();
     plan_.files.resize(1 + below(3));
-    for (std::size_t f = 0; f < plan_.files.size(); ++f) {
-      plan_.files[f] = {"model-" + std::to_string(f) + ".safetensors", 8 + below(40)};
+    for (const FileId f : plan_.files.ids()) {
+      plan_.files[f] = {"model-" + std::to_string(f.number()) + ".safetensors", 8 + below(40)};
     }
     const std::uint64_t tensors = 1 + below(4);
     for (std::uint64_t t = 0; t < tensors; ++t) make_statement();
@@ -48,13 +48,13 @@ class PlanMaker {
     out.rank = rank;
     out.staging_bytes = below(plan_.budget_bytes + 1);
     std::vector<std::string> units;
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+    for (const StatementId s : plan_.statements.ids()) {
       const Statement& root = plan_.statements[s];
       if (root.provenance == Provenance::kAlias) continue;
       for (std::size_t slot = 0; slot < root.placement.slots.size(); ++slot) {
         Destination d;
         bool found = false;
-        for (std::uint32_t m = s; m < plan_.statements.size(); ++m) {
+        for (StatementId m = s; plan_.statements.has(m); ++m) {
           const Statement& member = plan_.statements[m];
           if (m != s && member.alias_of != root.name) continue;
           if (!memory_of(member, member.placement.slots[slot], plan_.mesh, rank)->present) continue;
@@ -68,14 +68,15 @@ class PlanMaker {
         d.root = s;
         fill_in(d, slot, rank);
         add_region(out, d, slot);
-        if (d.unit.empty() || std::find(units.begin(), units.end(), d.unit) == units.end()) {
+        if (d.flat_parameter.empty() || std::find(units.begin(), units.end(), d.flat_parameter) == units.end()) {
           out.owned_bytes += d.buffer_bytes;
         }
-        if (!d.unit.empty()) {
+        if (!d.flat_parameter.empty()) {
           const std::uint64_t owned = d.owned_elems * bits(plan_.statements[d.statement].storage) / 8;
-          if (std::find(units.begin(), units.end(), d.unit) == units.end()) out.unit_gap_bytes += d.buffer_bytes;
-          out.unit_gap_bytes -= owned;
-          units.push_back(d.unit);
+          if (std::find(units.begin(), units.end(), d.flat_parameter) == units.end())
+            out.flat_parameter_gap_bytes += d.buffer_bytes;
+          out.flat_parameter_gap_bytes -= owned;
+          units.push_back(d.flat_parameter);
         }
         out.destinations.push_back(std::move(d));
       }
@@ -89,7 +90,7 @@ class PlanMaker {
     const Statement& s = plan_.statements[d.statement];
     layout::Region region = layout::region_of(s.shape, s.placement.slots[slot].cuts, plan_.mesh, out.rank);
     const auto known = std::find(out.regions.begin(), out.regions.end(), region);
-    d.region = static_cast<std::uint32_t>(known - out.regions.begin());
+    d.region = plan::RegionId(static_cast<std::size_t>(known - out.regions.begin()));
     if (known == out.regions.end()) out.regions.push_back(std::move(region));
   }
 
@@ -127,7 +128,7 @@ class PlanMaker {
   mapping::Expression new_source(const Indices& dims) {
     Source source;
     source.key = "key" + std::to_string(plan_.sources.size());
-    source.file = static_cast<std::uint32_t>(below(plan_.files.size()));
+    source.file = FileId(below(plan_.files.size()));
     source.dtype = dtype_;
     source.shape = Shape(dims);
     plan_.sources.push_back(source);
@@ -282,7 +283,7 @@ class PlanMaker {
   void make_unit() {
     layout::Cut cut;
     cut.kind = layout::CutKind::kFlatGroup;
-    cut.unit = "block";
+    cut.flat_parameter = "block";
     for (std::size_t a = 0; a < plan_.mesh.axes().size(); ++a) {
       if (once_in(2)) cut.axes.push_back(a);
     }
@@ -324,13 +325,13 @@ class PlanMaker {
     later.name = new_name();
     later.recipe.inputs.push_back(s.name);
     plan_.statements.push_back(later);
-    const auto count = static_cast<std::uint32_t>(plan_.statements.size());
-    plan_.call_order = {count - 2, count - 1};
+    const std::size_t count = plan_.statements.size();
+    plan_.call_order = {StatementId(count - 2), StatementId(count - 1)};
   }
 
   void finish_files() {
     for (Source& source : plan_.sources) {
-      File& file = plan_.files[source.file];
+      PlannedFile& file = plan_.files[source.file];
       file.size_bytes += once_in(3) ? below(8) : 0;  // a tensor that nobody wants
       source.bytes.begin = file.size_bytes;
       file.size_bytes += *source.shape.size_bytes(source.dtype);

@@ -15,7 +15,7 @@ namespace lading::checker::naive {
 /// Every byte of its file that a transfer takes.
 inline std::set<std::uint64_t> bytes_taken(const Plan& plan, const Transfer& transfer) {
   std::set<std::uint64_t> begins = {transfer.source_begin_bytes};
-  for (const TransferLoop& loop : transfer.loops) {
+  for (const ByteLoop& loop : transfer.loops) {
     std::set<std::uint64_t> more;
     for (const std::uint64_t begin : begins) {
       for (std::uint64_t i = 0; i < loop.count; ++i) more.insert(begin + i * loop.source_stride_bytes);
@@ -52,7 +52,7 @@ void serve_again(Dice& dice, Plan& plan, RankPlan& rank) {
     std::set<std::uint64_t> taken;
   };
   std::vector<Draft> drafts;
-  for (std::uint32_t d = 0; d < rank.destinations.size(); ++d) {
+  for (const DestinationId d : rank.destinations.ids()) {
     const Destination& destination = rank.destinations[d];
     for (std::uint32_t list = 0; list <= destination.comparisons.size(); ++list) {
       const auto& transfers = list == 0 ? destination.transfers : destination.comparisons[list - 1];
@@ -63,9 +63,9 @@ void serve_again(Dice& dice, Plan& plan, RankPlan& rank) {
         draft.taken = bytes_taken(plan, transfers[t]);
         const std::uint64_t begin = *draft.taken.begin();
         draft.read = {source.file, begin, *draft.taken.rbegin() + 1 - begin, 1, 0, {{d, list, t}}};
-        for (const TransferLoop& loop : transfers[t].loops) {  // as rows, if one loop steps over all the others
+        for (const ByteLoop& loop : transfers[t].loops) {  // as rows, if one loop steps over all the others
           std::uint64_t inside = transfers[t].run_elems * bits(source.dtype) / 8;
-          for (const TransferLoop& other : transfers[t].loops) {
+          for (const ByteLoop& other : transfers[t].loops) {
             if (&other != &loop) inside += (other.count - 1) * other.source_stride_bytes;
           }
           if (loop.count < 2 || inside > loop.source_stride_bytes || dice.once_in(3)) continue;

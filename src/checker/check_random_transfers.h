@@ -16,7 +16,7 @@ inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint
   d.device = plan_.devices.of(rank).text();
   if (s.placement.device == layout::DeviceRule::kCpu) d.device = "cpu";
   for (const auto& cut : slot.cuts) {
-    if (cut.kind == layout::CutKind::kFlatGroup) d.unit = cut.unit;
+    if (cut.kind == layout::CutKind::kFlatGroup) d.flat_parameter = cut.flat_parameter;
   }
   const Memory memory = *memory_of(s, slot, plan_.mesh, rank);
   d.buffer_bytes = memory.cells.size() * bits(s.storage) / 8;
@@ -53,7 +53,7 @@ inline std::vector<Transfer> PlanMaker::transfers_for(const std::vector<std::pai
   std::vector<Transfer> list;
   const std::uint64_t longest = once_in(4) ? 1 + below(3) : ~std::uint64_t{0};
   for (const auto& [at, label] : cells) {
-    const bool fill = label.source == Transfer::kFillSource;
+    const bool fill = label.source.is_none();
     const std::uint64_t source_width = fill ? 0 : bits(plan_.sources[label.source].dtype) / 8;
     const std::uint64_t from = fill ? 0 : plan_.sources[label.source].bytes.begin + label.value * source_width;
     if (!list.empty() && list.back().source == label.source && list.back().run_elems < longest) {
@@ -80,7 +80,7 @@ inline std::vector<Transfer> PlanMaker::transfers_for(const std::vector<std::pai
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (taken[i]) continue;
       Transfer transfer = list[i];
-      TransferLoop loop;
+      ByteLoop loop;
       for (std::size_t j = i + 1; j < list.size(); ++j) {
         const Transfer& next = list[j];
         if (taken[j] || next.source != transfer.source || next.run_elems != transfer.run_elems ||

@@ -72,7 +72,7 @@ inline bool Mutator::join_reads() {  // across whatever is between them
 }
 inline bool Mutator::change_read_file() {
   Read* one = read(rank());
-  if (one != nullptr) one->file = static_cast<std::uint32_t>(dice_.below(plan_.files.size() + 1));
+  if (one != nullptr) one->file = FileId(dice_.below(plan_.files.size() + 1));
   return one != nullptr;
 }
 inline bool Mutator::change_gap() {
@@ -106,8 +106,11 @@ inline bool Mutator::change_ref() {
   Read* one = read(rank());
   if (one == nullptr || one->transfers.empty()) return false;
   TransferRef& ref = one->transfers[dice_.below(one->transfers.size())];
-  std::uint32_t* const fields[] = {&ref.destination, &ref.list, &ref.transfer};
-  *fields[dice_.below(3)] = static_cast<std::uint32_t>(dice_.below(4));
+  const std::uint64_t field = dice_.below(3);
+  const std::uint64_t number = dice_.below(4);
+  if (field == 0) ref.destination = DestinationId(number);
+  if (field == 1) ref.list = static_cast<std::uint32_t>(number);
+  if (field == 2) ref.transfer = static_cast<std::uint32_t>(number);
   return true;
 }
 

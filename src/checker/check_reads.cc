@@ -9,16 +9,13 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
 
 // More single reads than this on one rank is no plan: at 4 MiB each they would be 64 TiB.
 constexpr std::uint64_t kMaxReads = std::uint64_t{1} << 24;
-
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
 
 std::uint64_t size_of(const ByteSet::Comb& comb) { return comb.first.end - comb.first.begin; }
 
@@ -104,9 +101,9 @@ void ByteSet::join_one_by_one(Iterator begin, Iterator end, std::vector<Comb>& o
   }
 }
 
-ByteSet::Iterator ByteSet::last_from(std::uint32_t file, std::uint64_t begin) const {
+ByteSet::Iterator ByteSet::last_from(FileId file, std::uint64_t begin) const {
   return std::upper_bound(combs_.begin(), combs_.end(), std::pair(file, begin),
-                          [](const std::pair<std::uint32_t, std::uint64_t>& at, const Comb& comb) {
+                          [](const std::pair<FileId, std::uint64_t>& at, const Comb& comb) {
                             return at < std::pair(comb.first.file, comb.first.begin);
                           });
 }
@@ -127,11 +124,11 @@ Result<ByteSet, Errors> bytes_read(const Plan& plan, const RankPlan& rank) {
   std::optional<std::uint64_t> total = 0;
   std::uint64_t reads = 0;
   for (const Read& one : rank.reads) {
-    if (one.file >= plan.files.size()) {
+    if (!plan.files.has(one.file)) {
       errors.add(problem("a read names a file that the plan has not", "R45"));
       continue;
     }
-    const File& file = plan.files[one.file];
+    const PlannedFile& file = plan.files[one.file];
     const auto reach = one.count == 0 ? std::nullopt : checked_mul(one.count - 1, one.stride_bytes);
     const auto last = reach ? checked_add(one.begin_bytes, *reach) : std::nullopt;
     const auto end = last ? checked_add(*last, one.size_bytes) : std::nullopt;

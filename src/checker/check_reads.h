@@ -15,7 +15,7 @@ namespace lading::checker {
 class ByteSet {
  public:
   struct Range {
-    std::uint32_t file = 0;
+    FileId file = 0;
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
   };
@@ -38,7 +38,7 @@ class ByteSet {
  private:
   using Iterator = std::vector<Comb>::const_iterator;
 
-  [[nodiscard]] Iterator last_from(std::uint32_t file, std::uint64_t begin) const;
+  [[nodiscard]] Iterator last_from(FileId file, std::uint64_t begin) const;
   void settle_group(std::vector<Comb>::iterator begin, std::vector<Comb>::iterator end, std::vector<Comb>& out);
   bool join_columns(Iterator begin, Iterator end, std::vector<Comb>& out);
   void join_one_by_one(Iterator begin, Iterator end, std::vector<Comb>& out);

@@ -32,7 +32,7 @@ class Bytes {
   std::vector<int> times_ = std::vector<int>(2 * kFileBytes);
 };
 
-Comb random_comb(std::mt19937_64& random, std::uint32_t file) {
+Comb random_comb(std::mt19937_64& random, FileId file) {
   const auto below = [&](std::uint64_t n) { return random() % n; };
   const std::uint64_t size = 1 + below(6);
   const std::uint64_t stride = below(4) == 0 ? below(12) : 10;  // mostly such as could be columns of the same rows
@@ -50,17 +50,17 @@ TEST(CheckReads, R64_a_set_of_combs_is_the_set_of_their_bytes) {
     Bytes bytes[2];
     const std::size_t combs = 1 + random() % 7;
     for (std::size_t i = 0; i < combs; ++i) {
-      const auto file = static_cast<std::uint32_t>(random() % 2);
+      const FileId file(random() % 2);
       const Comb comb = random_comb(random, file);
       set.add(comb);
-      bytes[file].add(comb);
+      bytes[file.number()].add(comb);
     }
     set.settle();
     joined += set.size() < combs ? 1 : 0;
-    for (std::uint32_t file = 0; file < 2; ++file) {
+    for (const FileId file : {FileId(0), FileId(1)}) {
       for (std::uint64_t begin = 0; begin < kFileBytes; ++begin) {
         for (std::uint64_t end = begin + 1; end <= kFileBytes; ++end) {
-          const std::uint64_t count = bytes[file].within(begin, end);
+          const std::uint64_t count = bytes[file.number()].within(begin, end);
           ASSERT_EQ(set.bytes_within({file, begin, end}), count) << "round " << round << ": " << begin << ".." << end;
         }
       }

@@ -6,131 +6,23 @@
 #include <map>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "checker/cast_rules.h"
+#include "checker/check_fsdp_units.h"
 #include "checker/check_geometry.h"
+#include "checker/meeting_places.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
 
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
-
-// Between these a cast is one rounding. Packed elements and the scales of blocks stay what they are (docs/dtypes.md).
-bool is_cast_float(DType dtype) {
-  switch (dtype) {
-    case DType::kF8E5M2:
-    case DType::kF8E4M3:
-    case DType::kF8E4M3Fnuz:
-    case DType::kF8E5M2Fnuz:
-    case DType::kF16:
-    case DType::kBF16:
-    case DType::kF32:
-    case DType::kF64: return true;
-    default: return false;
-  }
-}
-
-// Bits of the magnitude that an integer dtype holds, and whether it holds signs; nothing of other dtypes.
-struct IntegerRange {
-  unsigned magnitude_bits = 0;
-  bool is_signed = false;
-};
-std::optional<IntegerRange> integer_range(DType dtype) {
-  switch (dtype) {
-    case DType::kU8: return IntegerRange{8, false};
-    case DType::kU16: return IntegerRange{16, false};
-    case DType::kU32: return IntegerRange{32, false};
-    case DType::kU64: return IntegerRange{64, false};
-    case DType::kI8: return IntegerRange{7, true};
-    case DType::kI16: return IntegerRange{15, true};
-    case DType::kI32: return IntegerRange{31, true};
-    case DType::kI64: return IntegerRange{63, true};
-    default: return std::nullopt;
-  }
-}
-
 bool is_random(model::RecipeKind kind) {
   return kind == model::RecipeKind::kUniform || kind == model::RecipeKind::kNormal ||
          kind == model::RecipeKind::kTruncatedNormal;
-}
-
-// The owner cuts of two slots, and how far a search among them has come.
-class Meeting {
- public:
-  explicit Meeting(const layout::Mesh& mesh) : mesh_(mesh) {}
-
-  void add(const layout::Slot& slot) {
-    for (const layout::Cut& cut : slot.cuts) {
-      if (cut.kind == layout::CutKind::kOwner) cuts_.push_back(&cut);
-    }
-  }
-
-  // An owner of every cut, such that no axis is wanted at two places. Undecided after many steps: they may meet.
-  bool is_possible(std::size_t cut = 0) {
-    if (cut == cuts_.size()) return true;
-    for (const std::uint64_t owner : cuts_[cut]->owners) {
-      if (++steps_ > kMostSteps) return true;
-      std::vector<std::size_t> taken;
-      const bool fits = take(*cuts_[cut], owner, taken);
-      if (fits && is_possible(cut + 1)) return true;
-      for (const std::size_t axis : taken) at_.erase(axis);
-    }
-    return false;
-  }
-
- private:
-  static constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 22;
-
-  bool take(const layout::Cut& cut, std::uint64_t owner, std::vector<std::size_t>& taken) {
-    for (auto axis = cut.axes.rbegin(); axis != cut.axes.rend(); ++axis) {
-      const std::uint64_t size = mesh_.axes()[*axis].size;
-      const auto [place, is_new] = at_.emplace(*axis, owner % size);
-      if (is_new) taken.push_back(*axis);
-      if (place->second != owner % size) return false;
-      owner /= size;
-    }
-    return owner == 0;  // else nobody has that place
-  }
-
-  const layout::Mesh& mesh_;
-  std::vector<const layout::Cut*> cuts_;
-  std::map<std::size_t, std::uint64_t> at_;  // by axis
-  std::uint64_t steps_ = 0;
-};
-
-// Whether some rank has both: not if they belong to different pipeline stages (R51).
-bool can_meet(const layout::Slot& a, const layout::Slot& b, const layout::Mesh& mesh) {
-  Meeting meeting(mesh);
-  meeting.add(a);
-  meeting.add(b);
-  return meeting.is_possible();
-}
-
-// Where members of a tie class meet, in any slot, owners may differ; nothing else may. That a cut is even is a
-// promise about the tensor, not a place.
-bool same_placement(const layout::Placement& a, const layout::Placement& b, const layout::Mesh& mesh) {
-  const auto plain_cuts = [](const layout::Slot& slot) {
-    std::vector<layout::Cut> cuts = slot.cuts;
-    std::erase_if(cuts, [](const layout::Cut& cut) { return cut.kind == layout::CutKind::kOwner; });
-    for (layout::Cut& cut : cuts) cut.even = false;
-    return cuts;
-  };
-  const auto same_name = [](const layout::Slot& one, const layout::Slot& two) { return one.name == two.name; };
-  const bool same_slots = std::equal(a.slots.begin(), a.slots.end(), b.slots.begin(), b.slots.end(), same_name);
-  const bool alike = same_slots && a.device == b.device && a.fsdp_group == b.fsdp_group;
-  for (std::size_t i = 0; i < a.slots.size(); ++i) {
-    for (std::size_t j = 0; j < b.slots.size(); ++j) {
-      if (same_slots && i != j) continue;
-      if (alike && plain_cuts(a.slots[i]) == plain_cuts(b.slots[j])) continue;
-      if (can_meet(a.slots[i], b.slots[j], mesh)) return false;
-    }
-  }
-  return true;
 }
 
 class StatementCheck {
@@ -143,40 +35,40 @@ class StatementCheck {
     check_names();
     facts_.tensors.resize(plan_.statements.size());
     facts_.traces.resize(plan_.statements.size());
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) facts_.tensors[s].sound = is_sound(s);
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) find_root(s);
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+    for (const StatementId s : plan_.statements.ids()) facts_.tensors[s].sound = is_sound(s);
+    for (const StatementId s : plan_.statements.ids()) find_root(s);
+    for (const StatementId s : plan_.statements.ids()) {
       Facts::Tensor& tensor = facts_.tensors[s];
       tensor.sound = tensor.sound && facts_.tensors[tensor.root].sound;
     }
     check_calls();
-    check_units();
+    check_fsdp_units(plan_, errors_);
     return std::move(facts_);
   }
 
  private:
   void check_files() {
-    std::unordered_map<std::string_view, std::size_t> names;
-    for (std::size_t f = 0; f < plan_.files.size(); ++f) {
-      if (!names.emplace(plan_.files[f].name, f).second) {
-        errors_.add(problem("the plan has a file twice", "R45").in_file(plan_.files[f].name));
+    std::unordered_set<std::string_view> names;
+    for (const PlannedFile& file : plan_.files) {
+      if (!names.insert(file.name).second) {
+        errors_.add(problem("the plan has a file twice", "R45").in_file(file.name));
       }
     }
   }
 
   void check_sources() {
-    std::vector<std::uint32_t> by_place;
+    std::vector<SourceId> by_place;
     usable_.assign(plan_.sources.size(), false);
-    for (std::uint32_t i = 0; i < plan_.sources.size(); ++i) {
+    for (const SourceId i : plan_.sources.ids()) {
       const Source& source = plan_.sources[i];
       if (index_.is_again(i)) {
         errors_.add(problem("the plan has a source twice", "R45").of_tensor(source.key));
       }
-      if (source.file >= plan_.files.size()) {
+      if (!plan_.files.has(source.file)) {
         errors_.add(problem("a source is in a file that the plan has not", "R45").of_tensor(source.key));
         continue;
       }
-      const File& file = plan_.files[source.file];
+      const PlannedFile& file = plan_.files[source.file];
       const bool ordered = source.bytes.satisfies_invariants();
       if (!ordered || source.bytes.end > file.size_bytes) {
         errors_.add(problem("a source lies outside its file", "R45")
@@ -203,9 +95,9 @@ class StatementCheck {
   }
 
   // Tensors of a file do not share bytes; one that was moved would be found out here.
-  void check_overlaps(std::vector<std::uint32_t> by_place) {
+  void check_overlaps(std::vector<SourceId> by_place) {
     const auto& all = plan_.sources;
-    const auto before_in_file = [&](std::uint32_t a, std::uint32_t b) {
+    const auto before_in_file = [&](SourceId a, SourceId b) {
       return std::pair(all[a].file, all[a].bytes.begin) < std::pair(all[b].file, all[b].bytes.begin);
     };
     if (!std::is_sorted(by_place.begin(), by_place.end(), before_in_file)) {
@@ -223,31 +115,32 @@ class StatementCheck {
   }
 
   void check_names() {
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
-      const std::string& name = plan_.statements[s].name;
-      if (s == 0 || plan_.statements[s - 1].name < name) continue;
+    const std::string* before = nullptr;
+    for (const Statement& statement : plan_.statements) {
+      const std::string* const last = std::exchange(before, &statement.name);
+      if (last == nullptr || *last < statement.name) continue;
       sorted_ = false;
-      errors_.add(problem(plan_.statements[s - 1].name == name ? "the plan states a tensor twice"
-                                                               : "the statements are not sorted by name",
-                          "R1")
-                      .of_tensor(name));
+      errors_.add(
+          problem(*last == statement.name ? "the plan states a tensor twice" : "the statements are not sorted by name",
+                  "R1")
+              .of_tensor(statement.name));
     }
   }
 
   // Statements are sorted, or else refused: then any way of finding them will do.
-  [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const {
+  [[nodiscard]] std::optional<StatementId> find(std::string_view name) const {
     const auto& all = plan_.statements;
     const auto found =
         sorted_ ? std::lower_bound(all.begin(), all.end(), name,
                                    [](const Statement& s, std::string_view wanted) { return s.name < wanted; })
                 : std::find_if(all.begin(), all.end(), [&](const Statement& s) { return s.name == name; });
     if (found == all.end() || found->name != name) return std::nullopt;
-    return static_cast<std::uint32_t>(found - all.begin());
+    return all.id_of(*found);
   }
 
   void add(Error error, const Statement& statement) { errors_.add(std::move(error).of_tensor(statement.name)); }
 
-  bool is_sound(std::uint32_t s) {
+  bool is_sound(StatementId s) {
     const Statement& statement = plan_.statements[s];
     const std::size_t before = errors_.size() + errors_.not_listed();
     if (statement.placement.slots.empty()) add(problem("the tensor has no memory", "R1"), statement);
@@ -274,13 +167,13 @@ class StatementCheck {
     }
     check_must_equal(statement);
     // Sources that were refused are not refused again, but nothing can be worked out from them either.
-    for (const std::uint32_t i : facts_.traces[s].sources()) {
+    for (const SourceId i : facts_.traces[s].sources()) {
       if (!usable_[i]) return false;
     }
     return errors_.size() + errors_.not_listed() == before;
   }
 
-  void check_file_source(std::uint32_t s) {
+  void check_file_source(StatementId s) {
     const Statement& statement = plan_.statements[s];
     auto trace = Trace::of(statement.expression, index_, plan_.sources);
     if (!trace) return add(trace.error(), statement);
@@ -291,7 +184,7 @@ class StatementCheck {
                  statement);
     }
     bool alike = true;
-    for (const std::uint32_t i : trace->sources()) {
+    for (const SourceId i : trace->sources()) {
       const Source& source = plan_.sources[i];
       alike = alike && source.dtype == plan_.sources[trace->sources().front()].dtype;
       if (cast_is_sound(source.dtype, statement.storage)) continue;
@@ -310,7 +203,7 @@ class StatementCheck {
     facts_.traces[s] = *std::move(trace);
   }
 
-  void check_fill(std::uint32_t s) {
+  void check_fill(StatementId s) {
     const Statement& statement = plan_.statements[s];
     const auto& row = statement.recipe.zero_row;
     if (statement.recipe.kind != model::RecipeKind::kFill) {
@@ -337,7 +230,7 @@ class StatementCheck {
     }
   }
 
-  void find_root(std::uint32_t s) {
+  void find_root(StatementId s) {
     const Statement& statement = plan_.statements[s];
     facts_.tensors[s].root = s;
     if (statement.provenance != Provenance::kAlias) return;
@@ -383,10 +276,10 @@ class StatementCheck {
   // Inputs first, every call once, and nothing that is no call (R66).
   void check_calls() {
     constexpr std::size_t kNever = ~std::size_t{0};
-    std::vector<std::size_t> turn(plan_.statements.size(), kNever);
+    IndexedVector<StatementId, std::size_t> turn(plan_.statements.size(), kNever);
     for (std::size_t i = 0; i < plan_.call_order.size(); ++i) {
-      const std::uint32_t s = plan_.call_order[i];
-      if (s >= plan_.statements.size()) {
+      const StatementId s = plan_.call_order[i];
+      if (!plan_.statements.has(s)) {
         errors_.add(problem("the order of calls names a statement that the plan has not", "R66"));
       } else if (plan_.statements[s].provenance != Provenance::kCall) {
         add(problem("the order of calls names a tensor that is not computed", "R66"), plan_.statements[s]);
@@ -394,7 +287,7 @@ class StatementCheck {
         add(problem("the tensor is computed twice", "R66"), plan_.statements[s]);
       }
     }
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+    for (const StatementId s : plan_.statements.ids()) {
       const Statement& statement = plan_.statements[s];
       if (statement.provenance != Provenance::kCall) continue;
       if (turn[s] == kNever) add(problem("the tensor is never computed", "R66"), statement);
@@ -404,7 +297,7 @@ class StatementCheck {
           add(problem("computed from a tensor that the plan has not", "R66").got(quote(input)), statement);
           continue;
         }
-        const std::uint32_t root = facts_.tensors[*found].root;
+        const StatementId root = facts_.tensors[*found].root;
         if (plan_.statements[root].provenance == Provenance::kCall && (root == s || turn[root] >= turn[s])) {
           add(problem("computed before one of its inputs", "R66").got(quote(input)), statement);
         }
@@ -412,75 +305,17 @@ class StatementCheck {
     }
   }
 
-  struct Unit {
-    const Statement* first = nullptr;
-    const Statement* cast = nullptr;  // computed in another dtype than it is stored in
-    std::map<DType, const Statement*> computed;
-  };
-
-  // FSDP2 gathers a unit by one call, over one process group, and casts all that is floating in it or nothing (R27).
-  void check_units() {
-    std::map<std::string_view, Unit> units;
-    for (const Statement& s : plan_.statements) {
-      if (s.kind != model::Kind::kParameter || s.placement.fsdp_group.empty() || s.placement.slots.empty()) continue;
-      Unit& unit = units[s.placement.fsdp_group];
-      if (unit.first == nullptr) unit.first = &s;
-      const layout::Cut* const mine = last_shard(s);
-      const layout::Cut* const theirs = last_shard(*unit.first);
-      const bool same_axes = mine == nullptr || theirs == nullptr ? mine == theirs : mine->axes == theirs->axes;
-      if (!same_axes || s.placement.device != unit.first->placement.device) {
-        add(problem(fmt::format("{} and it are of one FSDP2 unit, but on different axes or devices",
-                                quote(unit.first->name)),
-                    "R27"),
-            s);
-      }
-      if (mine != nullptr && mine->dim > 0 && !mine->even) {
-        add(problem("FSDP2 cuts only dim 0 unevenly, and the plan does not say that this cut is even", "R53"), s);
-      }
-      if (class_of(s.storage) != DTypeClass::kFloat) continue;
-      unit.computed.emplace(s.compute, &s);
-      if (s.compute != s.storage) unit.cast = &s;
-    }
-    for (const auto& [group, unit] : units) {
-      if (unit.cast == nullptr || unit.computed.size() == 1) continue;
-      for (const auto& [dtype, other] : unit.computed) {
-        if (dtype == unit.cast->compute) continue;
-        add(problem(fmt::format("FSDP2 would cast it as it casts {} of the same unit", quote(unit.cast->name)), "R27")
-                .wanted(std::string(name(unit.cast->compute)))
-                .got(std::string(name(dtype))),
-            *other);
-      }
-    }
-  }
-
-  // FSDP2's own: it cuts what every other cut has left (R54).
-  static const layout::Cut* last_shard(const Statement& s) {
-    const layout::Cut* last = nullptr;
-    for (const layout::Cut& cut : s.placement.slots.front().cuts) {
-      if (cut.kind != layout::CutKind::kOwner) last = &cut;
-    }
-    return last != nullptr && last->kind == layout::CutKind::kShard ? last : nullptr;
-  }
-
   const Plan& plan_;
   Errors& errors_;
   SourceIndex index_;
-  std::vector<bool> usable_;  // by source
-  bool sorted_ = true;        // the statements
+  IndexedVector<SourceId, bool> usable_;
+  bool sorted_ = true;  // the statements
   /// By root: the placements of its class that were seen, each once. Any two go together.
-  std::map<std::uint32_t, std::vector<const layout::Placement*>> placements_;
+  std::map<StatementId, std::vector<const layout::Placement*>> placements_;
   Facts facts_;
 };
 
 }  // namespace
-
-bool cast_is_sound(DType from, DType to) {
-  if (from == to || (is_cast_float(from) && is_cast_float(to))) return true;
-  const auto held = integer_range(from);
-  const auto holds = integer_range(to);
-  if (!held || !holds) return false;
-  return held->magnitude_bits <= holds->magnitude_bits && (holds->is_signed || !held->is_signed);
-}
 
 Facts check_statements(const Plan& plan, Errors& errors) { return StatementCheck(plan, errors).run(); }
 

@@ -14,18 +14,15 @@ namespace lading::checker {
 struct Facts {
   /// A tie class is its root and the root's aliases; a tensor that is tied to nothing is a root too.
   struct Tensor {
-    std::uint32_t root = 0;
-    bool sound = false;  ///< it and its root can be worked out; problems of those that cannot are listed
-    std::vector<std::uint32_t> aliases;  ///< of a root, ascending
+    StatementId root;
+    bool sound = false;                ///< it and its root can be worked out; problems of those that cannot are listed
+    std::vector<StatementId> aliases;  ///< of a root, ascending
   };
-  std::vector<Tensor> tensors;  ///< by statement
-  std::vector<Trace> traces;    ///< by statement; of roots of kFile and kFill
+  IndexedVector<StatementId, Tensor> tensors;
+  IndexedVector<StatementId, Trace> traces;  ///< of roots of kFile and kFill
 };
 
 /// Problems are added to `errors`.
 Facts check_statements(const Plan& plan, Errors& errors);
-
-/// Whether elements are stored as they are, or can be cast in one correctly rounded step (R23, R24).
-[[nodiscard]] bool cast_is_sound(DType from, DType to);
 
 }  // namespace lading::checker

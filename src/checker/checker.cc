@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "checker/cast_rules.h"
 #include "checker/check_bytes.h"
 #include "checker/check_destination.h"
 #include "checker/check_geometry.h"
@@ -18,15 +19,10 @@
 #include "checker/check_reads.h"
 #include "checker/check_statements.h"
 #include "checker/check_values.h"
+#include "checker/problem.h"
 
 namespace lading::checker {
 namespace {
-
-constexpr std::uint32_t kNone = 0xFFFF'FFFF;
-
-Error problem(std::string message, std::string_view rule) {
-  return Error(Code::kPlanCheck, std::move(message)).by_rule(rule);
-}
 
 // The device of a rank: listed, or by counting through the node's devices (R34). Nothing if neither says.
 std::optional<std::string> device_of(const layout::DeviceMap& devices, std::uint64_t rank) {
@@ -42,7 +38,7 @@ std::optional<std::string> device_of(const layout::DeviceMap& devices, std::uint
 }
 
 // The members of a shared flat buffer on one rank (FSDP1).
-struct Unit {
+struct FlatParameter {
   const layout::Cut* cut = nullptr;
   DType storage = DType::kF32;
   std::string_view device;
@@ -51,8 +47,8 @@ struct Unit {
   std::uint64_t owned_elems = 0;                                                      // of the rank's part, by members
 };
 
-// Where the keys lie that a tensor is compared with, by statement and its must_equal (R50).
-using CompareTraces = std::vector<std::vector<Trace>>;
+// Where the keys lie that a tensor is compared with, of each must_equal (R50).
+using CompareTraces = IndexedVector<StatementId, std::vector<Trace>>;
 
 class RankCheck {
  public:
@@ -62,7 +58,7 @@ class RankCheck {
         compared_(compared),
         rank_(rank),
         seating_(plan.mesh, rank.rank),
-        heads_(plan.statements.size(), kNone) {}
+        heads_(plan.statements.size()) {}
 
   Errors run(CheckReport& report, ByteSet& read_by_all) {
     const auto device = device_of(plan_.devices, rank_.rank);
@@ -77,10 +73,10 @@ class RankCheck {
       for (const Error& error : read.error()) add(error);
     }
     sort_out_destinations();
-    for (std::uint32_t s = 0; s < plan_.statements.size(); ++s) {
+    for (const StatementId s : plan_.statements.ids()) {
       if (facts_.tensors[s].root == s) check_class(s);
     }
-    check_units();
+    check_flat_parameters();
     check_memory();
     report.bytes_proved += proved_bytes_;
     return std::move(errors_);
@@ -97,22 +93,24 @@ class RankCheck {
 
   // Chains the destinations of each tie class together: there are few of each.
   void sort_out_destinations() {
-    next_.assign(rank_.destinations.size(), kNone);
+    next_.assign(rank_.destinations.size(), DestinationId::none());
     for (std::size_t i = rank_.destinations.size(); i-- > 0;) {
-      const Destination& destination = rank_.destinations[i];
-      owned_bytes_ = owned_bytes_ ? checked_add(*owned_bytes_, destination.unit.empty() ? destination.buffer_bytes : 0)
-                                  : std::nullopt;
-      if (destination.statement >= plan_.statements.size()) {
+      const DestinationId id(i);
+      const Destination& destination = rank_.destinations[id];
+      owned_bytes_ = owned_bytes_
+                         ? checked_add(*owned_bytes_, destination.flat_parameter.empty() ? destination.buffer_bytes : 0)
+                         : std::nullopt;
+      if (!plan_.statements.has(destination.statement)) {
         add(problem("a destination is for a tensor that the plan does not state", "R1"));
         continue;
       }
-      std::uint32_t& head = heads_[facts_.tensors[destination.statement].root];
-      next_[i] = std::exchange(head, static_cast<std::uint32_t>(i));
+      DestinationId& head = heads_[facts_.tensors[destination.statement].root];
+      next_[id] = std::exchange(head, id);
     }
   }
 
   // Everything about one tensor, or one tie class, on this rank: a destination per slot, if a member is here.
-  void check_class(std::uint32_t root) {
+  void check_class(StatementId root) {
     const Statement& statement = plan_.statements[root];
     const Facts::Tensor& tensor = facts_.tensors[root];
     if (!tensor.sound) return;  // it has been refused already
@@ -120,13 +118,13 @@ class RankCheck {
     for (const std::string_view slot : slot_names(root)) {
       present_.clear();
       note_present(root, slot);
-      for (const std::uint32_t alias : tensor.aliases) {
+      for (const StatementId alias : tensor.aliases) {
         if (facts_.tensors[alias].sound) note_present(alias, slot);
       }
       if (present_.empty()) continue;
       ++expected;
       const Destination* found = nullptr;
-      for (std::uint32_t d = heads_[root]; d != kNone; d = next_[d]) {
+      for (DestinationId d = heads_[root]; !d.is_none(); d = next_[d]) {
         const Destination& destination = rank_.destinations[d];
         if (destination.slot != slot) continue;
         if (found != nullptr) {
@@ -146,7 +144,7 @@ class RankCheck {
       if (statement.provenance == Provenance::kCall) check_inputs(root);
     }
     std::size_t count = 0;
-    for (std::uint32_t d = heads_[root]; d != kNone; d = next_[d]) ++count;
+    for (DestinationId d = heads_[root]; !d.is_none(); d = next_[d]) ++count;
     if (count != expected) {
       add(problem("the tensor has memory that it should not have on this rank", "R1")
               .wanted(std::to_string(expected))
@@ -162,29 +160,29 @@ class RankCheck {
     return nullptr;
   }
 
-  void note_present(std::uint32_t s, std::string_view name) {
+  void note_present(StatementId s, std::string_view name) {
     const layout::Slot* slot = find_slot(plan_.statements[s], name);
     if (slot != nullptr && is_present(*slot, seating_)) present_.push_back(s);
   }
 
   // Of all members of the class: those that no rank has together may have different ones.
-  [[nodiscard]] InlineVector<std::string_view, 2> slot_names(std::uint32_t root) const {
+  [[nodiscard]] InlineVector<std::string_view, 2> slot_names(StatementId root) const {
     InlineVector<std::string_view, 2> names;
-    const auto add_names = [&](std::uint32_t s) {
+    const auto add_names = [&](StatementId s) {
       for (const layout::Slot& slot : plan_.statements[s].placement.slots) {
         if (std::find(names.begin(), names.end(), slot.name) == names.end()) names.push_back(slot.name);
       }
     };
     add_names(root);
-    for (const std::uint32_t alias : facts_.tensors[root].aliases) {
+    for (const StatementId alias : facts_.tensors[root].aliases) {
       if (facts_.tensors[alias].sound) add_names(alias);
     }
     return names;
   }
 
   // Under any of its names: a tie class is one value.
-  [[nodiscard]] bool is_here(std::uint32_t root) const {
-    const auto has_slot = [&](std::uint32_t s) {
+  [[nodiscard]] bool is_here(StatementId root) const {
+    const auto has_slot = [&](StatementId s) {
       const auto& slots = plan_.statements[s].placement.slots;
       return facts_.tensors[s].sound && std::any_of(slots.begin(), slots.end(), [&](const layout::Slot& slot) {
                return is_present(slot, seating_);
@@ -195,21 +193,21 @@ class RankCheck {
   }
 
   // Whatever is computed here needs its inputs here (R66).
-  void check_inputs(std::uint32_t root) {
+  void check_inputs(StatementId root) {
     for (const std::string& name : plan_.statements[root].recipe.inputs) {
       const Statement* input = plan_.find(name);
       if (input == nullptr) continue;  // refused already
-      const Facts::Tensor& tensor = facts_.tensors[static_cast<std::size_t>(input - plan_.statements.data())];
+      const Facts::Tensor& tensor = facts_.tensors[plan_.statements.id_of(*input)];
       if (!tensor.sound || is_here(tensor.root)) continue;
       add(problem("the tensor is computed on a rank that has not all of its inputs", "R66").got(quote(name)),
           plan_.statements[present_.front()]);
     }
   }
 
-  void check_destination(const Destination& destination, std::uint32_t root) {
+  void check_destination(const Destination& destination, StatementId root) {
     const Statement& statement = plan_.statements[present_.front()];
     const layout::Slot& slot = *find_slot(statement, destination.slot);  // that it is present was seen by it
-    std::vector<std::uint32_t> aliases = destination.aliases;
+    std::vector<StatementId> aliases = destination.aliases;
     std::sort(aliases.begin(), aliases.end());
     if (destination.statement != present_.front() ||
         !std::equal(aliases.begin(), aliases.end(), present_.begin() + 1, present_.end())) {
@@ -236,15 +234,15 @@ class RankCheck {
       if (cut.kind == layout::CutKind::kFlatGroup) group = &cut;
     }
     if (!check_sizes(destination, *share, statement, group)) return;
-    const bool has_region = destination.region < rank_.regions.size() &&
-                            rank_.regions[destination.region].unit == destination.unit &&
+    const bool has_region = rank_.regions.has(destination.region) &&
+                            rank_.regions[destination.region].flat_parameter == destination.flat_parameter &&
                             share->is(rank_.regions[destination.region], statement.shape);
     if (!has_region) {
       return add(problem("the region is not the rank's share of the tensor", "R53"), statement);
     }
     if (destination.root != root)
       return add(problem("the tensor names a wrong root of its tie class", "R49"), statement);
-    if (group != nullptr) note_unit(destination, statement, *group);
+    if (group != nullptr) note_flat_parameter(destination, statement, *group);
 
     const Statement& source = plan_.statements[root];
     const DestinationQuestion question{plan_, destination, *share, source, facts_.traces[root], compared_[root]};
@@ -270,36 +268,38 @@ class RankCheck {
               .got(std::to_string(destination.owned_elems)),
           statement);
     }
-    if (destination.unit != (group == nullptr ? "" : group->unit)) {
-      add(problem("the tensor is in the wrong shared buffer", "R49").got(quote(destination.unit)), statement);
+    if (destination.flat_parameter != (group == nullptr ? "" : group->flat_parameter)) {
+      add(problem("the tensor is in the wrong shared buffer", "R49").got(quote(destination.flat_parameter)), statement);
       return false;
     }
     return sound;
   }
 
-  void note_unit(const Destination& destination, const Statement& statement, const layout::Cut& cut) {
-    Unit& unit = units_[std::pair(std::string_view(destination.unit), std::string_view(destination.slot))];
-    if (unit.cut == nullptr) {
-      unit = {&cut, statement.storage, destination.device, destination.buffer_bytes, {}, 0};
-    } else if (unit.cut->group_elems != cut.group_elems || unit.cut->axes != cut.axes ||
-               unit.storage != statement.storage || unit.device != destination.device) {
-      add(problem(fmt::format("the members of the flat buffer {} disagree about it", quote(destination.unit)), "R52"),
+  void note_flat_parameter(const Destination& destination, const Statement& statement, const layout::Cut& cut) {
+    FlatParameter& shared =
+        flat_parameters_[std::pair(std::string_view(destination.flat_parameter), std::string_view(destination.slot))];
+    if (shared.cut == nullptr) {
+      shared = {&cut, statement.storage, destination.device, destination.buffer_bytes, {}, 0};
+    } else if (shared.cut->group_elems != cut.group_elems || shared.cut->axes != cut.axes ||
+               shared.storage != statement.storage || shared.device != destination.device) {
+      add(problem(fmt::format("the members of the flat buffer {} disagree about it", quote(destination.flat_parameter)),
+                  "R52"),
           statement);
     }
-    unit.owned_elems += destination.owned_elems;
+    shared.owned_elems += destination.owned_elems;
     const std::uint64_t elems = *statement.shape.num_elems();
-    unit.members.emplace_back(cut.group_offset_elems, cut.group_offset_elems + elems, &statement.name);
+    shared.members.emplace_back(cut.group_offset_elems, cut.group_offset_elems + elems, &statement.name);
   }
 
   // Each member is at its place; so bytes have two writers only if places overlap.
-  void check_units() {
-    for (auto& [name, unit] : units_) {
-      owned_bytes_ = owned_bytes_ ? checked_add(*owned_bytes_, unit.buffer_bytes) : std::nullopt;
-      const auto owned = bytes_of(unit.owned_elems, unit.storage);
-      if (owned && *owned <= unit.buffer_bytes) gap_bytes_ += unit.buffer_bytes - *owned;
-      std::sort(unit.members.begin(), unit.members.end());
+  void check_flat_parameters() {
+    for (auto& [name, shared] : flat_parameters_) {
+      owned_bytes_ = owned_bytes_ ? checked_add(*owned_bytes_, shared.buffer_bytes) : std::nullopt;
+      const auto owned = bytes_of(shared.owned_elems, shared.storage);
+      if (owned && *owned <= shared.buffer_bytes) gap_bytes_ += shared.buffer_bytes - *owned;
+      std::sort(shared.members.begin(), shared.members.end());
       std::uint64_t end = 0;
-      for (const auto& [from, to, tensor] : unit.members) {
+      for (const auto& [from, to, tensor] : shared.members) {
         if (from < end && from < to) {
           add(problem(fmt::format("two tensors overlap in the flat buffer {}", quote(name.first)), "R11")
                   .of_tensor(*tensor));
@@ -315,10 +315,10 @@ class RankCheck {
               .wanted(owned_bytes_ ? std::to_string(*owned_bytes_) : "less than 2^63")
               .got(std::to_string(rank_.owned_bytes)));
     }
-    if (gap_bytes_ != rank_.unit_gap_bytes) {
+    if (gap_bytes_ != rank_.flat_parameter_gap_bytes) {
       add(problem("the gaps of shared buffers do not add up to what the plan states", "R56")
               .wanted(std::to_string(gap_bytes_))
-              .got(std::to_string(rank_.unit_gap_bytes)));
+              .got(std::to_string(rank_.flat_parameter_gap_bytes)));
     }
     if (rank_.staging_bytes > plan_.budget_bytes) {
       add(problem("the rank needs more memory beside its tensors than it may have", "R64")
@@ -333,10 +333,10 @@ class RankCheck {
   const RankPlan& rank_;
   Seating seating_;
   std::string device_;
-  std::vector<std::uint32_t> heads_;  // by statement: the first destination of a root's class
-  std::vector<std::uint32_t> next_;   // by destination: the next of its class
-  std::vector<std::uint32_t> present_;
-  std::map<std::pair<std::string_view, std::string_view>, Unit> units_;
+  IndexedVector<StatementId, DestinationId> heads_;   // the first destination of a root's class
+  IndexedVector<DestinationId, DestinationId> next_;  // the next of its class
+  std::vector<StatementId> present_;
+  std::map<std::pair<std::string_view, std::string_view>, FlatParameter> flat_parameters_;
   Offers offers_;
   std::optional<std::uint64_t> owned_bytes_ = 0;
   std::uint64_t gap_bytes_ = 0;
@@ -348,7 +348,7 @@ class RankCheck {
 CompareTraces check_compared(const Plan& plan, Facts& facts, Errors& errors) {
   CompareTraces traces(plan.statements.size());
   std::optional<SourceIndex> index;
-  for (std::uint32_t s = 0; s < plan.statements.size(); ++s) {
+  for (const StatementId s : plan.statements.ids()) {
     const Statement& statement = plan.statements[s];
     if (statement.must_equal.empty() || !facts.tensors[s].sound) continue;
     const auto refuse = [&](Error error) {
@@ -368,14 +368,14 @@ CompareTraces check_compared(const Plan& plan, Facts& facts, Errors& errors) {
       }
       const auto& sources = trace->sources();
       // A source that is refused is not refused again, but nothing can be compared with it either.
-      const bool usable = std::all_of(sources.begin(), sources.end(), [&](std::uint32_t k) {
+      const bool usable = std::all_of(sources.begin(), sources.end(), [&](SourceId k) {
         const Source& source = plan.sources[k];
-        return source.file < plan.files.size() && source.bytes.satisfies_invariants() &&
+        return plan.files.has(source.file) && source.bytes.satisfies_invariants() &&
                source.bytes.end <= plan.files[source.file].size_bytes &&
                source.shape.size_bytes(source.dtype) == source.bytes.size_bytes();
       });
       if (!usable) facts.tensors[s].sound = false;
-      const bool castable = std::all_of(sources.begin(), sources.end(), [&](std::uint32_t k) {
+      const bool castable = std::all_of(sources.begin(), sources.end(), [&](SourceId k) {
         return cast_is_sound(plan.sources[k].dtype, statement.storage);
       });
       if (!castable) refuse(problem("a key that must be equal cannot be cast to the tensor's dtype", "R50"));
@@ -391,7 +391,7 @@ Result<CheckReport, Errors> check_plan(const Plan& plan) {
   Errors errors;
   if (auto checked = check_axes(plan.mesh); !checked) return fail(Errors(checked.error()));
   Facts facts = check_statements(plan, errors);
-  for (std::uint32_t s = 0; s < plan.statements.size(); ++s) {
+  for (const StatementId s : plan.statements.ids()) {
     if (!facts.tensors[s].sound) continue;
     const auto checked = check_values(plan.statements[s]);
     if (!checked) errors.add(Error(checked.error()).of_tensor(plan.statements[s].name));

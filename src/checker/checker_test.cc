@@ -26,12 +26,12 @@ void read_what_is_taken(const Plan& plan, RankPlan& r) {
   const auto add = [&](const TransferRef& ref, const Transfer& t) {
     if (t.is_fill()) return;
     std::uint64_t last = t.source_begin_bytes + t.run_elems * bits(plan.sources[t.source].dtype) / 8;
-    for (const TransferLoop& loop : t.loops) last += (loop.count - 1) * loop.source_stride_bytes;
+    for (const ByteLoop& loop : t.loops) last += (loop.count - 1) * loop.source_stride_bytes;
     read.begin_bytes = std::min(read.begin_bytes, t.source_begin_bytes);
     end = std::max(end, last);
     read.transfers.push_back(ref);
   };
-  for (std::uint32_t d = 0; d < r.destinations.size(); ++d) {
+  for (const DestinationId d : r.destinations.ids()) {
     for (std::uint32_t t = 0; t < r.destinations[d].transfers.size(); ++t) {
       add({d, 0, t}, r.destinations[d].transfers[t]);
     }
@@ -83,14 +83,14 @@ struct OneTensor {
 };
 
 // Positions in elements of four bytes, for tensors of F32.
-Transfer run(std::uint64_t from, std::uint64_t to, std::uint64_t elems, std::vector<TransferLoop> loops = {}) {
-  for (TransferLoop& loop : loops) {
+Transfer run(std::uint64_t from, std::uint64_t to, std::uint64_t elems, std::vector<ByteLoop> loops = {}) {
+  for (ByteLoop& loop : loops) {
     loop.source_stride_bytes *= 4;
     loop.target_stride_bytes *= 4;
   }
   return {0, 100 + from * 4, to * 4, elems, std::move(loops), 0};
 }
-Transfer zeros(std::uint64_t to, std::uint64_t elems) { return {Transfer::kFillSource, 0, to * 4, elems, {}, 0}; }
+Transfer zeros(std::uint64_t to, std::uint64_t elems) { return {SourceId::none(), 0, to * 4, elems, {}, 0}; }
 
 Cut cut(CutKind kind, std::vector<std::size_t> axes, std::size_t dim = 0) {
   Cut c;
@@ -320,16 +320,17 @@ TEST(Checker, R11_members_of_a_flat_buffer_do_not_overlap) {
   // FSDP1: two tensors of 6 elements in a buffer of 16 that two ranks share; the first rank has 8.
   Plan plan = OneTensor{.source = {6}, .shape = {6}, .mesh = kTwo}.plan(6, 8, {run(0, 0, 6)});
   Cut c = cut(CutKind::kFlatGroup, {0});
-  c.unit = "block";
+  c.flat_parameter = "block";
   c.group_elems = 16;
   plan.statements[0].placement.slots[0].cuts = {c};
-  plan.ranks[0].destinations[0].unit = "block";
+  plan.ranks[0].destinations[0].flat_parameter = "block";
   plan.ranks[0].regions = {layout::region_of(Shape({6}), {c}, kTwo, 0)};
   plan.statements.push_back(plan.statements[0]);
   plan.statements[1].name = "x";
   plan.ranks[0].destinations.push_back(plan.ranks[0].destinations[0]);
   Destination& second = plan.ranks[0].destinations[1];
-  second.statement = second.root = second.region = 1;
+  second.statement = second.root = 1;
+  second.region = 1;
   // One buffer, counted once, in which the second tensor begins at 7 and goes on on the other rank.
   plan.ranks[0].regions.emplace_back();
   const auto move_second = [&](std::uint64_t offset) {
@@ -341,7 +342,7 @@ TEST(Checker, R11_members_of_a_flat_buffer_do_not_overlap) {
   second.transfers = {run(0, 7, 1)};
   read_what_is_taken(plan, plan.ranks[0]);
   EXPECT_EQ(verdict(plan).substr(0, 3), "R56") << "one element is nobody's, and the plan does not say so";
-  plan.ranks[0].unit_gap_bytes = 4;
+  plan.ranks[0].flat_parameter_gap_bytes = 4;
   EXPECT_EQ(verdict(plan), "good");
   move_second(5);
   second.owned_elems = 3;

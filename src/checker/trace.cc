@@ -23,8 +23,8 @@ bool Trace::follow(std::uint64_t begin, std::uint64_t end, Rounds rounds, Origin
 
 // Rows of a matrix that a rank has columns of go the same way, as long as they lie in the same sources: they are
 // followed together. `elems` are contiguous.
-bool Trace::walk_rounds(std::uint32_t node_index, Progression elems, Rounds rounds, OriginSink& sink) const {
-  const Node& node = nodes_[node_index];
+bool Trace::walk_rounds(NodeId id, Progression elems, Rounds rounds, OriginSink& sink) const {
+  const Node& node = nodes_[id];
   if (node.kind == NodeKind::kSource) return sink.take({node.source, elems.begin, 1, elems.count, 0}, rounds);
   while (rounds.count > 0) {
     std::uint64_t together = 1;
@@ -40,7 +40,7 @@ bool Trace::walk_rounds(std::uint32_t node_index, Progression elems, Rounds roun
       // Within a segment elements keep their distance, so the part has the same step.
       goes_on = walk_rounds(segment->part, part, {together, rounds.step}, sink);
     } else {
-      goes_on = walk(node_index, elems, sink);
+      goes_on = walk(id, elems, sink);
     }
     if (!goes_on) return false;
     elems.begin += together * rounds.step;
@@ -54,12 +54,12 @@ const Trace::Segment& Trace::segment_at(const Node& node, std::uint64_t within) 
                            [](std::uint64_t at, const Segment& s) { return at < s.end; });
 }
 
-bool Trace::walk(std::uint32_t node_index, Progression elems, OriginSink& sink) const {
-  const Node& node = nodes_[node_index];
+bool Trace::walk(NodeId id, Progression elems, OriginSink& sink) const {
+  const Node& node = nodes_[id];
   if (elems.count == 1) elems.stride = 1;  // a stride that is never taken may be larger than this tensor
   switch (node.kind) {
     case NodeKind::kSource: return sink.take({node.source, elems.begin, elems.stride, elems.count, 0}, {});
-    case NodeKind::kConstant: return sink.take({Transfer::kFillSource, 0, 1, elems.count, node.fill}, {});
+    case NodeKind::kConstant: return sink.take({SourceId::none(), 0, 1, elems.count, node.fill}, {});
     case NodeKind::kSegments: return walk_segments(node, elems, sink);
     case NodeKind::kDims: return walk_dims(node, elems, sink);
   }

@@ -20,13 +20,13 @@ namespace lading::checker {
 
 /// `count` elements of one source, `stride` apart; or `count` times one constant.
 struct Origin {
-  std::uint32_t source = Transfer::kFillSource;
+  SourceId source;           ///< none: a constant
   std::uint64_t begin = 0;   ///< row-major index in the source
   std::uint64_t stride = 1;  ///< says nothing if count is 1
   std::uint64_t count = 0;
   double fill = 0;
 
-  [[nodiscard]] bool is_fill() const { return source == Transfer::kFillSource; }
+  [[nodiscard]] bool is_fill() const { return source.is_none(); }
 };
 
 /// Something that is there `count` times, each time `step` elements behind the time before.
@@ -50,42 +50,43 @@ class OriginSink {
 class SourceIndex {
  public:
   SourceIndex() = default;
-  explicit SourceIndex(const std::vector<Source>& sources);
+  explicit SourceIndex(const IndexedVector<SourceId, Source>& sources);
 
-  [[nodiscard]] bool is_again(std::uint32_t source) const { return !again_.empty() && again_[source]; }
+  [[nodiscard]] bool is_again(SourceId source) const { return !again_.empty() && again_[source]; }
   /// Fast for the key behind the one that was found last: statements and sources are mostly in the same order.
-  [[nodiscard]] std::optional<std::uint32_t> find(std::string_view key);
+  [[nodiscard]] std::optional<SourceId> find(std::string_view key);
 
  private:
-  const std::vector<Source>* sources_ = nullptr;
-  std::vector<std::uint32_t> by_key_;
-  std::vector<bool> again_;  // by source; empty: none is
-  std::size_t next_ = 0;     // into by_key_: behind the last that was found
+  const IndexedVector<SourceId, Source>* sources_ = nullptr;
+  std::vector<SourceId> by_key_;
+  IndexedVector<SourceId, bool> again_;  // empty: none is
+  std::size_t next_ = 0;                 // into by_key_: behind the last that was found
 };
 
 class Trace {
  public:
   /// Refuses, with a message of what does not fit, parts of unlike shapes, slices outside, unknown keys.
   static Result<Trace> of(const mapping::Expression& expression, SourceIndex& index,
-                          const std::vector<Source>& sources);
+                          const IndexedVector<SourceId, Source>& sources);
   /// A tensor of one constant, but for one row of dim 0 that is zero, if there is one (R20).
   static Trace constant(const Shape& shape, const model::Recipe& recipe);
 
   [[nodiscard]] const Shape& shape() const { return shape_; }
   /// The sources that it names, in the order of the expression, perhaps twice.
-  [[nodiscard]] const InlineVector<std::uint32_t, 2>& sources() const { return sources_; }
+  [[nodiscard]] const InlineVector<SourceId, 2>& sources() const { return sources_; }
   /// Where elements [begin, end) of the row-major tensor come from, round after round; false if the sink had enough.
   bool follow(std::uint64_t begin, std::uint64_t end, Rounds rounds, OriginSink& sink) const;
 
  private:
   friend class TraceBuilder;
+  using NodeId = Index<struct NodeTag>;  // into nodes_
 
   // Concat, stack, slice and pad are one thing: the result is periods of `period` elements, and each period
   // is segments that lie one after the other in the periods of other nodes.
   struct Segment {
     std::uint64_t begin = 0;  // in the period
     std::uint64_t end = 0;
-    std::uint32_t part = 0;  // a node
+    NodeId part;
     std::uint64_t part_period = 0;
     std::uint64_t part_offset = 0;
   };
@@ -97,8 +98,8 @@ class Trace {
   enum class NodeKind : std::uint8_t { kSource, kConstant, kSegments, kDims };
   struct Node {
     NodeKind kind = NodeKind::kSource;
-    std::uint32_t source = 0;
-    std::uint32_t part = 0;
+    SourceId source;
+    NodeId part;
     double fill = 0;
     std::uint64_t period = 0;
     std::vector<Segment> segments;
@@ -110,15 +111,15 @@ class Trace {
     std::uint64_t count = 0;
   };
 
-  bool walk_rounds(std::uint32_t node, Progression elems, Rounds rounds, OriginSink& sink) const;
-  bool walk(std::uint32_t node, Progression elems, OriginSink& sink) const;
+  bool walk_rounds(NodeId id, Progression elems, Rounds rounds, OriginSink& sink) const;
+  bool walk(NodeId id, Progression elems, OriginSink& sink) const;
   static const Segment& segment_at(const Node& node, std::uint64_t within);
   bool walk_segments(const Node& node, Progression elems, OriginSink& sink) const;
   bool walk_dims(const Node& node, Progression elems, OriginSink& sink) const;
 
-  std::vector<Node> nodes_;
-  InlineVector<std::uint32_t, 2> sources_;
-  std::uint32_t root_ = 0;
+  IndexedVector<NodeId, Node> nodes_;
+  InlineVector<SourceId, 2> sources_;
+  NodeId root_ = 0;
   Shape shape_;
 };
 

@@ -61,7 +61,7 @@ std::size_t parts_wanted(Op op, std::size_t have) {
 //   reshape              no node: the row-major order stays
 class TraceBuilder {
  public:
-  TraceBuilder(SourceIndex& index, const std::vector<Source>& sources) : index_(index), all_(sources) {}
+  TraceBuilder(SourceIndex& index, const IndexedVector<SourceId, Source>& sources) : index_(index), all_(sources) {}
 
   Result<Trace> build(const Expression& expression) {
     LADING_ASSIGN_OR_RETURN(Built root, visit(expression, 0));
@@ -99,14 +99,14 @@ class TraceBuilder {
 
  private:
   struct Built {
-    std::uint32_t node = 0;
+    Trace::NodeId node;
     Shape shape;
   };
   using Parts = std::vector<Built>;
 
-  std::uint32_t add(Trace::Node node) {
+  Trace::NodeId add(Trace::Node node) {
     trace_.nodes_.push_back(std::move(node));
-    return static_cast<std::uint32_t>(trace_.nodes_.size() - 1);
+    return Trace::NodeId(trace_.nodes_.size() - 1);
   }
 
   Result<Built> visit(const Expression& e, int depth) {
@@ -157,7 +157,7 @@ class TraceBuilder {
   }
 
   // Adds parts side by side, each `size` elements of a period of its own.
-  static void append(Trace::Node& node, std::uint32_t part, std::uint64_t size) {
+  static void append(Trace::Node& node, Trace::NodeId part, std::uint64_t size) {
     if (size == 0) return;
     node.segments.push_back({node.period, node.period + size, part, size, 0});
     node.period += size;
@@ -274,7 +274,7 @@ class TraceBuilder {
     return Built{reordered(part.node, dims, order), part.shape};
   }
 
-  std::uint32_t reordered(std::uint32_t part, const std::vector<std::uint64_t>& part_dims,
+  Trace::NodeId reordered(Trace::NodeId part, const std::vector<std::uint64_t>& part_dims,
                           const std::vector<std::size_t>& order) {
     if (std::find(part_dims.begin(), part_dims.end(), 0) != part_dims.end()) return part;  // nobody will ask
     std::vector<std::uint64_t> part_strides(part_dims.size());
@@ -307,13 +307,13 @@ class TraceBuilder {
   }
 
   SourceIndex& index_;
-  const std::vector<Source>& all_;
+  const IndexedVector<SourceId, Source>& all_;
   Trace trace_;
 };
 
-SourceIndex::SourceIndex(const std::vector<Source>& sources) : sources_(&sources), by_key_(sources.size()) {
-  std::iota(by_key_.begin(), by_key_.end(), std::uint32_t{0});
-  const auto by_key = [&](std::uint32_t a, std::uint32_t b) { return sources[a].key < sources[b].key; };
+SourceIndex::SourceIndex(const IndexedVector<SourceId, Source>& sources) : sources_(&sources), by_key_(sources.size()) {
+  std::iota(by_key_.begin(), by_key_.end(), SourceId(0));
+  const auto by_key = [&](SourceId a, SourceId b) { return sources[a].key < sources[b].key; };
   if (!std::is_sorted(by_key_.begin(), by_key_.end(), by_key)) {
     std::stable_sort(by_key_.begin(), by_key_.end(), by_key);
   }
@@ -324,19 +324,20 @@ SourceIndex::SourceIndex(const std::vector<Source>& sources) : sources_(&sources
   }
 }
 
-std::optional<std::uint32_t> SourceIndex::find(std::string_view key) {
+std::optional<SourceId> SourceIndex::find(std::string_view key) {
   // Of equal keys the first is meant, which only a search finds.
   if (next_ >= by_key_.size() || is_again(by_key_[next_]) || (*sources_)[by_key_[next_]].key != key) {
-    const auto found = std::lower_bound(
-        by_key_.begin(), by_key_.end(), key,
-        [&](std::uint32_t source, std::string_view wanted) { return (*sources_)[source].key < wanted; });
+    const auto found =
+        std::lower_bound(by_key_.begin(), by_key_.end(), key,
+                         [&](SourceId source, std::string_view wanted) { return (*sources_)[source].key < wanted; });
     if (found == by_key_.end() || (*sources_)[*found].key != key) return std::nullopt;
     next_ = static_cast<std::size_t>(found - by_key_.begin());
   }
   return by_key_[next_++];
 }
 
-Result<Trace> Trace::of(const mapping::Expression& expression, SourceIndex& index, const std::vector<Source>& sources) {
+Result<Trace> Trace::of(const mapping::Expression& expression, SourceIndex& index,
+                        const IndexedVector<SourceId, Source>& sources) {
   return TraceBuilder(index, sources).build(expression);
 }
 

@@ -17,21 +17,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/strided_loop.h"
 #include "device/digest.h"
 #include "device/random.h"
 #include "lading/dtype.h"
 #include "lading/result.h"
 
 namespace lading::device {
-
-/// One loop of a move, outermost first.
-struct Loop {
-  std::uint64_t count = 1;
-  std::uint64_t source_stride_bytes = 0;
-  std::uint64_t target_stride_bytes = 0;
-
-  friend bool operator==(const Loop&, const Loop&) = default;
-};
 
 /// Runs of elements from host memory to a destination, each cast once. Packed dtypes move as whole bytes.
 struct Move {
@@ -40,7 +32,7 @@ struct Move {
   std::uint64_t run_elems = 0;
   DType from = DType::kF32;
   DType to = DType::kF32;
-  std::span<const Loop> loops;
+  std::span<const ByteLoop> loops;  ///< outermost first
 };
 
 /// A constant, `bits` as bits_of() gives them.

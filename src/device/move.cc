@@ -17,13 +17,13 @@ constexpr std::uint64_t kTile = 32;
 constexpr std::size_t kGatherElems = 512;
 
 template <std::size_t kBytes>
-void copy_rows(std::byte* target, const std::byte* source, const Loop& loop) {
+void copy_rows(std::byte* target, const std::byte* source, const ByteLoop& loop) {
   for (std::uint64_t i = 0; i < loop.count; ++i) {
     std::memcpy(target + i * loop.target_stride_bytes, source + i * loop.source_stride_bytes, kBytes);
   }
 }
 
-void copy_rows(std::byte* target, const std::byte* source, const Loop& loop, std::uint64_t run_bytes) {
+void copy_rows(std::byte* target, const std::byte* source, const ByteLoop& loop, std::uint64_t run_bytes) {
   switch (run_bytes) {
     case 1: return copy_rows<1>(target, source, loop);
     case 2: return copy_rows<2>(target, source, loop);
@@ -49,7 +49,7 @@ class Mover {
   void run() const { walk(move_.loops, move_.source, move_.target); }
 
  private:
-  void walk(std::span<const Loop> loops, const std::byte* source, std::byte* target) const {
+  void walk(std::span<const ByteLoop> loops, const std::byte* source, std::byte* target) const {
     if (loops.empty()) return rows({1, 0, 0}, source, target);
     if (loops.size() == 1) return rows(loops[0], source, target);
     if (loops.size() == 2 && source_bytes_ <= 16) return tiles(loops[0], loops[1], source, target);
@@ -58,9 +58,9 @@ class Mover {
     }
   }
 
-  void tiles(const Loop& outer, const Loop& inner, const std::byte* source, std::byte* target) const {
+  void tiles(const ByteLoop& outer, const ByteLoop& inner, const std::byte* source, std::byte* target) const {
     for (std::uint64_t j = 0; j < inner.count; j += kTile) {
-      const Loop row{std::min(kTile, inner.count - j), inner.source_stride_bytes, inner.target_stride_bytes};
+      const ByteLoop row{std::min(kTile, inner.count - j), inner.source_stride_bytes, inner.target_stride_bytes};
       for (std::uint64_t i = 0; i < outer.count; ++i) {
         rows(row, source + i * outer.source_stride_bytes + j * inner.source_stride_bytes,
              target + i * outer.target_stride_bytes + j * inner.target_stride_bytes);
@@ -68,7 +68,7 @@ class Mover {
     }
   }
 
-  void rows(const Loop& loop, const std::byte* source, std::byte* target) const {
+  void rows(const ByteLoop& loop, const std::byte* source, std::byte* target) const {
     if (cast_ == nullptr) return copy_rows(target, source, loop, target_bytes_);
     if (move_.run_elems >= 64) {
       for (std::uint64_t i = 0; i < loop.count; ++i) {
@@ -79,7 +79,7 @@ class Mover {
     gather_and_cast(loop, source, target);
   }
 
-  void gather_and_cast(const Loop& loop, const std::byte* source, std::byte* target) const {
+  void gather_and_cast(const ByteLoop& loop, const std::byte* source, std::byte* target) const {
     alignas(64) std::array<std::byte, kGatherElems * 8> gathered;
     alignas(64) std::array<std::byte, kGatherElems * 8> made;
     const std::uint64_t at_once = kGatherElems / move_.run_elems;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/loop_nest.h"
 #include "device/cast.h"
 #include "io/writers.h"
 
@@ -148,22 +149,15 @@ Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte*
   const DestinationState& state = *load.states[step.destination];
   Sight sight(load, lanes, state);
   // In the destination's order, which may be in another device's memory; what was read is at hand in any order.
-  std::vector<device::Loop> loops = step.loops;
-  std::sort(loops.begin(), loops.end(),
-            [](const device::Loop& a, const device::Loop& b) { return a.target_stride_bytes > b.target_stride_bytes; });
-  std::vector<std::uint64_t> index(loops.size(), 0);
-  for (;;) {
-    std::uint64_t from = step.source_begin_bytes;
-    std::uint64_t to = step.target_begin_bytes;
-    for (std::size_t l = 0; l < index.size(); ++l) {
-      from += index[l] * loops[l].source_stride_bytes;
-      to += index[l] * loops[l].target_stride_bytes;
-    }
-    LADING_TRY(compare_run_of(load, sight, state, step, read + from, to, differs));
-    std::size_t l = index.size();
-    while (l > 0 && ++index[l - 1] == loops[l - 1].count) index[--l] = 0;
-    if (l == 0) return {};
-  }
+  std::vector<ByteLoop> loops = step.loops;
+  sort_by_target(loops);
+  Result<void> result;
+  lading::for_each_run(loops, [&](const RunOffsets& at) {
+    result = compare_run_of(load, sight, state, step, read + step.source_begin_bytes + at.source,
+                            step.target_begin_bytes + at.target, differs);
+    return result.has_value();
+  });
+  return result;
 }
 
 Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task,
@@ -187,7 +181,7 @@ FileSet compare_with_files(const Load& load, const std::function<bool(const plan
 void wait_for_writes(const Load& load, const FileSet& files) {
   std::optional<io::File> youngest;
   std::chrono::milliseconds wait{0};
-  for (const std::uint32_t f : files) {
+  for (const plan::FileId f : files) {
     auto file = load.inputs.open(f);
     if (!file) return;  // reading says why
     const std::chrono::milliseconds left = io::time_to_settle(file->identity());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/element_bytes.h"
+#include "base/loop_nest.h"
 #include "exec/executor.h"
 #include "layout/owned_runs.h"
 
@@ -46,15 +47,8 @@ using DestinationStates = std::vector<std::unique_ptr<DestinationState>>;
 template <class Act>
 void for_each_run(const plan::Transfer& transfer, Act&& act) {
   if (transfer.elems() == 0) return;
-  std::vector<std::uint64_t> index(transfer.loops.size(), 0);
-  std::size_t outer = 1;
-  while (outer > 0) {
-    std::uint64_t begin_bytes = transfer.target_begin_bytes;
-    for (std::size_t l = 0; l < index.size(); ++l) begin_bytes += index[l] * transfer.loops[l].target_stride_bytes;
-    if (!act(begin_bytes)) return;
-    outer = index.size();
-    while (outer > 0 && ++index[outer - 1] == transfer.loops[outer - 1].count) index[--outer] = 0;
-  }
+  lading::for_each_run(transfer.loops,
+                       [&](const RunOffsets& at) { return act(transfer.target_begin_bytes + at.target); });
 }
 
 /// Elements [begin, end) of a destination's buffer, small enough for a worker to do at once.

@@ -43,7 +43,7 @@ void set_age(int descriptor, std::time_t seconds) {
 enum class Writer : std::uint8_t { kNone, kMaybe };
 
 // A file of the load as a reader finds it.
-Result<io::File> open(const RandomLoad& load, std::uint32_t f, Writer writer, std::time_t age_seconds) {
+Result<io::File> open(const RandomLoad& load, plan::FileId f, Writer writer, std::time_t age_seconds) {
   LADING_ASSIGN_OR_RETURN(const io::File made, load.open(f));
   set_age(made.descriptor(), age_seconds);
   const int again = ::fcntl(made.descriptor(), F_DUPFD_CLOEXEC, 0);
@@ -72,7 +72,7 @@ class HookedBackend final : public io::ReadBackend {
 
 Outcome load_with(RandomLoad& load, Writer writer, const HookedBackend::Hook& hook) {
   Inputs inputs = load.inputs();
-  inputs.open = [&](std::uint32_t f) { return open(load, f, writer, kOldSeconds); };
+  inputs.open = [&](plan::FileId f) { return open(load, f, writer, kOldSeconds); };
   HookedBackend backend(hook);
   Options options;
   options.threads = 1;
@@ -116,7 +116,7 @@ TEST(Doubtful, R45_AWriteThatShowsOnlyInTheBytesIsFound) {
   int refused = 0;
   for (const std::uint64_t seed : seeds(48)) {
     RandomLoad load(seed);
-    const plan::Source& source = load.plan().sources[seed % load.plan().sources.size()];
+    const plan::Source& source = load.plan().sources[plan::SourceId(seed % load.plan().sources.size())];
     if (source.bytes.size_bytes() == 0) continue;
     const std::uint64_t place = source.bytes.begin + seed % source.bytes.size_bytes();
     bool written = false;
@@ -148,7 +148,7 @@ TEST(Doubtful, R45_ANewCtimeAloneIsNoChange) {
 TEST(Doubtful, R45_AWriteWithItsMtimePutBackIsFound) {
   RandomLoad load(seeds(1).front());
   const Outcome outcome = load_with(load, Writer::kNone, [&](const io::File& file, ByteRange read) {
-    for (std::uint32_t f = 0; f < load.plan().files.size(); ++f) {
+    for (const plan::FileId f : load.plan().files.ids()) {
       if (file.path() == load.plan().files[f].name) load.file(f)[read.begin] ^= std::byte{1};
     }
     ASSERT_EQ(::fchmod(file.descriptor(), 0600), 0);
@@ -159,7 +159,7 @@ TEST(Doubtful, R45_AWriteWithItsMtimePutBackIsFound) {
 TEST(Doubtful, R45_AYoungFileIsWaitedForButNotForLong) {
   RandomLoad load(seeds(1).front());
   Inputs inputs = load.inputs();
-  inputs.open = [&](std::uint32_t f) { return open(load, f, Writer::kMaybe, -3600); };  // another machine's clock
+  inputs.open = [&](plan::FileId f) { return open(load, f, Writer::kMaybe, -3600); };  // another machine's clock
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = execute(inputs, {});
   const auto taken = std::chrono::steady_clock::now() - begin;
@@ -172,7 +172,7 @@ TEST(Doubtful, R45_AYoungFileIsWaitedForButNotForLong) {
 TEST(Doubtful, WaitingEndsWhenTheLoadIsCancelled) {
   RandomLoad load(seeds(1).front());
   Inputs inputs = load.inputs();
-  inputs.open = [&](std::uint32_t f) { return open(load, f, Writer::kMaybe, -3600); };
+  inputs.open = [&](plan::FileId f) { return open(load, f, Writer::kMaybe, -3600); };
   std::atomic<bool> cancelled = false;
   Options options;
   options.cancelled = &cancelled;

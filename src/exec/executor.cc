@@ -33,7 +33,8 @@ Error load_is_out_of_memory() {
       .try_this("free memory, or allow less staging (budget_bytes)");
 }
 
-// Two destinations in one place would be written twice and both be called complete. Those of a unit share its buffer.
+// Two destinations in one place would be written twice and both be called complete. Those of a flat
+// parameter share its buffer.
 void refuse_overlaps(const DestinationStates& states, Crew& crew) {
   std::vector<const DestinationState*> in_order;
   for (const auto& state : states) {
@@ -42,8 +43,9 @@ void refuse_overlaps(const DestinationStates& states, Crew& crew) {
   std::sort(in_order.begin(), in_order.end(), [](const DestinationState* a, const DestinationState* b) {
     return a->device != b->device ? a->device < b->device : std::less<>()(a->memory.data, b->memory.data);
   });
-  const auto is_one_unit = [](const DestinationState& a, const DestinationState& b) {
-    return a.rank == b.rank && !a.destination->unit.empty() && a.destination->unit == b.destination->unit &&
+  const auto is_one_flat_parameter = [](const DestinationState& a, const DestinationState& b) {
+    return a.rank == b.rank && !a.destination->flat_parameter.empty() &&
+           a.destination->flat_parameter == b.destination->flat_parameter &&
            a.destination->slot == b.destination->slot && a.memory.data == b.memory.data;
   };
   for (std::size_t i = 1; i < in_order.size(); ++i) {
@@ -51,7 +53,7 @@ void refuse_overlaps(const DestinationStates& states, Crew& crew) {
     const DestinationState& state = *in_order[i];
     if (state.device != before.device) continue;
     if (!std::less<>()(state.memory.data, before.memory.data + before.destination->buffer_bytes)) continue;
-    if (is_one_unit(before, state)) continue;
+    if (is_one_flat_parameter(before, state)) continue;
     crew.add_error(
         state.name(Error(Code::kUsage, "the memory that was handed in overlaps that of another tensor")
                        .by_rule("R11")
@@ -62,7 +64,7 @@ void refuse_overlaps(const DestinationStates& states, Crew& crew) {
 
 // Other values are made where they are needed, and a shared buffer holds more than one tensor.
 void refuse_to_receive(const Inputs& inputs, const DestinationState& state, Crew& crew) {
-  if (state.root->provenance != Provenance::kFile || !state.destination->unit.empty()) {
+  if (state.root->provenance != Provenance::kFile || !state.destination->flat_parameter.empty()) {
     crew.add_error(state.name(Error(Code::kUsage, "only a tensor from a file, in memory of its own, can be received")
                                   .try_this("let every rank load it (owners)")));
   } else if (!inputs.receive) {
@@ -78,7 +80,7 @@ void take_on(const Inputs& inputs, Outcome& outcome, DestinationStates& states, 
   for (const DestinationRef& ref : outcome.destinations) {
     const plan::RankPlan& rank = plan.ranks[ref.rank];
     const plan::Destination& destination = rank.destinations[ref.destination];
-    const DestinationMemory memory = inputs.memory[ref.rank][ref.destination];
+    const DestinationMemory memory = inputs.memory[ref.rank][ref.destination.number()];
     auto state = std::make_unique<DestinationState>(plan, rank, destination, memory);
     if (memory.size_bytes < destination.buffer_bytes || (memory.data == nullptr && destination.buffer_bytes > 0)) {
       crew.add_error(state->name(Error(Code::kUsage, "the memory that was handed in is too small")
@@ -165,7 +167,7 @@ void add_up(const DestinationStates& states, Crew& crew, const device::DigestAcc
 std::vector<DestinationRef> destinations_of(const plan::Plan& plan) {
   std::vector<DestinationRef> destinations;
   for (std::uint32_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    for (std::uint32_t d = 0; d < plan.ranks[rank].destinations.size(); ++d) destinations.push_back({rank, d});
+    for (const plan::DestinationId d : plan.ranks[rank].destinations.ids()) destinations.push_back({rank, d});
   }
   return destinations;
 }

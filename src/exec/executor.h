@@ -21,7 +21,7 @@
 namespace lading::exec {
 
 /// The memory of a destination, contiguous, of buffer_bytes, on the destination's device. Borrowed. Destinations of one
-/// unit name the same memory.
+/// flat parameter name the same memory.
 struct DestinationMemory {
   std::byte* data = nullptr;
   std::uint64_t size_bytes = 0;
@@ -62,7 +62,7 @@ inline constexpr std::uint8_t kPoison = 0xA5;
 struct Inputs {
   const plan::Plan& plan;                              ///< checked
   std::vector<std::vector<DestinationMemory>> memory;  ///< by Plan::ranks and their destinations
-  std::function<Result<io::File>(std::uint32_t file)> open;
+  std::function<Result<io::File>(plan::FileId file)> open;
   /// Values of kHost statements, by name; of kCall statements, once their inputs are complete.
   std::function<Result<HostValue>(const plan::Statement& statement, std::uint64_t rank)> value;
   /// Hands over to other loads what they receive from this one, and takes what is received. Called once by the calling
@@ -72,8 +72,8 @@ struct Inputs {
 
 /// One memory to be filled: a destination of a rank.
 struct DestinationRef {
-  std::uint32_t rank = 0;         ///< into Plan::ranks
-  std::uint32_t destination = 0;  ///< into RankPlan::destinations
+  std::uint32_t rank = 0;  ///< into Plan::ranks
+  plan::DestinationId destination = 0;
 };
 
 /// All destinations of all ranks, in order.

@@ -169,7 +169,7 @@ TEST(Faults, Fault43_EveryAllocationMayFail) {
 TEST(Faults, AFileThatCannotBeOpenedIsNamed) {
   RandomLoad load(seeds_with_reads(1).front());
   Inputs inputs = load.inputs();
-  inputs.open = [](std::uint32_t) -> Result<io::File> { return fail(Error(Code::kOpenFailed, "gone")); };
+  inputs.open = [](plan::FileId) -> Result<io::File> { return fail(Error(Code::kOpenFailed, "gone")); };
   const Outcome outcome = execute(inputs, {});
   ASSERT_FALSE(outcome.errors.empty());
   EXPECT_EQ(outcome.errors.front().code, Code::kOpenFailed);

@@ -20,6 +20,7 @@ namespace lading::exec {
 
 class FileTable {
  public:
+  /// Files are numbered as the caller numbers them: a plan or a catalog.
   using Open = std::function<Result<io::File>(std::uint32_t file)>;
 
   FileTable(Open open, std::size_t files);

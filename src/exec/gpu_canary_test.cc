@@ -37,8 +37,8 @@ class GpuBuffers {
     Inputs inputs = load_.inputs();
     for (std::size_t r = 0; r < inputs.memory.size(); ++r) {
       const plan::RankPlan& rank = load_.plan().ranks[r];
-      for (std::size_t d = 0; d < rank.destinations.size(); ++d) {
-        inputs.memory[r][d].data =
+      for (const plan::DestinationId d : rank.destinations.ids()) {
+        inputs.memory[r][d.number()].data =
             buffers_[RandomLoad::key(rank, rank.destinations[d])].memory.get() + RandomLoad::kGuardBytes;
       }
     }
@@ -120,11 +120,11 @@ TEST(GpuCanary, WhatIsReceivedInDeviceMemoryIsDigestedThere) {
     Inputs inputs = buffers.inputs();
     const std::vector<DestinationRef> destinations = destinations_of(load.plan());
     for (const DestinationRef& ref : destinations) {
-      inputs.memory[ref.rank][ref.destination].received = load.can_be_received(ref);
+      inputs.memory[ref.rank][ref.destination.number()].received = load.can_be_received(ref);
     }
     inputs.receive = [&]() -> Result<void> {
       for (const DestinationRef& ref : destinations) {
-        const DestinationMemory& memory = inputs.memory[ref.rank][ref.destination];
+        const DestinationMemory& memory = inputs.memory[ref.rank][ref.destination.number()];
         if (!memory.received) continue;
         buffers.put_expected(ref, memory);
         ++received;

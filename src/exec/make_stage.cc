@@ -215,7 +215,7 @@ void receive(const Load& load) {
 void run_calls(const Load& load) {
   const plan::Plan& plan = load.inputs.plan;
   // One after the other, because an input may be the output of a call before.
-  for (const std::uint32_t statement : plan.call_order) {
+  for (const plan::StatementId statement : plan.call_order) {
     std::vector<Tile> tiles;
     for (std::uint32_t d = 0; d < load.states.size() && !load.crew.stopped(); ++d) {
       if (load.states[d]->root != &plan.statements[statement]) continue;

@@ -77,8 +77,8 @@ class Places {
     Demand& demand = demands_[d.device];
     ++demand.destinations;
     Place place{&rank, &d, demand.bytes};
-    if (!d.unit.empty()) {
-      const auto [shared, is_new] = shared_.emplace(std::tuple(rank.rank, d.unit, d.slot), demand.bytes);
+    if (!d.flat_parameter.empty()) {
+      const auto [shared, is_new] = shared_.emplace(std::tuple(rank.rank, d.flat_parameter, d.slot), demand.bytes);
       place.begin = shared->second;
       if (!is_new) {
         places_.push_back(place);

@@ -29,7 +29,7 @@ class RandomLoad {
       plan_ = maker_.make_plan();
     } while (!is_sensible());
     put_on({"cpu"});
-    for (const plan::File& file : plan_.files) files_.push_back(random_bytes(file.size_bytes));
+    for (const plan::PlannedFile& file : plan_.files) files_.push_back(random_bytes(file.size_bytes));
     for (const plan::Statement& s : plan_.statements) values_[s.name] = random_bytes(*s.shape.size_bytes(s.storage));
     for (const plan::RankPlan& rank : plan_.ranks) {
       for (const plan::Destination& d : rank.destinations) {
@@ -51,7 +51,7 @@ class RandomLoad {
   }
 
   [[nodiscard]] const plan::Plan& plan() const { return plan_; }
-  [[nodiscard]] Bytes& file(std::size_t i) { return files_[i]; }
+  [[nodiscard]] Bytes& file(plan::FileId i) { return files_[i.number()]; }
   /// Buffers with their guards, as they are and as they must be.
   [[nodiscard]] bool is_right() const { return buffers_ == expected_; }
   [[nodiscard]] const std::vector<device::Digest>& digests() const { return digests_; }
@@ -68,11 +68,11 @@ class RandomLoad {
   /// Whether its value comes from a file, and nothing else shares its memory.
   [[nodiscard]] bool can_be_received(const DestinationRef& ref) const {
     const plan::Destination& d = plan_.ranks[ref.rank].destinations[ref.destination];
-    return d.unit.empty() && root_of(plan_.statements[d.statement]).provenance == Provenance::kFile;
+    return d.flat_parameter.empty() && root_of(plan_.statements[d.statement]).provenance == Provenance::kFile;
   }
   /// Which of them is a destination's.
   static std::string key(const plan::RankPlan& rank, const plan::Destination& d) {
-    const std::string unit = d.unit.empty() ? "of " + std::to_string(d.statement) : d.unit;
+    const std::string unit = d.flat_parameter.empty() ? "of " + std::to_string(d.statement.number()) : d.flat_parameter;
     return std::to_string(rank.rank) + "/" + unit + "/" + d.slot;
   }
 
@@ -84,7 +84,7 @@ class RandomLoad {
         memory.push_back({buffers_[key(rank, d)].data() + kGuardBytes, d.buffer_bytes});
       }
     }
-    inputs.open = [this](std::uint32_t file) { return open(file); };
+    inputs.open = [this](plan::FileId file) { return open(file); };
     inputs.value = [this](const plan::Statement& s, std::uint64_t) -> Result<HostValue> {
       const Bytes& value = values_.at(s.name);
       return HostValue{value.data(), value.size(), s.storage};
@@ -92,8 +92,8 @@ class RandomLoad {
     return inputs;
   }
 
-  Result<io::File> open(std::uint32_t file) const {
-    return io::File::adopt(test::memory_file(files_[file]), plan_.files[file].name);
+  Result<io::File> open(plan::FileId file) const {
+    return io::File::adopt(test::memory_file(files_[file.number()]), plan_.files[file].name);
   }
 
  private:
@@ -129,14 +129,14 @@ class RandomLoad {
   }
 
   void write_label(const checker::naive::Label& label, DType storage, std::byte* to) const {
-    if (label.source == plan::Transfer::kFillSource) {
+    if (label.source.is_none()) {
       const std::uint64_t value = device::bits_of(std::bit_cast<double>(label.value), storage);
       std::memcpy(to, &value, bits(storage) / 8);
       return;
     }
     const plan::Source& source = plan_.sources[label.source];
-    cast(files_[source.file].data() + source.bytes.begin + label.value * bits(source.dtype) / 8, source.dtype, to,
-         storage);
+    cast(files_[source.file.number()].data() + source.bytes.begin + label.value * bits(source.dtype) / 8, source.dtype,
+         to, storage);
   }
 
   // One element of the whole tensor.

@@ -5,26 +5,25 @@
 
 #include "base/element_bytes.h"
 #include "base/inline_vector.h"
+#include "base/loop_nest.h"
 #include "plan/equal_sources.h"
 
 namespace lading::exec {
 namespace {
 
-using device::Loop;
 using plan::Read;
 using plan::Transfer;
-using plan::TransferLoop;
 
-using Loops = std::vector<TransferLoop>;
+using Loops = std::vector<ByteLoop>;
 
 // Whether a loop steps over whole rows of the read; all others stay within one.
-bool is_over_rows(const TransferLoop& loop, const Read& read) {
+bool is_over_rows(const ByteLoop& loop, const Read& read) {
   return read.count > 1 && loop.source_stride_bytes >= read.stride_bytes;
 }
 
 void add_step(Step step, DType storage, ReadTask& task) {
   step.target_size_bytes = bytes_of_elems(step.run_elems, storage);
-  for (const Loop& loop : step.loops) step.target_size_bytes *= loop.count;
+  step.target_size_bytes *= rounds_of(step.loops);
   task.steps.push_back(std::move(step));
 }
 
@@ -35,7 +34,7 @@ class Splitter {
   Splitter(const plan::Plan& plan, const ReadJob& job, std::vector<ReadTask>& tasks)
       : job_(job), read_(*job.read), tasks_(tasks), from_(plan.sources[job.served[0].transfer->source].dtype) {
     for (const Served& one : job.served) loops_.push_back(plan::loops_by_source(*one.transfer));
-    for (const TransferLoop& loop : loops_[0]) row_loops_ += is_over_rows(loop, read_) ? 1U : 0U;
+    for (const ByteLoop& loop : loops_[0]) row_loops_ += is_over_rows(loop, read_) ? 1U : 0U;
     is_in_place_ = job.may_be_in_place && job.served.size() == 1 && from_ == job.served[0].storage;
   }
 
@@ -76,7 +75,7 @@ class Splitter {
     if (first >= row_loops_ && all_bytes <= job_.staging_buffer_bytes)
       return emit(place, all_bytes, {first, rounds_of(first), false});
     if (first == loops_[0].size()) return split_run(place);
-    const TransferLoop& loop = loops_[0][first];
+    const ByteLoop& loop = loops_[0][first];
     const bool is_row = first + 1 == row_loops_;
     const bool inside_fits = first + 1 >= row_loops_ && reach(first + 1, place.run_elems) <= job_.staging_buffer_bytes;
     if (!inside_fits) {
@@ -134,7 +133,7 @@ class Splitter {
       step.target_begin_bytes = place.target_bytes[t];
       step.run_elems = place.run_elems;
       for (std::size_t i = part.first; i < loops_[t].size(); ++i) {
-        const TransferLoop& loop = loops_[t][i];
+        const ByteLoop& loop = loops_[t][i];
         const std::uint64_t count = i == part.first ? part.rounds : loop.count;
         // Rows lie side by side in the buffer.
         const std::uint64_t stride = i == part.first && part.is_row ? row_bytes : loop.source_stride_bytes;
@@ -178,7 +177,7 @@ ReadTask whole_read(const ReadJob& job) {
     step.source_begin_bytes = packed(transfer.source_begin_bytes - read.begin_bytes);
     step.target_begin_bytes = transfer.target_begin_bytes;
     step.run_elems = transfer.run_elems;
-    for (const TransferLoop& loop : plan::loops_by_source(transfer)) {
+    for (const ByteLoop& loop : plan::loops_by_source(transfer)) {
       const std::uint64_t stride =
           is_over_rows(loop, read) ? packed(loop.source_stride_bytes) : loop.source_stride_bytes;
       step.loops.push_back({loop.count, stride, loop.target_stride_bytes});
@@ -208,13 +207,11 @@ void split_read(const plan::Plan& plan, const ReadJob& job, std::vector<ReadTask
 }
 
 bool is_dense(const Step& step) {
-  std::vector<Loop> loops = step.loops;
+  std::vector<ByteLoop> loops = step.loops;
   std::sort(loops.begin(), loops.end(),
-            [](const Loop& a, const Loop& b) { return a.target_stride_bytes < b.target_stride_bytes; });
-  std::uint64_t product = 1;
-  for (const Loop& loop : loops) product *= loop.count;
-  std::uint64_t size_bytes = step.target_size_bytes / product;
-  for (const Loop& loop : loops) {
+            [](const ByteLoop& a, const ByteLoop& b) { return a.target_stride_bytes < b.target_stride_bytes; });
+  std::uint64_t size_bytes = step.target_size_bytes / rounds_of(loops);
+  for (const ByteLoop& loop : loops) {
     if (loop.target_stride_bytes != size_bytes) return false;
     size_bytes *= loop.count;
   }

@@ -15,12 +15,12 @@ namespace lading::exec {
 
 /// Bytes that one destination takes from what a task has read.
 struct Step {
-  std::uint32_t destination = 0;         ///< into Load::states
-  std::uint32_t source = 0;              ///< into Plan::sources
+  std::uint32_t destination = 0;  ///< into Load::states
+  plan::SourceId source;
   std::uint64_t source_begin_bytes = 0;  ///< in what was read
   std::uint64_t target_begin_bytes = 0;
   std::uint64_t run_elems = 0;
-  std::vector<device::Loop> loops;      ///< outermost first
+  std::vector<ByteLoop> loops;          ///< outermost first
   std::uint64_t target_size_bytes = 0;  ///< written in all
 };
 
@@ -31,7 +31,7 @@ struct ReadTask {
   };
   Mode mode = Mode::kStaged;
   std::uint32_t device = 0;  ///< of all its destinations
-  std::uint32_t file = 0;    ///< into Plan::files
+  plan::FileId file;
   std::uint64_t begin_bytes = 0;
   std::uint64_t row_bytes = 0;
   std::uint64_t rows = 1;  ///< packed side by side in the buffer

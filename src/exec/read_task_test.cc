@@ -13,7 +13,7 @@
 namespace lading::exec {
 namespace {
 
-using Loops = std::vector<device::Loop>;
+using Loops = std::vector<ByteLoop>;
 // Where each element comes from in its file, by destination and place there.
 using Moves = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
 
@@ -61,10 +61,10 @@ TEST(ReadTask, R11_R64_ReadsAreSplitAndNeverExtended) {
         for (const plan::TransferRef& ref : read.transfers) {
           const plan::Transfer& t = rank.at(ref);
           const DType storage = plan.statements[rank.destinations[ref.destination].statement].storage;
-          const std::uint32_t destination = ref.destination * 100 + ref.list * 10;
+          const std::uint32_t destination = ref.destination.number() * 100 + ref.list * 10;
           job.served.push_back({destination, &t, storage});
           Nest nest{t.source_begin_bytes, t.target_begin_bytes, t.run_elems, {}, plan.sources[t.source].dtype, storage};
-          for (const plan::TransferLoop& loop : t.loops) {
+          for (const ByteLoop& loop : t.loops) {
             nest.loops.push_back({loop.count, loop.source_stride_bytes, loop.target_stride_bytes});
           }
           add_moves(

@@ -32,7 +32,7 @@ std::vector<ReadTask> tasks_of(const Load& load, ReadUse use, const std::functio
       if (!wanted(read)) continue;
       job.served.clear();
       for (const plan::TransferRef& ref : read.transfers) {
-        const std::uint32_t destination = first_destination + ref.destination;
+        const std::uint32_t destination = first_destination + ref.destination.number();
         const DestinationState& state = *load.states[destination];
         const plan::Transfer& transfer = rank.at(ref);
         if (state.memory.received || transfer.elems() == 0) continue;
@@ -56,22 +56,25 @@ std::vector<ReadTask> tasks_of(const Load& load, ReadUse use, const std::functio
 }
 
 FileSet run_tasks(const Load& load, const std::vector<ReadTask>& tasks, const UseTask& use) {
-  FileTable files(load.inputs.open, load.inputs.plan.files.size());
-  for (const ReadTask& task : tasks) files.expect(task.file);
+  FileTable files([&](std::uint32_t file) { return load.inputs.open(plan::FileId(file)); },
+                  load.inputs.plan.files.size());
+  for (const ReadTask& task : tasks) files.expect(task.file.number());
   load.crew.run(tasks.size(), [&](const Lanes& lanes, std::size_t i) -> Result<void> {
     const ReadTask& task = tasks[i];
     Result<void> used;
-    if (auto file = files.acquire(task.file)) {
+    if (auto file = files.acquire(task.file.number())) {
       used = use(lanes, **file, task);
     } else {
       used = fail(std::move(file).error());
     }
-    Result<void> released = files.release(task.file);
+    Result<void> released = files.release(task.file.number());
     if (!used) return fail(explain(load, std::move(used).error(), task));
     if (!released) return fail(explain(load, std::move(released).error(), task));
     return {};
   });
-  return files.take_doubtful();
+  FileSet doubtful;
+  for (const std::uint32_t file : files.take_doubtful()) doubtful.insert(plan::FileId(file));
+  return doubtful;
 }
 
 std::byte* place_in(std::span<std::byte> buffer, const ReadTask& task) {

@@ -11,8 +11,7 @@
 
 namespace lading::exec {
 
-/// Indices into Plan::files.
-using FileSet = std::set<std::uint32_t>;
+using FileSet = std::set<plan::FileId>;
 
 /// The plan's reads that `wanted` asks for, as tasks in file order that fit in this load's buffers. What another load
 /// hands over is left out. `use`: kCompare reads nothing in place.

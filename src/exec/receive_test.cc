@@ -22,7 +22,7 @@ class ReceivingLoad {
       DestinationMemory& memory = memory_of(ref);
       memory.received = load_.can_be_received(ref) && dice() % 2 == 0;
     }
-    inputs_.open = [this](std::uint32_t file) {
+    inputs_.open = [this](plan::FileId file) {
       opened_.insert(file);
       return load_.open(file);
     };
@@ -36,9 +36,9 @@ class ReceivingLoad {
   [[nodiscard]] Inputs& inputs() { return inputs_; }
   [[nodiscard]] const std::vector<DestinationRef>& destinations() const { return destinations_; }
   [[nodiscard]] DestinationMemory& memory_of(const DestinationRef& ref) {
-    return inputs_.memory[ref.rank][ref.destination];
+    return inputs_.memory[ref.rank][ref.destination.number()];
   }
-  [[nodiscard]] const std::set<std::uint32_t>& opened() const { return opened_; }
+  [[nodiscard]] const std::set<plan::FileId>& opened() const { return opened_; }
   [[nodiscard]] bool receives() {
     return std::any_of(destinations_.begin(), destinations_.end(),
                        [&](const DestinationRef& t) { return memory_of(t).received && memory_of(t).size_bytes > 0; });
@@ -53,8 +53,8 @@ class ReceivingLoad {
   }
 
   /// Of the files that destinations need which are read here.
-  [[nodiscard]] std::set<std::uint32_t> files_needed() {
-    std::set<std::uint32_t> files;
+  [[nodiscard]] std::set<plan::FileId> files_needed() {
+    std::set<plan::FileId> files;
     const auto add = [&](const std::vector<plan::Transfer>& transfers) {
       for (const plan::Transfer& transfer : transfers) {
         if (!transfer.is_fill() && transfer.elems() > 0) files.insert(load_.plan().sources[transfer.source].file);
@@ -73,7 +73,7 @@ class ReceivingLoad {
   RandomLoad load_;
   Inputs inputs_;
   std::vector<DestinationRef> destinations_;
-  std::set<std::uint32_t> opened_;
+  std::set<plan::FileId> opened_;
 };
 
 Options options_of(std::uint64_t seed) {
@@ -224,7 +224,7 @@ TEST(Receive, ALoadThatCouldNotReadDoesNotReceive) {
     if (receiving.files_needed().empty()) continue;
     ++tried;
     bool called = false;
-    receiving.inputs().open = [](std::uint32_t) -> Result<io::File> {
+    receiving.inputs().open = [](plan::FileId) -> Result<io::File> {
       return fail(Error(Code::kOpenFailed, "it is gone"));
     };
     receiving.inputs().receive = [&]() -> Result<void> {

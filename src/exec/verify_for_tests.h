@@ -47,13 +47,13 @@ class Loaded {
     for (const plan::RankPlan& rank : plan->ranks) {
       auto& memory = inputs.memory.emplace_back();
       for (const plan::Destination& d : rank.destinations) {
-        auto& buffer = d.unit.empty() ? buffers.emplace_back() : units[{rank.rank, d.unit}];
+        auto& buffer = d.flat_parameter.empty() ? buffers.emplace_back() : units[{rank.rank, d.flat_parameter}];
         buffer.resize(std::max<std::size_t>(buffer.size(), d.buffer_bytes));
         memory.push_back({buffer.data(), buffer.size()});
       }
     }
     // A plan numbers the files that it reads; their names say which they are.
-    inputs.open = [&](std::uint32_t file) { return open(number_of(plan->files[file].name)); };
+    inputs.open = [&](plan::FileId file) { return open(number_of(plan->files[file].name)); };
     const std::vector<std::byte> value(64, std::byte{7});
     inputs.value = [&](const plan::Statement& s, std::uint64_t) -> Result<HostValue> {
       return HostValue{value.data(), *s.shape.size_bytes(s.storage), s.storage};
@@ -62,7 +62,7 @@ class Loaded {
     ASSERT_TRUE(outcome.errors.empty()) << all_text(outcome.errors);
     ledger::LedgerFacts facts;
     facts.checkpoint = dir_.path();
-    for (const plan::File& file : plan->files) {
+    for (const plan::PlannedFile& file : plan->files) {
       const auto identity = identities()[number_of(file.name)];
       facts.files.push_back(ledger::FileIdentity{identity.inode, static_cast<std::uint64_t>(identity.mtime_s),
                                                  static_cast<std::uint64_t>(identity.mtime_ns)});

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "base/loop_nest.h"
 #include "base/text.h"
 #include "device/cast.h"
 #include "device/random.h"
@@ -93,58 +94,37 @@ class PlainValues : public Values {
   std::vector<std::byte> buffer_;
 };
 
-std::vector<std::uint64_t> strides_of(const Shape& shape) {
-  std::vector<std::uint64_t> strides(shape.rank(), 1);
-  for (std::size_t d = shape.rank(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
-  return strides;
-}
-
 // A piece with its indices multiplied out; in elements.
 struct Nest {
-  struct Loop {
-    std::uint64_t count = 1;
-    std::uint64_t source = 0;
-    std::uint64_t target = 0;
-  };
   std::uint64_t source_begin = 0;
   std::uint64_t target_begin = 0;
   std::uint64_t run = 1;
-  std::vector<Loop> loops;
+  std::vector<ElementLoop> loops;
 
   Nest(const Piece& piece, const Shape* source, const Shape& target) {
-    const auto target_strides = strides_of(target);
-    const auto source_strides = source == nullptr ? std::vector<std::uint64_t>() : strides_of(*source);
-    for (std::size_t d = 0; d < piece.target_origin.size(); ++d) {
-      target_begin += piece.target_origin[d] * target_strides[d];
-    }
-    for (std::size_t d = 0; d < source_strides.size(); ++d) source_begin += piece.source_origin[d] * source_strides[d];
-    for (const mapping::Loop& loop : piece.loops) {
+    const Strides target_strides = strides_of(target);
+    const Strides source_strides = source == nullptr ? Strides() : strides_of(*source);
+    target_begin = offset_of(piece.target_origin, target_strides);
+    if (source != nullptr) source_begin = offset_of(piece.source_origin, source_strides);
+    for (const mapping::PieceLoop& loop : piece.loops) {
       const std::uint64_t on_target = loop.target_step * target_strides[loop.target_dim];
       const std::uint64_t on_source =
           source == nullptr ? on_target : loop.source_step * source_strides[loop.source_dim];
       loops.push_back({loop.count, on_source, on_target});
     }
-    std::sort(loops.begin(), loops.end(), [](const Loop& a, const Loop& b) { return a.target > b.target; });
-    while (!loops.empty() && loops.back().source == run && loops.back().target == run) {
-      run *= loops.back().count;
-      loops.pop_back();
-    }
+    sort_by_target(loops);
+    run = grow_run(run, loops);
   }
 
-  [[nodiscard]] std::uint64_t source_end() const {
-    std::uint64_t end = source_begin + run;
-    for (const Loop& loop : loops) end += (loop.count - 1) * loop.source;
-    return end;
-  }
+  [[nodiscard]] std::uint64_t source_end() const { return source_begin + source_reach(loops) + run; }
 
   /// Calls act(source element, target element) for every run.
   template <class Act>
-  void for_each(Act&& act, std::size_t depth, std::uint64_t source, std::uint64_t target) const {
-    if (depth == loops.size()) return act(source, target);
-    const Loop& loop = loops[depth];
-    for (std::uint64_t i = 0; i < loop.count; ++i) {
-      for_each(act, depth + 1, source + i * loop.source, target + i * loop.target);
-    }
+  void for_each(const Act& act) const {
+    for_each_run(loops, [&](const RunOffsets& at) {
+      act(source_begin + at.source, target_begin + at.target);
+      return true;
+    });
   }
 };
 
@@ -206,17 +186,17 @@ class BuiltValues : public Values {
 
  private:
   Result<void> build(std::uint64_t first_row, std::uint64_t last_row) {
-    std::map<std::uint32_t, std::vector<Nest>> by_source;
+    std::map<mapping::PieceSourceId, std::vector<Nest>> by_source;
     for (const Piece& piece : pieces_.pieces) {
       for (const Piece& part : clip_rows(piece, first_row, last_row)) {
         if (part.is_fill()) {
           fill_part(part);
         } else {
-          by_source[part.source].emplace_back(part, &origins_[part.source].source->shape, pieces_.shape);
+          by_source[part.source].emplace_back(part, &origins_[part.source.number()].source->shape, pieces_.shape);
         }
       }
     }
-    for (const auto& [source, nests] : by_source) LADING_TRY(copy(origins_[source], nests));
+    for (const auto& [source, nests] : by_source) LADING_TRY(copy(origins_[source.number()], nests));
     return {};
   }
 
@@ -230,7 +210,7 @@ class BuiltValues : public Values {
     const auto put = [&](std::uint64_t, std::uint64_t target) {
       fill(std::span(window_).subspan(place(target), bytes_of_elems(nest.run, storage_)), part.fill, storage_);
     };
-    nest.for_each(put, 0, 0, nest.target_begin);
+    nest.for_each(put);
   }
 
   // What the window takes of one source is read once, from the first element to the last.
@@ -244,8 +224,8 @@ class BuiltValues : public Values {
       end = std::max(end, nest.source_end());
       in_bytes =
           in_bytes && ends_at_byte(nest.source_begin) && ends_at_byte(nest.target_begin) && ends_at_byte(nest.run);
-      for (const Nest::Loop& loop : nest.loops) {
-        in_bytes = in_bytes && ends_at_byte(loop.source) && ends_at_byte(loop.target);
+      for (const ElementLoop& loop : nest.loops) {
+        in_bytes = in_bytes && ends_at_byte(loop.source_stride_elems) && ends_at_byte(loop.target_stride_elems);
       }
     }
     if (!in_bytes) {
@@ -261,7 +241,7 @@ class BuiltValues : public Values {
         std::memcpy(window_.data() + place(target), taken_.data() + bytes_of_elems(source - begin, storage_),
                     run_bytes);
       };
-      nest.for_each(put, 0, nest.source_begin, nest.target_begin);
+      nest.for_each(put);
     }
     return {};
   }

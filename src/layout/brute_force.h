@@ -93,9 +93,9 @@ inline std::optional<Memory> memory(const Shape& global, const std::vector<Cut>&
 
   const auto [r, world] = seat(last, mesh, at);
   if (last.kind == CutKind::kFlatGroup) {
-    Memory unit(last.group_elems);
-    for (std::size_t i = 0; i < whole.size(); ++i) unit[last.group_offset_elems + i] = whole[i];
-    whole = unit;
+    Memory shared(last.group_elems);
+    for (std::size_t i = 0; i < whole.size(); ++i) shared[last.group_offset_elems + i] = whole[i];
+    whole = shared;
   }
   const std::uint64_t multiple = last.kind == CutKind::kFlatGroup || last.pad_multiple == 0 ? world : last.pad_multiple;
   while (whole.size() % multiple != 0) whole.emplace_back();

@@ -80,7 +80,7 @@ class CutList {
     if (others != 1 || at_ + 1 != cuts_.size()) {
       add("R56", "a tensor in a shared buffer cannot be cut otherwise; only owners may come before");
     }
-    if (cut.unit.empty()) add("R56", "the shared buffer has no name");
+    if (cut.flat_parameter.empty()) add("R56", "the shared buffer has no name");
     if (cut.group_elems > kMaxSize - Mesh::kMaxRanks) {
       add("R56", "the shared buffer is too large", "less than 2^63 elements", std::to_string(cut.group_elems));
     }
@@ -210,7 +210,8 @@ class ShapeChecker {
   std::optional<Error> check_flat_group(const Cut& cut) const {
     const auto end = checked_add(cut.group_offset_elems, *global_.num_elems());
     if (end && *end <= cut.group_elems) return std::nullopt;
-    return Error(Code::kLayout, fmt::format("the tensor does not fit into the shared buffer {}", quote(cut.unit)))
+    return Error(Code::kLayout,
+                 fmt::format("the tensor does not fit into the shared buffer {}", quote(cut.flat_parameter)))
         .by_rule("R11")
         .wanted(fmt::format("an end at {} or before", cut.group_elems))
         .got(fmt::format("{} elements at {}", *global_.num_elems(), cut.group_offset_elems));

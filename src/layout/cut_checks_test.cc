@@ -35,7 +35,7 @@ struct BadCase {
 
 TEST(CheckCuts, EveryFaultHasARuleAndAMessage) {
   const Cut group = cut(CutKind::kFlatGroup, {0}, [](Cut& c) {
-    c.unit = "u";
+    c.flat_parameter = "u";
     c.group_elems = 100;
   });
   const auto owners = [](std::vector<std::uint64_t> list) { return [list](Cut& c) { c.owners = list; }; };
@@ -61,7 +61,7 @@ TEST(CheckCuts, EveryFaultHasARuleAndAMessage) {
       {"group without name", {4}, {cut(CutKind::kFlatGroup, {0}, [](Cut& c) { c.group_elems = 4; })}, "R56", "name"},
       {"group too large",
        {4},
-       {cut(CutKind::kFlatGroup, {0}, [](Cut& c) { c.unit = "u", c.group_elems = kMaxSize; })},
+       {cut(CutKind::kFlatGroup, {0}, [](Cut& c) { c.flat_parameter = "u", c.group_elems = kMaxSize; })},
        "R56",
        "too large"},
       {"nobody", {4}, {cut(CutKind::kOwner, {2})}, "R59", "nobody"},
@@ -97,7 +97,7 @@ TEST(CheckCuts, R53_EvenIsJudgedOverAllRanks) {
 
 TEST(CheckCuts, R56_GroupsMayComeBehindOwners) {
   const Cut pp = cut(CutKind::kOwner, {2}, [](Cut& c) { c.owners = {1}; });
-  const Cut group = cut(CutKind::kFlatGroup, {0}, [](Cut& c) { c.unit = "u", c.group_elems = 100; });
+  const Cut group = cut(CutKind::kFlatGroup, {0}, [](Cut& c) { c.flat_parameter = "u", c.group_elems = 100; });
   EXPECT_TRUE(check_cuts({100}, {pp, group}, mesh()).empty());
 }
 

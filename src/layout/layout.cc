@@ -17,14 +17,14 @@ const Placement& replicated() {
 }
 
 /// The members of one shared buffer.
-class Unit {
+class FlatParameter {
  public:
   void add(std::string_view tensor, const Shape& shape, const Cut& cut, Errors& errors) {
     if (!first_) first_ = cut;
     if (cut.axes != first_->axes || cut.group_elems != first_->group_elems) {
       errors.add(
-          Error(Code::kLayout,
-                fmt::format("the members of the shared buffer {} do not agree on its size and axes", quote(cut.unit)))
+          Error(Code::kLayout, fmt::format("the members of the shared buffer {} do not agree on its size and axes",
+                                           quote(cut.flat_parameter)))
               .of_tensor(tensor)
               .by_rule("R56")
               .wanted(std::to_string(first_->group_elems))
@@ -41,8 +41,8 @@ class Unit {
     const Member* before = nullptr;
     for (const auto& [begin, member] : members_) {
       if (before != nullptr && begin < end) {
-        errors.add(Error(Code::kLayout,
-                         fmt::format("overlaps {} in the shared buffer {}", quote(before->tensor), quote(first_->unit)))
+        errors.add(Error(Code::kLayout, fmt::format("overlaps {} in the shared buffer {}", quote(before->tensor),
+                                                    quote(first_->flat_parameter)))
                        .of_tensor(member.tensor)
                        .by_rule("R11")
                        .wanted(fmt::format("a begin at {} or behind", end))
@@ -130,30 +130,30 @@ const Placement& PlacementIndex::of(std::string_view name) const {
   return found == rules.size() ? replicated() : rules[found].placement;
 }
 
-Errors check_layout(const Layout& layout, const std::vector<TensorInfo>& tensors) {
+Errors check_layout(const Layout& layout, const std::vector<TensorToPlace>& tensors) {
   Errors errors = check_mesh(layout.mesh);
   if (!errors.empty()) return errors;
   check_devices(layout, errors);
   for (const PlacementRule& rule : layout.rules) check_slot_names(rule, errors);
 
   const PlacementIndex index(layout);
-  std::map<std::string_view, Unit> units;
-  for (const TensorInfo& tensor : tensors) {
+  std::map<std::string_view, FlatParameter> flat_parameters;
+  for (const TensorToPlace& tensor : tensors) {
     for (const Slot& slot : index.of(tensor.name).slots) {
       const Errors problems = check_cuts(tensor.shape, slot.cuts, layout.mesh);
       for (Error problem : problems) errors.add(std::move(problem).of_tensor(tensor.name));
       if (!problems.empty()) continue;
       for (const Cut& cut : slot.cuts) {
         if (cut.kind == CutKind::kFlatGroup && !tensor.is_alias)
-          units[cut.unit].add(tensor.name, tensor.shape, cut, errors);
+          flat_parameters[cut.flat_parameter].add(tensor.name, tensor.shape, cut, errors);
       }
     }
   }
-  for (const auto& [name, unit] : units) unit.check_overlaps(errors);
+  for (const auto& [name, flat_parameter] : flat_parameters) flat_parameter.check_overlaps(errors);
 
   std::set<std::string_view> names;
   if (!layout.rules.empty()) {
-    for (const TensorInfo& tensor : tensors) names.insert(names.end(), tensor.name);  // mostly sorted
+    for (const TensorToPlace& tensor : tensors) names.insert(names.end(), tensor.name);  // mostly sorted
   }
   for (const PlacementRule& rule : layout.rules) {
     const NamePattern& pattern = rule.pattern;

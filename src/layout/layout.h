@@ -42,9 +42,9 @@ struct Region {
     friend bool operator==(const Flat&, const Flat&) = default;
   };
   std::optional<Flat> flat;        ///< set: only this stretch of the product is held, one-dimensional
-  std::uint64_t buffer_elems = 0;  ///< size of the memory, flat padding included; of a shared unit: of the
+  std::uint64_t buffer_elems = 0;  ///< size of the memory, flat padding included; of a flat parameter: of the
                                    ///< rank's part of it
-  std::string unit;                ///< the shared buffer's name, or ""
+  std::string flat_parameter;      ///< the shared buffer's name, or ""
 
   [[nodiscard]] std::uint64_t owned_elems() const;
   friend bool operator==(const Region&, const Region&) = default;
@@ -71,7 +71,7 @@ class PlacementIndex {
 };
 
 /// A tensor of the model, as far as layout cares.
-struct TensorInfo {
+struct TensorToPlace {
   std::string_view name;  ///< borrowed
   Shape shape;
   bool is_parameter = true;
@@ -80,7 +80,7 @@ struct TensorInfo {
 
 /// Everything that is wrong with laying these tensors out so: the mesh, the devices, each tensor's cuts, shared
 /// buffers whose members disagree or overlap, rules that match nothing (R43).
-Errors check_layout(const Layout& layout, const std::vector<TensorInfo>& tensors);
+Errors check_layout(const Layout& layout, const std::vector<TensorToPlace>& tensors);
 
 /// `lading.layout/1`, docs/schema/layout.md. The layout that is written must have passed check_layout().
 Result<Layout, Errors> parse_layout(const JsonDocument& document);

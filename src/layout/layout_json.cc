@@ -66,7 +66,7 @@ void read_flat(const JsonValue& value, const std::string& path, Errors& errors, 
 void read_flat_group(const JsonValue& value, const std::string& path, Errors& errors, Cut& cut) {
   cut.kind = CutKind::kFlatGroup;
   JsonFields fields(value, path, errors);
-  fields.string("unit", cut.unit);
+  fields.string("unit", cut.flat_parameter);
   fields.uint64("offset", cut.group_offset_elems);
   fields.uint64("elems", cut.group_elems);
   fields.finish();

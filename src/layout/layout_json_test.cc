@@ -48,7 +48,7 @@ TEST(LayoutJson, ReadsEveryKindOfCut) {
   EXPECT_EQ(b.device, DeviceRule::kCpu);
   EXPECT_EQ(b.fsdp_group, "root");
   const Cut& c = layout->placement_of("c").slots.front().cuts.front();
-  EXPECT_EQ(c.unit, "u");
+  EXPECT_EQ(c.flat_parameter, "u");
   EXPECT_EQ(c.group_offset_elems, 3U);
   EXPECT_EQ(c.group_elems, 99U);
 }

@@ -21,7 +21,7 @@ void write_cut(JsonWriter& json, const Cut& cut, const Mesh& mesh) {
       break;
     case CutKind::kFlatGroup:
       json.key("flat_group").begin_object();
-      json.key("unit").string(cut.unit);
+      json.key("unit").string(cut.flat_parameter);
       json.key("offset").number(cut.group_offset_elems);
       json.key("elems").number(cut.group_elems);
       json.end_object();

@@ -48,7 +48,7 @@ TEST(Layout, TwentyThousandNamesAreLookedUpAtOnce) {
   layout.mesh = Mesh({{"dp", 2}});
   std::vector<std::string> names;
   for (int i = 0; i < 20'000; ++i) names.push_back("layers.*." + std::to_string(i));
-  std::vector<TensorInfo> tensors;
+  std::vector<TensorToPlace> tensors;
   for (const std::string& name : names) {
     layout.rules.push_back({NamePattern::exact(name), sharded(0)});
     tensors.push_back({name, {4}, true});
@@ -123,7 +123,7 @@ Placement in_unit(std::uint64_t offset, std::uint64_t elems) {
   Placement placement = sharded(0);
   Cut& cut = placement.slots.front().cuts.front();
   cut.kind = CutKind::kFlatGroup;
-  cut.unit = "u";
+  cut.flat_parameter = "u";
   cut.group_offset_elems = offset;
   cut.group_elems = elems;
   return placement;
@@ -145,7 +145,7 @@ TEST(CheckLayout, R11_MembersOfASharedBufferDoNotOverlap) {
 TEST(CheckLayout, SlotsHaveNamesOfTheirOwn) {
   Layout layout;
   layout.rules = {{"a", Placement{}}};
-  const std::vector<TensorInfo> tensors = {{"a", {1}, true}};
+  const std::vector<TensorToPlace> tensors = {{"a", {1}, true}};
   EXPECT_TRUE(check_layout(layout, tensors).empty());
   auto& slots = layout.rules[0].placement.slots;
   slots.push_back({"secondary", {}});

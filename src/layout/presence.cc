@@ -14,9 +14,9 @@ namespace {
 constexpr std::uint64_t kMostPlaces = std::uint64_t{1} << 20;
 
 // Per axis, the coordinates that owners are named by. All others are alike: they own nothing.
-class Places {
+class OwnerCoordinates {
  public:
-  explicit Places(const Mesh& mesh) : mesh_(mesh) {}
+  explicit OwnerCoordinates(const Mesh& mesh) : mesh_(mesh) {}
 
   void add(const Slot& slot) {
     for (const Cut& cut : slot.cuts) {
@@ -84,15 +84,15 @@ bool is_on(const Placement& placement, const Mesh& mesh, std::uint64_t rank) {
 }
 
 bool can_meet(const Slot& one, const Slot& two, const Mesh& mesh) {
-  Places places(mesh);
+  OwnerCoordinates places(mesh);
   places.add(one);
   places.add(two);
   const auto both = [&](std::uint64_t rank) { return is_on(one, mesh, rank) && is_on(two, mesh, rank); };
-  return places.find_rank(both) != Places::Search::kNotFound;
+  return places.find_rank(both) != OwnerCoordinates::Search::kNotFound;
 }
 
 RankWithout rank_without(const Placement& user, const std::vector<const Placement*>& used, const Mesh& mesh) {
-  Places places(mesh);
+  OwnerCoordinates places(mesh);
   for (const Slot& slot : user.slots) places.add(slot);
   for (const Placement* placement : used) {
     for (const Slot& slot : placement->slots) places.add(slot);
@@ -104,7 +104,7 @@ RankWithout rank_without(const Placement& user, const std::vector<const Placemen
     result.rank = rank;
     return true;
   });
-  result.is_known = search != Places::Search::kTooMany;
+  result.is_known = search != OwnerCoordinates::Search::kTooMany;
   return result;
 }
 

@@ -90,7 +90,7 @@ void cut_flat_group(Region& region, std::uint64_t elems, const Cut& cut, Seat se
   region.flat = within(elems, cut.group_offset_elems, chunk(cut.group_elems, seat));
   // FSDP1 pads every rank's part on the right to the size of the first.
   region.buffer_elems = divide_up(cut.group_elems, seat.size);
-  region.unit = cut.unit;
+  region.flat_parameter = cut.flat_parameter;
 }
 
 Region absent(std::size_t dims) {

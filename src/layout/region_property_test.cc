@@ -101,7 +101,7 @@ class Generator {
     Cut cut;
     cut.kind = CutKind::kFlatGroup;
     cut.axes = take(free);
-    cut.unit = "unit";
+    cut.flat_parameter = "unit";
     cut.group_offset_elems = number(0, 20);
     cut.group_elems = cut.group_offset_elems + c.shape.num_elems().value() + number(0, 20);
     return cut;

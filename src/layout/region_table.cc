@@ -21,11 +21,12 @@ std::string key_of(const Shape& shape, const std::vector<Cut>& cuts) {
     add(key, static_cast<std::uint64_t>(cut.kind));
     add_list(key, cut.axes);
     add_list(key, cut.owners);
-    for (const std::uint64_t number : {std::uint64_t{cut.dim}, cut.split_factor, cut.pad_multiple,
-                                       cut.group_offset_elems, cut.group_elems, std::uint64_t{cut.unit.size()}}) {
+    for (const std::uint64_t number :
+         {std::uint64_t{cut.dim}, cut.split_factor, cut.pad_multiple, cut.group_offset_elems, cut.group_elems,
+          std::uint64_t{cut.flat_parameter.size()}}) {
       add(key, number);
     }
-    key += cut.unit;
+    key += cut.flat_parameter;
   }
   return key;
 }

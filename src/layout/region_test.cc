@@ -134,14 +134,14 @@ TEST(Region, R56_SharedBuffersAreChunkedAsOne) {
   Cut cut;
   cut.kind = CutKind::kFlatGroup;
   cut.axes = {0};
-  cut.unit = "layer";
+  cut.flat_parameter = "layer";
   cut.group_offset_elems = 16;
   cut.group_elems = 24;
   const Mesh mesh({{"dp", 4}});
   const Region second = region_of({5}, {cut}, mesh, 2);
   EXPECT_EQ(second.flat, (Region::Flat{0, 2, 4}));
   EXPECT_EQ(second.buffer_elems, 6U);
-  EXPECT_EQ(second.unit, "layer");
+  EXPECT_EQ(second.flat_parameter, "layer");
   EXPECT_EQ(region_of({5}, {cut}, mesh, 3).flat, (Region::Flat{2, 5, 0}));
   EXPECT_EQ(region_of({5}, {cut}, mesh, 0).owned_elems(), 0U);
 }

@@ -74,7 +74,7 @@ class Maker {
  public:
   explicit Maker(const StrategyRequest& request) : request_(request), rule_used_(request.tp_plan.size(), false) {}
 
-  std::vector<Cut> cuts_for(const TensorInfo& tensor) {
+  std::vector<Cut> cuts_for(const TensorToPlace& tensor) {
     // FSDP and ZeRO leave buffers alone; whoever wants one cut writes a layout (R57).
     if (!tensor.is_parameter) return {};
     std::vector<Cut> cuts;
@@ -115,7 +115,7 @@ class Maker {
     cuts.push_back(std::move(cut));
   }
 
-  void add_fsdp(const TensorInfo& tensor, std::string_view axis_name, std::vector<Cut>& cuts) {
+  void add_fsdp(const TensorToPlace& tensor, std::string_view axis_name, std::vector<Cut>& cuts) {
     if (tensor.shape.rank() == 0) {
       note(tensor, "has no dims; FSDP2 refuses such parameters, so it is replicated");
     } else {
@@ -123,7 +123,7 @@ class Maker {
     }
   }
 
-  void add_flat(const TensorInfo& tensor, std::vector<Cut>& cuts) {
+  void add_flat(const TensorToPlace& tensor, std::vector<Cut>& cuts) {
     if (tensor.shape.rank() == 0) {
       note(tensor, "has no dims; DeepSpeed's zero.Init (0.19.8) fails on such parameters when there are several ranks");
     }
@@ -133,7 +133,7 @@ class Maker {
     cuts.push_back(std::move(cut));
   }
 
-  void add_tp(const TensorInfo& tensor, std::vector<Cut>& cuts) {
+  void add_tp(const TensorToPlace& tensor, std::vector<Cut>& cuts) {
     const std::size_t dims = tensor.shape.rank();
     const TpStyle style = style_of(tensor);
     if (style == TpStyle::kReplicate) return;
@@ -148,7 +148,7 @@ class Maker {
     }
   }
 
-  TpStyle style_of(const TensorInfo& tensor) {
+  TpStyle style_of(const TensorToPlace& tensor) {
     if (request_.tp_plan.empty()) return tensor.shape.rank() == 2 ? TpStyle::kVocab : TpStyle::kReplicate;
     for (std::size_t i = 0; i < request_.tp_plan.size(); ++i) {
       if (!request_.tp_plan[i].pattern.matches(tensor.name)) continue;
@@ -158,7 +158,7 @@ class Maker {
     return TpStyle::kReplicate;
   }
 
-  void note(const TensorInfo& tensor, std::string_view what) {
+  void note(const TensorToPlace& tensor, std::string_view what) {
     notes_.push_back(fmt::format("{} {}", quote(tensor.name), what));
   }
 
@@ -168,7 +168,7 @@ class Maker {
 };
 
 /// What is true of most tensors becomes one rule at the end; the others are named before it.
-std::vector<PlacementRule> as_rules(const std::vector<TensorInfo>& tensors, std::vector<std::vector<Cut>> cuts) {
+std::vector<PlacementRule> as_rules(const std::vector<TensorToPlace>& tensors, std::vector<std::vector<Cut>> cuts) {
   std::vector<std::pair<std::vector<Cut>, std::size_t>> kinds;  // a handful
   for (const std::vector<Cut>& one : cuts) {
     const auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& kind) { return kind.first == one; });
@@ -220,7 +220,7 @@ Result<TpStyle> parse_tp_style(std::string_view text) {
                   .got(quote(text)));
 }
 
-Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const std::vector<TensorInfo>& tensors) {
+Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const std::vector<TensorToPlace>& tensors) {
   Errors errors = check_mesh(request.mesh);
   if (!errors.empty()) return fail(std::move(errors));
   check_fit(request, errors);
@@ -231,10 +231,10 @@ Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const
                    .try_this("use the strategy tp or fsdp2+tp, or leave the plan out"));
   }
   // A model's tensors come sorted; then neighbours tell whether a name is there twice.
-  const auto not_before = [](const TensorInfo& a, const TensorInfo& b) { return !(a.name < b.name); };
+  const auto not_before = [](const TensorToPlace& a, const TensorToPlace& b) { return !(a.name < b.name); };
   const bool all_differ = std::adjacent_find(tensors.begin(), tensors.end(), not_before) == tensors.end();
   std::unordered_set<std::string_view> names;
-  for (const TensorInfo& tensor : tensors) {
+  for (const TensorToPlace& tensor : tensors) {
     if (!all_differ && !names.insert(tensor.name).second) {
       errors.add(Error(Code::kLayout, "the tensor is listed twice").of_tensor(tensor.name));
     }
@@ -244,7 +244,7 @@ Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const
   Maker maker(request);
   std::vector<std::vector<Cut>> cuts;
   cuts.reserve(tensors.size());
-  for (const TensorInfo& tensor : tensors) cuts.push_back(maker.cuts_for(tensor));
+  for (const TensorToPlace& tensor : tensors) cuts.push_back(maker.cuts_for(tensor));
   maker.report_unused_rules(errors);
 
   StrategyLayout made;

@@ -32,6 +32,6 @@ struct StrategyLayout {
 };
 
 /// Refuses a mesh that does not fit, a plan where none is used, and rules of it that match no parameter (R43).
-Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const std::vector<TensorInfo>& tensors);
+Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const std::vector<TensorToPlace>& tensors);
 
 }  // namespace lading::layout

@@ -11,8 +11,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const std::vector<TensorInfo>& model() {
-  static const std::vector<TensorInfo> tensors = {
+const std::vector<TensorToPlace>& model() {
+  static const std::vector<TensorToPlace> tensors = {
       {"embed.weight", {25, 6}, true},   {"up.weight", {10, 6}, true}, {"up.bias", {10}, true},
       {"down.weight", {6, 10}, true},    {"down.bias", {6}, true},     {"experts.up", {4, 8, 6}, true},
       {"experts.down", {4, 6, 8}, true}, {"norm.weight", {6}, true},   {"scale", {}, true},
@@ -58,7 +58,7 @@ TEST(Strategy, WordsAreReadAndWritten) {
 
 TEST(Strategy, SingleAndDdpReplicateEverything) {
   for (const auto& layout : {made(request("single", "")), made(request("ddp", "dp=8"))}) {
-    for (const TensorInfo& tensor : model()) EXPECT_TRUE(cuts(layout, tensor.name).empty());
+    for (const TensorToPlace& tensor : model()) EXPECT_TRUE(cuts(layout, tensor.name).empty());
     EXPECT_TRUE(layout.notes.empty());
     EXPECT_TRUE(layout.layout.rules.empty());
   }
@@ -66,7 +66,7 @@ TEST(Strategy, SingleAndDdpReplicateEverything) {
 
 TEST(Strategy, R53_Fsdp2ShardsParametersAndNotBuffers) {
   const StrategyLayout layout = made(request("fsdp2", "dp=4"));
-  for (const TensorInfo& tensor : model()) {
+  for (const TensorToPlace& tensor : model()) {
     const bool sharded = tensor.is_parameter && tensor.shape.rank() > 0;
     EXPECT_EQ(cuts(layout, tensor.name).size(), sharded ? 1U : 0U) << tensor.name;
   }
@@ -87,7 +87,7 @@ TEST(Strategy, HsdpShardsOverOneAxisOnly) {
 
 TEST(Strategy, TpWithoutAPlanCutsMatricesByRows) {
   const StrategyLayout layout = made(request("tp", "tp=2"));
-  for (const TensorInfo& tensor : model()) {
+  for (const TensorToPlace& tensor : model()) {
     const bool sharded = tensor.is_parameter && tensor.shape.rank() == 2;
     EXPECT_EQ(cuts(layout, tensor.name).size(), sharded ? 1U : 0U) << tensor.name;
   }
@@ -120,7 +120,7 @@ TEST(Strategy, R54_ThePlanComesBeforeFsdp2) {
 
 TEST(Strategy, R56_Zero3IsFlatOverAllAxes) {
   const StrategyLayout layout = made(request("zero3", "node=2,local=3"));
-  for (const TensorInfo& tensor : model()) {
+  for (const TensorToPlace& tensor : model()) {
     const auto& list = cuts(layout, tensor.name);
     ASSERT_EQ(list.size(), tensor.is_parameter ? 1U : 0U) << tensor.name;
     if (list.empty()) continue;

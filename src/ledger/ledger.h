@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/json_reader.h"
+#include "base/strided_loop.h"
 #include "device/digest.h"
 #include "lading/dtype.h"
 #include "lading/result.h"
@@ -73,18 +74,12 @@ struct Tensor {
   friend bool operator==(const Tensor&, const Tensor&) = default;
 };
 
-/// Bytes of a file that were taken: `size_bytes` from `begin_bytes` on, repeated by the loops, innermost first.
+/// Bytes of a file that were taken: `size_bytes` from `begin_bytes` on, repeated by the loops, outermost first.
 struct TakenBytes {
   std::uint32_t file = 0;  ///< into Ledger::files
   std::uint64_t begin_bytes = 0;
   std::uint64_t size_bytes = 0;
-  struct Loop {
-    std::uint64_t count = 1;
-    std::uint64_t stride_bytes = 0;
-
-    friend bool operator==(const Loop&, const Loop&) = default;
-  };
-  std::vector<Loop> loops;
+  std::vector<TakenLoop> loops;
 
   friend bool operator==(const TakenBytes&, const TakenBytes&) = default;
 };
@@ -138,8 +133,8 @@ struct Ledger {
 
 /// What execution found out about one destination.
 struct DestinationFacts {
-  std::uint32_t rank = 0;         ///< into Plan::ranks
-  std::uint32_t destination = 0;  ///< into RankPlan::destinations
+  std::uint32_t rank = 0;  ///< into Plan::ranks
+  plan::DestinationId destination = 0;
   std::uint64_t written_bytes = 0;
   std::uint64_t expected_bytes = 0;
   std::optional<device::Digest> digest;             ///< nothing: verification was off, or the value was only kept

@@ -52,7 +52,7 @@ inline LedgerFacts good_facts(const plan::Plan& plan) {
   facts.checkpoint = "models/a";
   for (std::size_t f = 0; f < plan.files.size(); ++f) facts.files.push_back(FileIdentity{70 + f, 1'700'000'000, 5});
   for (std::uint32_t r = 0; r < plan.ranks.size(); ++r) {
-    for (std::uint32_t i = 0; i < plan.ranks[r].destinations.size(); ++i) {
+    for (const plan::DestinationId i : plan.ranks[r].destinations.ids()) {
       const plan::Destination& d = plan.ranks[r].destinations[i];
       const plan::Statement& s = plan.statements[d.statement];
       DestinationFacts& found = facts.destinations.emplace_back();

@@ -96,7 +96,10 @@ void write_record(JsonWriter& json, const Record& record, const Ledger& ledger) 
     json.key("reads").begin_array();
     for (const TakenBytes& taken : record.reads) {
       json.begin_array().number(taken.file).number(taken.begin_bytes).number(taken.size_bytes);
-      for (const TakenBytes::Loop& loop : taken.loops) json.number(loop.count).number(loop.stride_bytes);
+      // Innermost first (docs/schema/ledger.md).
+      for (auto loop = taken.loops.rbegin(); loop != taken.loops.rend(); ++loop) {
+        json.number(loop->count).number(loop->stride_bytes);
+      }
       json.end_array();
     }
     json.end_array();

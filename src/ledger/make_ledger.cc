@@ -12,7 +12,6 @@ using plan::Destination;
 using plan::Plan;
 using plan::Statement;
 using plan::Transfer;
-using plan::TransferLoop;
 
 std::uint64_t size_of(std::uint64_t elems, DType dtype) {
   const auto size_bytes = Shape{elems}.size_bytes(dtype);
@@ -22,11 +21,11 @@ std::uint64_t size_of(std::uint64_t elems, DType dtype) {
 
 // The bytes of a transfer, whatever order they are taken in: loops that fill a stretch become one.
 TakenBytes taken_by(const Transfer& transfer, const plan::Source& source) {
-  TakenBytes taken{source.file, transfer.source_begin_bytes, size_of(transfer.run_elems, source.dtype), {}};
-  std::vector<TransferLoop> loops = transfer.loops;
+  TakenBytes taken{source.file.number(), transfer.source_begin_bytes, size_of(transfer.run_elems, source.dtype), {}};
+  std::vector<ByteLoop> loops = transfer.loops;
   std::sort(loops.begin(), loops.end(),
-            [](const TransferLoop& a, const TransferLoop& b) { return a.source_stride_bytes < b.source_stride_bytes; });
-  for (const TransferLoop& loop : loops) {
+            [](const ByteLoop& a, const ByteLoop& b) { return a.source_stride_bytes < b.source_stride_bytes; });
+  for (const ByteLoop& loop : loops) {
     if (loop.count == 1) continue;
     if (taken.loops.empty() && loop.source_stride_bytes <= taken.size_bytes) {
       taken.size_bytes += (loop.count - 1) * loop.source_stride_bytes;
@@ -37,6 +36,7 @@ TakenBytes taken_by(const Transfer& transfer, const plan::Source& source) {
       taken.loops.push_back({loop.count, loop.source_stride_bytes});
     }
   }
+  std::reverse(taken.loops.begin(), taken.loops.end());
   return taken;
 }
 
@@ -77,9 +77,9 @@ std::vector<DType> casts_of(const Destination& destination, const Plan& plan, DT
 class Maker {
  public:
   Maker(const Plan& plan, const LedgerFacts& facts) : plan_(plan), facts_(facts) {
-    for (std::uint32_t i = 0; i < plan.sources.size(); ++i) sources_.push_back(i);
+    for (const plan::SourceId i : plan.sources.ids()) sources_.push_back(i);
     std::sort(sources_.begin(), sources_.end(),
-              [&](std::uint32_t a, std::uint32_t b) { return plan.sources[a].key < plan.sources[b].key; });
+              [&](plan::SourceId a, plan::SourceId b) { return plan.sources[a].key < plan.sources[b].key; });
   }
 
   Ledger run() {
@@ -90,9 +90,9 @@ class Maker {
     ledger_.seed = plan_.seed;
     ledger_.ignored_keys = plan_.ignored_keys;
     ledger_.unexpected_keys = plan_.unexpected_keys;
-    for (std::size_t i = 0; i < plan_.files.size(); ++i) {
-      ledger_.files.push_back(
-          {plan_.files[i].name, plan_.files[i].size_bytes, i < facts_.files.size() ? facts_.files[i] : std::nullopt});
+    for (const plan::PlannedFile& file : plan_.files) {
+      const std::size_t i = ledger_.files.size();
+      ledger_.files.push_back({file.name, file.size_bytes, i < facts_.files.size() ? facts_.files[i] : std::nullopt});
     }
     for (const Statement& s : plan_.statements) ledger_.tensors.push_back(tensor_of(s));
     add_records();
@@ -130,20 +130,21 @@ class Maker {
   void add_source(const std::string& key, Tensor& tensor) const {
     const auto found =
         std::lower_bound(sources_.begin(), sources_.end(), key,
-                         [&](std::uint32_t i, const std::string& k) { return plan_.sources[i].key < k; });
+                         [&](plan::SourceId i, const std::string& k) { return plan_.sources[i].key < k; });
     if (found == sources_.end() || plan_.sources[*found].key != key) return;
     const plan::Source& source = plan_.sources[*found];
-    tensor.sources.push_back({source.key, source.file, source.bytes, source.dtype, source.shape});
+    tensor.sources.push_back({source.key, source.file.number(), source.bytes, source.dtype, source.shape});
   }
 
   void add_records() {
     std::vector<std::vector<const DestinationFacts*>> facts(plan_.ranks.size());
     for (std::size_t r = 0; r < plan_.ranks.size(); ++r) facts[r].resize(plan_.ranks[r].destinations.size());
-    for (const DestinationFacts& known : facts_.destinations) facts.at(known.rank).at(known.destination) = &known;
+    for (const DestinationFacts& known : facts_.destinations)
+      facts.at(known.rank).at(known.destination.number()) = &known;
     for (std::size_t r = 0; r < plan_.ranks.size(); ++r) {
       ledger_.ranks.push_back(plan_.ranks[r].rank);
-      for (std::size_t d = 0; d < plan_.ranks[r].destinations.size(); ++d) {
-        add_record(plan_.ranks[r], plan_.ranks[r].destinations[d], facts[r][d]);
+      for (const plan::DestinationId d : plan_.ranks[r].destinations.ids()) {
+        add_record(plan_.ranks[r], plan_.ranks[r].destinations[d], facts[r][d.number()]);
       }
     }
     std::sort(ledger_.ranks.begin(), ledger_.ranks.end());
@@ -159,7 +160,7 @@ class Maker {
     const Statement* const root = &plan_.statements[destination.root];
     Record record;
     record.rank = rank.rank;
-    record.tensor = destination.statement;
+    record.tensor = destination.statement.number();
     record.slot = destination.slot;
     record.provenance = root->provenance;
     record.reads = taken_by(destination, plan_);
@@ -176,9 +177,9 @@ class Maker {
       record.received_from = facts->received_from;
     }
     record.complete = record.written_bytes == record.expected_bytes;
-    for (const std::uint32_t alias : destination.aliases) {
+    for (const plan::StatementId alias : destination.aliases) {
       Record& shared = ledger_.records.emplace_back(record);
-      shared.tensor = alias;
+      shared.tensor = alias.number();
       shared.provenance = Provenance::kAlias;
       shared.alias_of = s.name;
       shared.reads.clear();
@@ -191,7 +192,7 @@ class Maker {
 
   const Plan& plan_;
   const LedgerFacts& facts_;
-  std::vector<std::uint32_t> sources_;  // of the plan, by key
+  std::vector<plan::SourceId> sources_;  // by key
   Ledger ledger_;
 };
 

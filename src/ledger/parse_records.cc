@@ -145,6 +145,7 @@ class RecordReader {
       wrong(value, path, "not bytes of a file", "[file, begin, size], then pairs of count and stride, in the file");
       return {};
     }
+    std::reverse(taken.loops.begin(), taken.loops.end());  // a document has the innermost first
     return taken;
   }
 

@@ -1,13 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
 #include "base/checked.h"
+#include "base/loop_nest.h"
 #include "base/text.h"
+#include "mapping/cut_pieces.h"
 #include "mapping/expression.h"
-#include "mapping/loop_nest.h"
 #include "mapping/pieces.h"
 
 namespace lading::mapping {
@@ -18,11 +20,11 @@ Error mismatch(const Expression& expression, std::string message) {
 }
 
 // Every index of a shape once: one loop per dim.
-Piece whole_piece(std::uint32_t source, const Shape& shape) {
+Piece whole_piece(PieceSourceId source, const Shape& shape) {
   Piece piece;
   piece.source = source;
   piece.target_origin.assign(shape.rank(), 0);
-  if (source != Piece::kFill) piece.source_origin = piece.target_origin;
+  if (!source.is_none()) piece.source_origin = piece.target_origin;
   piece.loops.reserve(shape.rank());
   for (std::size_t d = 0; d < shape.rank(); ++d) {
     if (shape[d] > 1) piece.loops.push_back({shape[d], d, 1, d, 1});
@@ -98,13 +100,10 @@ class Expander {
   // Takes over a part's sources and pieces; `place` moves each piece to where it belongs.
   template <class Place>
   static void append(Pieces& whole, Pieces part, const Place& place) {
-    std::vector<std::uint32_t> number;
-    for (std::string& key : part.sources) {
-      number.push_back(static_cast<std::uint32_t>(whole.sources.size()));
-      whole.sources.push_back(std::move(key));
-    }
+    const std::size_t before = whole.sources.size();
+    std::move(part.sources.begin(), part.sources.end(), std::back_inserter(whole.sources));
     for (Piece& piece : part.pieces) {
-      if (!piece.is_fill()) piece.source = number[piece.source];
+      if (!piece.is_fill()) piece.source = PieceSourceId(before + piece.source.number());
       place(piece);
       whole.pieces.push_back(std::move(piece));
     }
@@ -152,7 +151,7 @@ class Expander {
       }
       append(whole, std::move(part), [&](Piece& piece) {
         piece.target_origin.insert(piece.target_origin.begin() + static_cast<std::ptrdiff_t>(dim), layer);
-        for (Loop& loop : piece.loops) loop.target_dim += loop.target_dim >= dim ? 1 : 0;
+        for (PieceLoop& loop : piece.loops) loop.target_dim += loop.target_dim >= dim ? 1 : 0;
       });
       ++layer;
     }
@@ -188,7 +187,7 @@ class Expander {
       dims[i] = part.shape[order[i]];
     }
     for (Piece& piece : part.pieces) {
-      for (Loop& loop : piece.loops) loop.target_dim = new_place[loop.target_dim];
+      for (PieceLoop& loop : piece.loops) loop.target_dim = new_place[loop.target_dim];
       std::vector<std::uint64_t> origin(order.size());
       for (std::size_t i = 0; i < order.size(); ++i) origin[i] = piece.target_origin[order[i]];
       piece.target_origin = origin;
@@ -229,12 +228,10 @@ class Expander {
     if (!expression.shape.num_elems() || part.shape.num_elems() != expression.shape.num_elems()) {
       return fail(Errors(mismatch(expression, "the shapes have different numbers of elements").got(part.shape.text())));
     }
-    std::vector<std::uint64_t> strides(part.shape.rank(), 1);
-    for (std::size_t d = part.shape.rank(); d-- > 1;) strides[d - 1] = strides[d] * part.shape[d];
+    const Strides strides = strides_of(part.shape);
     for (Piece& piece : part.pieces) {
-      std::uint64_t origin = 0;
-      for (std::size_t d = 0; d < strides.size(); ++d) origin += piece.target_origin[d] * strides[d];
-      for (Loop& loop : piece.loops) {
+      const std::uint64_t origin = offset_of(piece.target_origin, strides);
+      for (PieceLoop& loop : piece.loops) {
         loop.target_step *= strides[loop.target_dim];
         loop.target_dim = 0;
       }
@@ -267,7 +264,7 @@ class Expander {
     const Shape added = with_dim(part.shape, dim, expression.end - old);
     part.shape = with_dim(part.shape, dim, expression.end);
     if (added.num_elems() != 0) {
-      Piece fill = whole_piece(Piece::kFill, added);
+      Piece fill = whole_piece(PieceSourceId::none(), added);
       fill.target_origin[dim] = old;
       fill.fill = expression.fill;
       part.pieces.push_back(std::move(fill));

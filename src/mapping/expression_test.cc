@@ -19,7 +19,7 @@ using namespace oracle;
 void run_piece(const Piece& piece, const Pieces& pieces, const Sources& sources, Labels& out) {
   const Labels* source = piece.is_fill() ? nullptr : &sources.find(pieces.sources[piece.source])->second;
   std::vector<std::uint64_t> counts;
-  for (const Loop& loop : piece.loops) counts.push_back(loop.count);
+  for (const PieceLoop& loop : piece.loops) counts.push_back(loop.count);
   for (std::uint64_t i = 0; i < product(counts); ++i) {
     const auto at = unravel(i, counts);
     auto from = piece.source_origin;

@@ -6,33 +6,36 @@
 #include <string>
 #include <vector>
 
+#include "base/index.h"
 #include "base/inline_vector.h"
 #include "mapping/expression.h"
 
 namespace lading::mapping {
 
-/// A loop of a piece: for i in [0, count): source index in source_dim += source_step, target likewise.
-struct Loop {
+using PieceSourceId = Index<struct PieceSourceTag>;  ///< into Pieces::sources
+
+/// A loop of a piece: for i in [0, count): source index in source_dim += source_step, target likewise. Multiplied out
+/// with the tensors' strides it is an ElementLoop.
+struct PieceLoop {
   std::uint64_t count = 1;
   std::size_t source_dim = 0;
   std::uint64_t source_step = 1;
   std::size_t target_dim = 0;
   std::uint64_t target_step = 1;
 
-  friend bool operator==(const Loop&, const Loop&) = default;
+  friend bool operator==(const PieceLoop&, const PieceLoop&) = default;
 };
 
 /// All elements of the loop nest, copied from the source's index to the target's.
 struct Piece {
-  std::uint32_t source = 0;  ///< into Pieces::sources; kFill for a constant
+  PieceSourceId source = 0;  ///< none: a constant
   // Most pieces are a whole tensor.
   InlineVector<std::uint64_t, 4> source_origin;
   InlineVector<std::uint64_t, 4> target_origin;
-  InlineVector<Loop, 2> loops;
+  InlineVector<PieceLoop, 2> loops;
   double fill = 0;
 
-  static constexpr std::uint32_t kFill = 0xFFFF'FFFF;
-  [[nodiscard]] bool is_fill() const { return source == kFill; }
+  [[nodiscard]] bool is_fill() const { return source.is_none(); }
   [[nodiscard]] std::uint64_t elems() const;
 
   friend bool operator==(const Piece&, const Piece&) = default;
@@ -41,7 +44,7 @@ struct Piece {
 /// A tensor as the disjoint union of pieces.
 struct Pieces {
   Shape shape;
-  std::vector<std::string> sources;
+  IndexedVector<PieceSourceId, std::string> sources;
   std::vector<Piece> pieces;
 };
 

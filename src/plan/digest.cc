@@ -109,7 +109,7 @@ void add_cut(Hasher& hash, const layout::Cut& cut) {
   hash.number(cut.split_factor);
   hash.number(cut.even ? 1 : 0);
   hash.number(cut.pad_multiple);
-  hash.text(cut.unit);
+  hash.text(cut.flat_parameter);
   hash.number(cut.group_offset_elems);
   hash.number(cut.group_elems);
   hash.numbers(cut.owners);
@@ -149,10 +149,10 @@ void add_devices(Hasher& hash, const layout::DeviceMap& devices) {
 }
 
 void add_sources(Hasher& hash, const Plan& plan) {
-  std::vector<const File*> files;
-  for (const File& file : plan.files) files.push_back(&file);
-  std::sort(files.begin(), files.end(), [](const File* a, const File* b) { return a->name < b->name; });
-  hash.list(files, [&](const File* file) {
+  std::vector<const PlannedFile*> files;
+  for (const PlannedFile& file : plan.files) files.push_back(&file);
+  std::sort(files.begin(), files.end(), [](const PlannedFile* a, const PlannedFile* b) { return a->name < b->name; });
+  hash.list(files, [&](const PlannedFile* file) {
     hash.text(file->name);
     hash.number(file->size_bytes);
   });
@@ -185,7 +185,7 @@ std::string digest(const Plan& plan) {
   hash.number(plan.seed);
   add_sources(hash, plan);
   hash.list(plan.statements, [&](const Statement& s) { add_statement(hash, s); });
-  hash.numbers(plan.call_order);
+  hash.list(plan.call_order, [&](StatementId s) { hash.number(s.number()); });
   hash.list(plan.ignored_keys, [&](const auto& ignored) {
     hash.text(ignored.first);
     hash.text(ignored.second);

@@ -122,7 +122,7 @@ TEST(Digest, AnyChangeThatMattersChangesItAndEachDifferently) {
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].kind = layout::CutKind::kStridedShard; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].split_factor = 2; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].pad_multiple = 2; },
-      [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].unit = "u"; },
+      [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].flat_parameter = "u"; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].group_offset_elems = 2; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].group_elems = 2; },
       [](Plan& p) { p.statements[0].placement.slots[0].cuts[0].owners = {1}; },
@@ -155,7 +155,7 @@ TEST(Digest, WhatRanksNeedNotAgreeOnLeavesItAlone) {
 TEST(Digest, TheOrderInWhichSourcesWereMetDoesNotMatter) {
   EXPECT_EQ(digest(plan_of_everything()), digest_after([](Plan& p) {
               std::swap(p.files[0], p.files[1]);
-              for (Source& source : p.sources) source.file = 1 - source.file;
+              for (Source& source : p.sources) source.file = FileId(1 - source.file.number());
               std::swap(p.sources[0], p.sources[2]);
             }));
 }

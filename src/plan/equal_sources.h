@@ -6,7 +6,7 @@
 namespace lading::plan {
 
 /// The loops of more than one round, by source stride, greatest first.
-[[nodiscard]] std::vector<TransferLoop> loops_by_source(const Transfer& transfer);
+[[nodiscard]] std::vector<ByteLoop> loops_by_source(const Transfer& transfer);
 
 [[nodiscard]] bool have_equal_sources(const Transfer& a, const Transfer& b);
 

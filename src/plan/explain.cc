@@ -114,7 +114,7 @@ class Explainer {
   }
 
   void share() {
-    const auto self = static_cast<std::uint32_t>(&s_ - plan_.statements.data());
+    const auto self = plan_.statements.id_of(s_);
     bool present = false;
     for (const Destination& d : rank_->destinations) {
       const bool mine = d.statement == self || std::find(d.aliases.begin(), d.aliases.end(), self) != d.aliases.end();
@@ -141,10 +141,10 @@ class Explainer {
                              with_commas(d.owned_elems), with_commas(d.buffer_bytes)));
     say("device", fmt::format("{}{}", shorten(d.device),
                               held.placement.device == layout::DeviceRule::kCpu ? " (offloaded, R36)" : ""));
-    if (!d.unit.empty()) {
+    if (!d.flat_parameter.empty()) {
       say("padding", fmt::format("the gaps and the padding of the shared buffer {} are its framework's: nothing is "
                                  "written there [R56]",
-                                 quote(d.unit)));
+                                 quote(d.flat_parameter)));
     }
     transfers(d);
     for (const auto& comparison : d.comparisons) {
@@ -163,7 +163,7 @@ class Explainer {
         continue;
       }
       std::vector<std::string> loops;
-      for (const TransferLoop& loop : t.loops) loops.push_back(with_commas(loop.count));
+      for (const ByteLoop& loop : t.loops) loops.push_back(with_commas(loop.count));
       const std::string runs = loops.empty() ? "a run" : joined(loops, " × ") + " runs";
       say("transfer", fmt::format("{} of {} elements from byte {} of {} to byte {} of the buffer", runs,
                                   with_commas(t.run_elems), t.source_begin_bytes,

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
+#include "base/loop_nest.h"
+
 namespace lading::plan {
 
-std::uint64_t Transfer::elems() const {
-  std::uint64_t product = run_elems;
-  for (const TransferLoop& loop : loops) product *= loop.count;
-  return product;
-}
+std::uint64_t Transfer::elems() const { return run_elems * rounds_of(loops); }
 
 const Statement* Plan::find(std::string_view name) const {
   const auto found = std::lower_bound(statements.begin(), statements.end(), name,

@@ -13,7 +13,9 @@
 #include <tuple>
 #include <vector>
 
+#include "base/index.h"
 #include "base/inline_vector.h"
+#include "base/strided_loop.h"
 #include "lading/dtype.h"
 #include "lading/provenance.h"
 #include "lading/result.h"
@@ -24,8 +26,14 @@
 
 namespace lading::plan {
 
+using FileId = Index<struct FileTag>;                ///< into Plan::files
+using SourceId = Index<struct SourceTag>;            ///< into Plan::sources
+using StatementId = Index<struct StatementTag>;      ///< into Plan::statements
+using RegionId = Index<struct RegionTag>;            ///< into RankPlan::regions
+using DestinationId = Index<struct DestinationTag>;  ///< into RankPlan::destinations
+
 /// A file that the plan reads from.
-struct File {
+struct PlannedFile {
   std::string name;
   std::uint64_t size_bytes = 0;
   std::uint32_t catalog_file = 0;  ///< into the catalog's files
@@ -34,8 +42,8 @@ struct File {
 /// A checkpoint tensor that the plan reads from.
 struct Source {
   std::string key;
-  std::uint32_t file = 0;  ///< into Plan::files
-  ByteRange bytes;         ///< in that file
+  FileId file = 0;
+  ByteRange bytes;  ///< in that file
   DType dtype = DType::kF32;
   Shape shape;
 };
@@ -64,27 +72,17 @@ struct Statement {
   std::string kept_device;   ///< kKept: where the value is now
 };
 
-/// One loop of a transfer, outermost first. Strides are in bytes.
-struct TransferLoop {
-  std::uint64_t count = 1;
-  std::uint64_t source_stride_bytes = 0;
-  std::uint64_t target_stride_bytes = 0;
-
-  friend bool operator==(const TransferLoop&, const TransferLoop&) = default;
-};
-
 /// Runs of elements from a file to a buffer, each cast once from the source's dtype to the statement's
 /// storage dtype. A fill writes a constant and reads nothing.
 struct Transfer {
-  std::uint32_t source = 0;              ///< into Plan::sources, or kFillSource
+  SourceId source = 0;                   ///< none: a fill
   std::uint64_t source_begin_bytes = 0;  ///< in the file
   std::uint64_t target_begin_bytes = 0;  ///< in the buffer
   std::uint64_t run_elems = 0;           ///< contiguous on both sides
-  std::vector<TransferLoop> loops;
+  std::vector<ByteLoop> loops;           ///< outermost first
   double fill = 0;
 
-  static constexpr std::uint32_t kFillSource = 0xFFFF'FFFF;
-  [[nodiscard]] bool is_fill() const { return source == kFillSource; }
+  [[nodiscard]] bool is_fill() const { return source.is_none(); }
   [[nodiscard]] std::uint64_t elems() const;
 
   friend bool operator==(const Transfer&, const Transfer&) = default;
@@ -92,16 +90,16 @@ struct Transfer {
 
 /// The memory of one tensor in one slot on one rank.
 struct Destination {
-  std::uint32_t statement = 0;  ///< into Plan::statements; for a tie class, the first member this rank has
-  std::uint32_t root = 0;       ///< the statement that has the source: of a tie class, its first member
-  std::uint32_t region = 0;     ///< into RankPlan::regions: which elements, and where they lie in the buffer
+  StatementId statement = 0;  ///< for a tie class, the first member this rank has
+  StatementId root = 0;       ///< that has the source: of a tie class, its first member
+  RegionId region = 0;        ///< which elements, and where they lie in the buffer
   std::string slot;
-  std::string device;                  ///< "cpu", "cuda:1"
-  std::string unit;                    ///< the shared buffer's name (FSDP1), or ""
-  std::uint64_t buffer_bytes = 0;      ///< padding included; of a unit, its whole part on this rank
-  std::uint64_t owned_elems = 0;       ///< without padding
-  std::vector<Transfer> transfers;     ///< sorted by target
-  std::vector<std::uint32_t> aliases;  ///< other members of the tie class that this rank has
+  std::string device;                ///< "cpu", "cuda:1"
+  std::string flat_parameter;        ///< the buffer that it shares with others (FSDP1), or ""
+  std::uint64_t buffer_bytes = 0;    ///< padding included; of a flat parameter, its whole part on this rank
+  std::uint64_t owned_elems = 0;     ///< without padding
+  std::vector<Transfer> transfers;   ///< sorted by target
+  std::vector<StatementId> aliases;  ///< other members of the tie class that this rank has
   /// By `must_equal` of the class's first member: what its owned elements must be equal to, in the form of
   /// transfers that are compared with the buffer instead of written to it, after the same cast. Each list is
   /// sorted by target and covers the owned elements once; padding is not compared (R50).
@@ -110,7 +108,7 @@ struct Destination {
 
 /// A transfer of a rank: destination, list and number. List 0 is Destination::transfers, list k + 1 is comparisons[k].
 struct TransferRef {
-  std::uint32_t destination = 0;
+  DestinationId destination = 0;
   std::uint32_t list = 0;
   std::uint32_t transfer = 0;
 
@@ -124,7 +122,7 @@ struct TransferRef {
 /// Bytes of one file, read at once: `count` rows of `size_bytes`, `stride_bytes` apart, and the transfers that take
 /// their bytes from them. All of them write, or all of them compare; all are on one device.
 struct Read {
-  std::uint32_t file = 0;
+  FileId file = 0;
   std::uint64_t begin_bytes = 0;
   std::uint64_t size_bytes = 0;
   std::uint64_t count = 1;
@@ -142,25 +140,25 @@ struct ReadLimits {
 
   /// By file: bytes that nobody takes are read along up to this many, if that saves a read. A read of a cached file
   /// costs little more than its bytes, so its gaps are smaller. Files that are not listed: kColdGapBytes.
-  std::vector<std::uint64_t> gap_bytes;
+  IndexedVector<FileId, std::uint64_t> gap_bytes;
   /// Of a read that has gaps, or serves transfers of several places: a staging slot holds it whole.
   std::uint64_t joined_bytes = 1 << 20;
 
-  [[nodiscard]] std::uint64_t gap_of(std::uint32_t file) const {
-    return file < gap_bytes.size() ? gap_bytes[file] : kColdGapBytes;
+  [[nodiscard]] std::uint64_t gap_of(FileId file) const {
+    return gap_bytes.has(file) ? gap_bytes[file] : kColdGapBytes;
   }
 };
 
 struct RankPlan {
   std::uint64_t rank = 0;
-  std::vector<layout::Region> regions;  ///< destinations of one shape that are cut alike share one
-  std::vector<Destination> destinations;
+  IndexedVector<RegionId, layout::Region> regions;  ///< destinations of one shape that are cut alike share one
+  IndexedVector<DestinationId, Destination> destinations;
   std::vector<Read> reads;  ///< what the executor runs, by file and place: each transfer from a file is in one of them
   std::uint64_t read_bytes = 0;
   std::uint64_t owned_bytes = 0;    ///< of all buffers, padding included
   std::uint64_t staging_bytes = 0;  ///< host memory beside them
-  /// Of shared buffers (FSDP1): alignment gaps and padding, which are their framework's. Nothing is written there.
-  std::uint64_t unit_gap_bytes = 0;
+  /// Of flat parameters (FSDP1): alignment gaps and padding, which are their framework's. Nothing is written there.
+  std::uint64_t flat_parameter_gap_bytes = 0;
 
   /// The transfer must exist.
   [[nodiscard]] const Transfer& at(const TransferRef& ref) const {
@@ -170,10 +168,10 @@ struct RankPlan {
 };
 
 struct Plan {
-  std::vector<File> files;
-  std::vector<Source> sources;
-  std::vector<Statement> statements;      ///< sorted by name
-  std::vector<std::uint32_t> call_order;  ///< statements with kCall, inputs first (R66)
+  IndexedVector<FileId, PlannedFile> files;
+  IndexedVector<SourceId, Source> sources;
+  IndexedVector<StatementId, Statement> statements;  ///< sorted by name
+  std::vector<StatementId> call_order;               ///< statements with kCall, inputs first (R66)
   layout::Mesh mesh;
   layout::DeviceMap devices;  ///< by rank
   std::uint64_t seed = 0;

@@ -136,7 +136,7 @@ class Writer {
     for (const Statement& s : plan_.statements) write_statement(json_, s, plan_.mesh);
     json_.end_array();
     json_.key("call_order").begin_array();
-    for (const std::uint32_t i : plan_.call_order) json_.string(plan_.statements[i].name);
+    for (const StatementId i : plan_.call_order) json_.string(plan_.statements[i].name);
     json_.end_array();
     write_keys();
     write_ranks();
@@ -150,7 +150,7 @@ class Writer {
  private:
   void write_sources() {
     json_.key("files").begin_array();
-    for (const File& file : plan_.files) {
+    for (const PlannedFile& file : plan_.files) {
       json_.begin_object(kOneLine).key("name").string(file.name);
       json_.key("size_bytes").number(file.size_bytes).end_object();
     }
@@ -207,7 +207,7 @@ class Writer {
     json_.key("elems").number(transfer.run_elems);
     if (!transfer.loops.empty()) {
       json_.key("loops").begin_array();
-      for (const TransferLoop& loop : transfer.loops) {
+      for (const ByteLoop& loop : transfer.loops) {
         json_.begin_array().number(loop.count).number(loop.source_stride_bytes);
         json_.number(loop.target_stride_bytes).end_array();
       }
@@ -232,12 +232,12 @@ class Writer {
     json_.key("tensor").string(plan_.statements[destination.statement].name);
     json_.key("slot").string(destination.slot);
     json_.key("device").string(destination.device == own_device ? "rank" : destination.device);
-    write_text(json_, "unit", destination.unit);
+    write_text(json_, "unit", destination.flat_parameter);
     json_.key("buffer_bytes").number(destination.buffer_bytes);
     json_.key("owned_elems").number(destination.owned_elems);
     if (!destination.aliases.empty()) {
       json_.key("aliases").begin_array();
-      for (const std::uint32_t alias : destination.aliases) json_.string(plan_.statements[alias].name);
+      for (const StatementId alias : destination.aliases) json_.string(plan_.statements[alias].name);
       json_.end_array();
     }
     write_transfers(destination.transfers, offset);
@@ -261,7 +261,7 @@ class Writer {
     if (read.count > 1) json_.key("count").number(read.count).key("stride").number(read.stride_bytes);
     json_.key("for").begin_array();
     for (const TransferRef& ref : read.transfers) {
-      json_.begin_array().number(ref.destination).number(ref.transfer);
+      json_.begin_array().number(ref.destination.number()).number(ref.transfer);
       if (ref.is_comparison()) json_.number(ref.list - 1);
       json_.end_array();
     }
@@ -292,7 +292,7 @@ class Writer {
     json_.key("read_bytes").number(rank.read_bytes);
     json_.key("owned_bytes").number(rank.owned_bytes);
     json_.key("staging_bytes").number(rank.staging_bytes);
-    if (rank.unit_gap_bytes > 0) json_.key("unit_gap_bytes").number(rank.unit_gap_bytes);
+    if (rank.flat_parameter_gap_bytes > 0) json_.key("unit_gap_bytes").number(rank.flat_parameter_gap_bytes);
     json_.key("device_bytes").begin_object(kOneLine);
     for (const auto& [device, bytes] : device_bytes(rank)) json_.key(device).number(bytes);
     json_.end_object().end_object();

@@ -26,8 +26,9 @@ bool same_transfers(const std::vector<Transfer>& a, const std::vector<Transfer>&
 // A rank's own device has another name on each rank.
 bool same_destination(const Destination& a, bool a_is_own, const Destination& b, bool b_is_own) {
   return a.statement == b.statement && a.root == b.root && a.slot == b.slot && a_is_own == b_is_own &&
-         (a_is_own || a.device == b.device) && a.unit == b.unit && a.buffer_bytes == b.buffer_bytes &&
-         a.owned_elems == b.owned_elems && a.aliases == b.aliases && same_transfers(a.transfers, b.transfers) &&
+         (a_is_own || a.device == b.device) && a.flat_parameter == b.flat_parameter &&
+         a.buffer_bytes == b.buffer_bytes && a.owned_elems == b.owned_elems && a.aliases == b.aliases &&
+         same_transfers(a.transfers, b.transfers) &&
          std::equal(a.comparisons.begin(), a.comparisons.end(), b.comparisons.begin(), b.comparisons.end(),
                     same_transfers);
 }
@@ -65,7 +66,7 @@ class Grouper {
     std::uint64_t hash = 14695981039346656037ULL;
     const auto add = [&](std::uint64_t number) { hash = (hash ^ number) * 1099511628211ULL; };
     for (const Destination& d : rank.destinations) {
-      add(d.statement);
+      add(d.statement.number());
       add(d.buffer_bytes);
       add(d.transfers.size());
     }

@@ -129,17 +129,17 @@ bool is_of_a_file(const Plan& plan, const Destination& destination) {
 // Destinations that go to one reader.
 struct Bundle {
   std::uint64_t bytes = 0;
-  std::vector<std::uint32_t> destinations;
+  std::vector<DestinationId> destinations;
 };
 
 // Small ones that follow each other stay together: they lie near each other in the file too, and a reader of every
 // fourth of them would read the others along.
-std::vector<Bundle> bundles_of(const RankPlan& rank, const std::vector<std::uint32_t>& destinations) {
+std::vector<Bundle> bundles_of(const RankPlan& rank, const std::vector<DestinationId>& destinations) {
   constexpr std::uint64_t kSmallBytes = std::uint64_t{64} << 10;
   constexpr std::uint64_t kBundleBytes = std::uint64_t{1} << 20;
   std::vector<Bundle> bundles;
   Bundle small;
-  for (const std::uint32_t d : destinations) {
+  for (const DestinationId d : destinations) {
     const std::uint64_t bytes = rank.destinations[d].buffer_bytes;
     if (bytes >= kSmallBytes) {
       bundles.push_back({bytes, {d}});
@@ -154,8 +154,8 @@ std::vector<Bundle> bundles_of(const RankPlan& rank, const std::vector<std::uint
 }
 
 // What the same ranks hold: the largest goes to the one who has least so far.
-void share_out(const RankPlan& rank, const RankList& members, const std::vector<std::uint32_t>& destinations,
-               std::vector<std::optional<std::uint64_t>>& owners) {
+void share_out(const RankPlan& rank, const RankList& members, const std::vector<DestinationId>& destinations,
+               Readers& owners) {
   std::vector<Bundle> bundles = bundles_of(rank, destinations);
   std::stable_sort(bundles.begin(), bundles.end(), [](const Bundle& a, const Bundle& b) { return a.bytes > b.bytes; });
   using Load = std::pair<std::uint64_t, std::uint64_t>;  // bytes so far, and whose
@@ -164,7 +164,7 @@ void share_out(const RankPlan& rank, const RankList& members, const std::vector<
   for (const Bundle& bundle : bundles) {
     const auto [bytes, member] = loads.top();
     loads.pop();
-    for (const std::uint32_t d : bundle.destinations) owners[d] = member;
+    for (const DestinationId d : bundle.destinations) owners[d] = member;
     loads.push({bytes + bundle.bytes, member});
   }
 }
@@ -172,12 +172,12 @@ void share_out(const RankPlan& rank, const RankList& members, const std::vector<
 }  // namespace
 
 Replicas::Replicas(const Plan& plan) : plan_(plan) {
-  for (std::uint32_t s = 0; s < plan.statements.size(); ++s) {
+  for (const StatementId s : plan.statements.ids()) {
     const Statement& statement = plan.statements[s];
     if (statement.provenance != Provenance::kAlias) continue;
-    std::vector<std::uint32_t>& members = classes_[statement.alias_of];
+    std::vector<StatementId>& members = classes_[statement.alias_of];
     const Statement* const root = plan.find(statement.alias_of);
-    if (members.empty()) members.push_back(static_cast<std::uint32_t>(root - plan.statements.data()));
+    if (members.empty()) members.push_back(plan.statements.id_of(*root));
     members.push_back(s);
   }
   for (auto& [root, members] : classes_) std::sort(members.begin(), members.end());
@@ -190,7 +190,7 @@ std::vector<const Slot*> Replicas::holders_before(const Destination& destination
   const auto found = classes_.find(s.provenance == Provenance::kAlias ? s.alias_of : s.name);
   std::vector<const Slot*> before;
   if (found == classes_.end()) return before;
-  for (const std::uint32_t member : found->second) {
+  for (const StatementId member : found->second) {
     if (member == destination.statement) break;
     if (const Slot* slot = find_slot(plan_.statements[member], destination.slot)) before.push_back(slot);
   }
@@ -218,24 +218,24 @@ std::shared_ptr<const RankList> Replicas::of(std::uint64_t rank, const Destinati
   return sets_.emplace(std::move(key), std::make_shared<const RankList>(*std::move(ranks))).first->second;
 }
 
-std::vector<std::vector<std::optional<std::uint64_t>>> owners_of(const Plan& plan,
-                                                                 const std::vector<std::string>& nodes) {
+std::vector<Readers> owners_of(const Plan& plan, const std::vector<std::string>& nodes) {
   LADING_CHECK(nodes.size() == plan.mesh.ranks());
   Replicas replicas(plan);
-  std::vector<std::vector<std::optional<std::uint64_t>>> all;
+  std::vector<Readers> all;
   for (const RankPlan& rank : plan.ranks) {
     auto& owners = all.emplace_back(rank.destinations.size());
-    std::map<const RankList*, std::vector<std::uint32_t>> alike;  // few lists, and each is kept by `replicas`
+    std::map<const RankList*, std::vector<DestinationId>> alike;  // few lists, and each is kept by `replicas`
     std::vector<std::shared_ptr<const RankList>> kept;
-    for (std::uint32_t d = 0; d < rank.destinations.size(); ++d) {
+    for (const DestinationId d : rank.destinations.ids()) {
       const Destination& destination = rank.destinations[d];
-      if (destination.buffer_bytes == 0 || !destination.unit.empty() || !is_of_a_file(plan, destination)) continue;
+      if (destination.buffer_bytes == 0 || !destination.flat_parameter.empty() || !is_of_a_file(plan, destination))
+        continue;
       const auto set = replicas.of(rank.rank, destination);
       auto& list = alike[set.get()];
       if (list.empty()) kept.push_back(set);
       list.push_back(d);
     }
-    std::map<RankList, std::vector<std::uint32_t>> on_node;
+    std::map<RankList, std::vector<DestinationId>> on_node;
     for (const auto& [set, destinations] : alike) {
       RankList here;
       for (const std::uint64_t other : *set) {

@@ -37,14 +37,16 @@ class Replicas {
   std::vector<const layout::Slot*> holders_before(const Destination& destination) const;
 
   const Plan& plan_;
-  std::map<std::string_view, std::vector<std::uint32_t>> classes_;  // by the tie class's first member, ascending
+  std::map<std::string_view, std::vector<StatementId>> classes_;  // by the tie class's first member, ascending
   std::map<Key, std::shared_ptr<const RankList>> sets_;
 };
 
-/// By Plan::ranks and their destinations: the rank that reads it for all that hold the same bytes; nothing: everybody
-/// who has it reads it. Only bytes of files that have a buffer of their own are handed over, and only between ranks of
+/// Of each destination: the rank that reads it for all that hold the same bytes; nothing: everybody who has it reads
+/// it.
+using Readers = IndexedVector<DestinationId, std::optional<std::uint64_t>>;
+
+/// By Plan::ranks. Only bytes of files that have a buffer of their own are handed over, and only between ranks of
 /// one node. `nodes` has a name per rank of the mesh: one name for all is one node.
-[[nodiscard]] std::vector<std::vector<std::optional<std::uint64_t>>> owners_of(const Plan& plan,
-                                                                               const std::vector<std::string>& nodes);
+[[nodiscard]] std::vector<Readers> owners_of(const Plan& plan, const std::vector<std::string>& nodes);
 
 }  // namespace lading::plan

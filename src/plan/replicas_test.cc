@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 
 // What a destination holds, element by element: equal where ranks hold the same bytes. Nothing: no bytes at all.
 struct Held {
-  std::uint32_t statement = 0;
+  StatementId statement;
   std::string slot;
   std::vector<std::pair<int, std::uint64_t>> cells;
 
@@ -123,7 +123,7 @@ TEST(Replicas, AMeshThatIsTooLargeIsNotListed) {
   EXPECT_THAT(*Replicas(*plan).of(77, *find(*plan, 77, "w")), ElementsAre(77));
 }
 
-using Owners = std::vector<std::vector<std::optional<std::uint64_t>>>;
+using Owners = std::vector<Readers>;
 
 // What is promised of owners: one of the ranks of the node that hold the bytes, the same one for all of them; and
 // nobody where bytes are not handed over.
@@ -137,17 +137,17 @@ TEST(Owners, AllThatHoldTheSameNameTheSameReader) {
     const Owners owners = owners_of(plan, nodes);
     ASSERT_EQ(owners.size(), plan.ranks.size());
     Replicas replicas(plan);
-    std::map<std::tuple<const RankList*, std::string, std::uint32_t, std::string>, std::set<std::uint64_t>> readers;
+    std::map<std::tuple<const RankList*, std::string, StatementId, std::string>, std::set<std::uint64_t>> readers;
     for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
       const std::uint64_t rank = plan.ranks[r].rank;
       ASSERT_EQ(owners[r].size(), plan.ranks[r].destinations.size());
-      for (std::size_t d = 0; d < owners[r].size(); ++d) {
+      for (const DestinationId d : owners[r].ids()) {
         const Destination& destination = plan.ranks[r].destinations[d];
         const Statement& s = plan.statements[destination.statement];
         const Statement& root = s.provenance == Provenance::kAlias ? *plan.find(s.alias_of) : s;
         const auto set = replicas.of(rank, destination);
         const auto on_node = std::count_if(set->begin(), set->end(), [&](auto o) { return nodes[o] == nodes[rank]; });
-        const bool can_be = root.provenance == Provenance::kFile && destination.unit.empty() &&
+        const bool can_be = root.provenance == Provenance::kFile && destination.flat_parameter.empty() &&
                             destination.buffer_bytes > 0 && on_node > 1;
         ASSERT_EQ(owners[r][d].has_value(), can_be) << "seed " << seed;
         if (!can_be) continue;
@@ -178,8 +178,7 @@ TEST(Owners, BytesAreSharedOutEvenly) {
   ASSERT_TRUE(plan) << verdict(plan);
   std::map<std::uint64_t, std::uint64_t> bytes;
   const Owners owners = owners_of(*plan, std::vector<std::string>(4));
-  for (std::size_t d = 0; d < owners[0].size(); ++d)
-    bytes[*owners[0][d]] += plan->ranks[0].destinations[d].buffer_bytes;
+  for (const DestinationId d : owners[0].ids()) bytes[*owners[0][d]] += plan->ranks[0].destinations[d].buffer_bytes;
   ASSERT_EQ(bytes.size(), 4U);
   for (const auto& [rank, sum] : bytes) {
     EXPECT_NEAR(static_cast<double>(sum), static_cast<double>(total_bytes) / 4, 1 << 20) << "rank " << rank;
@@ -201,7 +200,7 @@ TEST(Owners, SmallNeighboursHaveOneReader) {
   std::set<std::uint64_t> readers;
   int changes = 0;
   std::optional<std::uint64_t> last;
-  for (std::size_t d = 0; d < owners[0].size(); ++d) {
+  for (const DestinationId d : owners[0].ids()) {
     if (plan->ranks[0].destinations[d].buffer_bytes > 4000) continue;
     readers.insert(*owners[0][d]);
     if (last && last != owners[0][d]) ++changes;

@@ -7,16 +7,16 @@ namespace lading::plan {
 
 std::map<std::string, std::uint64_t> device_bytes(const RankPlan& rank) {
   std::map<std::string, std::uint64_t> bytes;
-  std::map<std::tuple<std::string, std::string, std::string>, std::uint64_t> units;
+  std::map<std::tuple<std::string, std::string, std::string>, std::uint64_t> flat_parameters;
   for (const Destination& destination : rank.destinations) {
-    if (destination.unit.empty()) {
+    if (destination.flat_parameter.empty()) {
       bytes[destination.device] += destination.buffer_bytes;
     } else {
-      auto& unit = units[{destination.device, destination.unit, destination.slot}];
-      unit = std::max(unit, destination.buffer_bytes);
+      auto& shared = flat_parameters[{destination.device, destination.flat_parameter, destination.slot}];
+      shared = std::max(shared, destination.buffer_bytes);
     }
   }
-  for (const auto& [unit, unit_bytes] : units) bytes[std::get<0>(unit)] += unit_bytes;
+  for (const auto& [shared, shared_bytes] : flat_parameters) bytes[std::get<0>(shared)] += shared_bytes;
   return bytes;
 }
 

@@ -20,8 +20,8 @@ std::string cut_words(const layout::Cut& cut, const layout::Mesh& mesh) {
       return fmt::format("each of {} groups of dim {} in {} chunks over {}", cut.split_factor, cut.dim, parts, over);
     case CutKind::kFlat: return fmt::format("flattened, padded and cut into {} equal parts over {}", parts, over);
     case CutKind::kFlatGroup:
-      return fmt::format("in the shared buffer {} from element {}, which is cut into {} parts over {}", quote(cut.unit),
-                         cut.group_offset_elems, parts, over);
+      return fmt::format("in the shared buffer {} from element {}, which is cut into {} parts over {}",
+                         quote(cut.flat_parameter), cut.group_offset_elems, parts, over);
     case CutKind::kOwner: {
       std::string owners;
       for (const std::uint64_t owner : cut.owners) owners += fmt::format("{}{}", owners.empty() ? "" : ", ", owner);

@@ -22,13 +22,13 @@ using layout::CutKind;
 using layout::Region;
 
 // Packed tensors that more ranks than this have different parts of are not looked at one by one.
-constexpr std::uint64_t kMostPlaces = std::uint64_t{1} << 16;
+constexpr std::uint64_t kMostDifferingRanks = std::uint64_t{1} << 16;
 
 // The ranks on which a tensor's parts may differ: owners only, and no seats that chunks do not reach. The first one has
 // the largest part.
-class Places {
+class DifferingRanks {
  public:
-  Places(const Shape& shape, const std::vector<Cut>& cuts, const layout::Mesh& mesh) : mesh_(mesh) {
+  DifferingRanks(const Shape& shape, const std::vector<Cut>& cuts, const layout::Mesh& mesh) : mesh_(mesh) {
     for (const Cut& cut : cuts) {
       Seats& seats = seats_.emplace_back();
       seats.cut = &cut;
@@ -94,14 +94,15 @@ class BufferCheck {
 
   Errors run() {
     const auto& statements = decisions_.plan.statements;
-    for (std::size_t i = 0; i < statements.size() && !errors_.is_full(); ++i) {
+    for (const StatementId i : statements.ids()) {
+      if (errors_.is_full()) break;
       for (std::size_t k = 0; k < statements[i].placement.slots.size(); ++k) check_slot(i, k);
     }
     return std::move(errors_);
   }
 
  private:
-  void check_slot(std::size_t i, std::size_t k) {
+  void check_slot(StatementId i, std::size_t k) {
     const Statement& s = decisions_.plan.statements[i];
     const layout::Slot& slot = s.placement.slots[k];
     const bool is_packed = policy::is_packed(s.storage);
@@ -109,22 +110,22 @@ class BufferCheck {
       // Whole on every rank, as most are: there is no region to work out.
       if (const auto bytes = element_bytes(*s.shape.num_elems(), s.storage)) return add_up(s, slot, *bytes, Region());
     }
-    const Places places(s.shape, slot.cuts, layout_.mesh);
-    const std::uint64_t largest_on = places.rank(0);
+    const DifferingRanks ranks(s.shape, slot.cuts, layout_.mesh);
+    const std::uint64_t largest_on = ranks.rank(0);
     const Region& largest = regions_.of(i, k, largest_on);
     const auto bytes = element_bytes(largest.buffer_elems, s.storage);
     if (!bytes && !is_packed) return refuse_size(s, largest, largest_on);
     if (bytes) add_up(s, slot, *bytes, largest);
-    if (is_packed) check_packed(i, k, places);
+    if (is_packed) check_packed(i, k, ranks);
   }
 
   // Owners are not told apart: what no mesh could hold on one rank is no model's.
   void add_up(const Statement& s, const layout::Slot& slot, std::uint64_t bytes, const Region& largest) {
     if (is_too_much_) return;
-    if (!largest.unit.empty()) {
+    if (!largest.flat_parameter.empty()) {
       const auto cut = std::find_if(slot.cuts.begin(), slot.cuts.end(),
                                     [](const Cut& other) { return other.kind == CutKind::kFlatGroup; });
-      if (!units_.emplace(cut->unit, slot.name).second) return;  // it counts once
+      if (!flat_parameters_.emplace(cut->flat_parameter, slot.name).second) return;  // it counts once
     }
     const auto sum = checked_add(sum_bytes_, bytes);
     if (sum) {
@@ -139,19 +140,19 @@ class BufferCheck {
                     .got(fmt::format("{} bytes beside {} of others", bytes, sum_bytes_)));
   }
 
-  void check_packed(std::size_t i, std::size_t k, const Places& places) {
+  void check_packed(StatementId i, std::size_t k, const DifferingRanks& ranks) {
     const Statement& s = decisions_.plan.statements[i];
-    if (places.count() > kMostPlaces) {
+    if (ranks.count() > kMostDifferingRanks) {
       errors_.add(Error(Code::kPlan, "the layout cuts packed elements into too many parts")
                       .of_tensor(s.name)
                       .by_rule("R48")
-                      .wanted(fmt::format("at most {}", kMostPlaces))
-                      .got(std::to_string(places.count()))
+                      .wanted(fmt::format("at most {}", kMostDifferingRanks))
+                      .got(std::to_string(ranks.count()))
                       .try_this("Cut it otherwise, or replicate this tensor"));
       return;
     }
-    for (std::uint64_t place = 0; place < places.count(); ++place) {
-      const std::uint64_t rank = places.rank(place);
+    for (std::uint64_t place = 0; place < ranks.count(); ++place) {
+      const std::uint64_t rank = ranks.rank(place);
       const Region& region = regions_.of(i, k, rank);
       if (ends_at_bytes(i, region)) continue;
       const Region whole = layout::region_of(s.shape, {}, layout_.mesh, 0);
@@ -169,7 +170,7 @@ class BufferCheck {
   }
 
   // Memory, the elements that are owned, their place, and every run that is read or compared.
-  [[nodiscard]] bool ends_at_bytes(std::size_t i, const Region& region) const {
+  [[nodiscard]] bool ends_at_bytes(StatementId i, const Region& region) const {
     const DType storage = decisions_.plan.statements[i].storage;
     const std::uint64_t begin = region.flat ? region.flat->buffer_begin : 0;
     for (const std::uint64_t elems : {region.buffer_elems, region.owned_elems(), begin}) {
@@ -179,7 +180,7 @@ class BufferCheck {
       const WorkInputs inputs{file.pieces, file.source_numbers, decisions_.plan.sources, storage};
       return file.source_numbers.empty() || work_out(inputs, region);
     };
-    const std::uint32_t head = decisions_.tensors[i].head;
+    const StatementId head = decisions_.tensors[i].head;
     const auto& compared = decisions_.tensors[head].compared;
     return can_be(decisions_.tensors[head].pieces) && std::all_of(compared.begin(), compared.end(), can_be);
   }
@@ -204,7 +205,7 @@ class BufferCheck {
   Regions& regions_;
   std::uint64_t sum_bytes_ = 0;
   bool is_too_much_ = false;
-  std::set<std::pair<std::string_view, std::string_view>> units_;
+  std::set<std::pair<std::string_view, std::string_view>> flat_parameters_;
   Errors errors_;
 };
 

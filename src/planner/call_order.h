@@ -10,6 +10,6 @@ namespace lading::planner {
 
 /// The statements with Provenance::kCall, inputs first, otherwise by name. Refuses inputs that are not there
 /// and circles, naming every tensor in them.
-Result<std::vector<std::uint32_t>, Errors> call_order(const std::vector<Statement>& statements);
+Result<std::vector<StatementId>, Errors> call_order(const IndexedVector<StatementId, Statement>& statements);
 
 }  // namespace lading::planner

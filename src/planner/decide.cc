@@ -97,30 +97,30 @@ class Decider {
       s.placement = placements.of(t.name);
       if (s.placement.slots.empty()) s.placement.slots.emplace_back();  // which check_layout() refuses
     }
-    const std::size_t count = out_.plan.statements.size();
-    out_.tensors.resize(count);
-    for (std::uint32_t i = 0; i < count; ++i) {
+    out_.tensors.resize(out_.plan.statements.size());
+    for (const StatementId i : out_.tensors.ids()) {
       out_.tensors[i].head = i;
       out_.tensors[i].speakers = {i, i, i};
     }
-    for (const std::string& name : names_.disputed) out_.tensors[*index_of(name)].is_refused = true;
+    for (const std::string& name : names_.disputed) out_.tensors[*id_of(name)].is_refused = true;
   }
 
-  [[nodiscard]] std::optional<std::size_t> index_of(const std::optional<std::string>& name) const {
+  [[nodiscard]] std::optional<StatementId> id_of(const std::optional<std::string>& name) const {
     const Tensor* found = name ? skeleton_.find(*name) : nullptr;
-    return found == nullptr ? std::nullopt : std::optional(static_cast<std::size_t>(found - skeleton_.tensors.data()));
+    if (found == nullptr) return std::nullopt;
+    return StatementId(static_cast<std::size_t>(found - skeleton_.tensors.data()));
   }
 
   void check_the_layout() {
-    std::vector<layout::TensorInfo> infos;
+    std::vector<layout::TensorToPlace> infos;
     infos.reserve(skeleton_.tensors.size());
-    for (std::size_t i = 0; i < skeleton_.tensors.size(); ++i) {
-      const Tensor& t = skeleton_.tensors[i];
+    for (const StatementId i : out_.tensors.ids()) {
+      const Tensor& t = skeleton_.tensors[i.number()];
       infos.push_back({t.name, t.shape, t.kind == Kind::kParameter, out_.tensors[i].head != i});
     }
     const Errors problems = layout::check_layout(inputs_.layout, infos);
     for (const Error& problem : problems) {
-      const auto i = index_of(problem.tensor);
+      const auto i = id_of(problem.tensor);
       if (i) out_.tensors[*i].is_misplaced = true;
       layout_is_sound_ = layout_is_sound_ && i;
     }
@@ -129,11 +129,11 @@ class Decider {
 
   // Nothing is known of the dtypes of a tensor that has such a problem, nor of those tied to it.
   void add_about_tensors(const Errors& problems) {
-    std::set<std::uint32_t> heads;
+    std::set<StatementId> heads;
     for (const Error& problem : problems) {
-      if (const auto i = index_of(problem.tensor)) heads.insert(out_.tensors[*i].head);
+      if (const auto i = id_of(problem.tensor)) heads.insert(out_.tensors[*i].head);
     }
-    for (std::size_t i = 0; i < out_.tensors.size(); ++i) {
+    for (const StatementId i : out_.tensors.ids()) {
       if (heads.contains(out_.tensors[i].head)) out_.tensors[i].is_refused = true;
     }
     errors_.add(problems);
@@ -143,7 +143,7 @@ class Decider {
     for (const auto& members : out_.tie_classes()) {
       std::vector<policy::TieMember> dtypes;
       std::vector<const Statement*> placed;
-      for (const std::uint32_t i : members) {
+      for (const StatementId i : members) {
         const Statement& s = out_.plan.statements[i];
         if (!out_.tensors[i].is_refused) dtypes.push_back({s.name, s.storage, s.compute});
         if (!out_.tensors[i].is_misplaced) placed.push_back(&s);
@@ -154,7 +154,8 @@ class Decider {
   }
 
   void check_values() {
-    for (std::size_t i = 0; i < out_.plan.statements.size() && !errors_.is_full(); ++i) {
+    for (const StatementId i : out_.plan.statements.ids()) {
+      if (errors_.is_full()) break;
       if (out_.tensors[i].is_refused) continue;
       if (auto problem = find_value_problem(out_.plan.statements[i])) {
         errors_.add(*std::move(problem));
@@ -164,7 +165,7 @@ class Decider {
 
   // What is refused anyway is in no unit, so that nothing is compared with it.
   void check_units_that_are_known() {
-    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
+    for (const StatementId i : out_.plan.statements.ids()) {
       if (out_.tensors[i].is_refused || out_.tensors[i].is_misplaced)
         out_.plan.statements[i].placement.fsdp_group.clear();
     }
@@ -182,11 +183,11 @@ class Decider {
 
   // Of a key that is read, every element should be: a chunk that nobody takes is a tensor half dropped (R11).
   void report_partly_read() {
-    std::vector<std::pair<std::uint32_t, const mapping::Piece*>> pieces;  // by source
+    std::vector<std::pair<SourceId, const mapping::Piece*>> pieces;  // by source
     pieces.reserve(out_.tensors.size());
     const auto collect = [&](const FilePieces& file) {
       for (const mapping::Piece& piece : file.pieces.pieces) {
-        if (!piece.is_fill()) pieces.emplace_back(file.source_numbers[piece.source], &piece);
+        if (!piece.is_fill()) pieces.emplace_back(file.source_numbers[piece.source.number()], &piece);
       }
     };
     for (const Decision& decision : out_.tensors) {
@@ -199,7 +200,7 @@ class Decider {
     }
     std::vector<const mapping::Piece*> of_source;
     auto next = pieces.begin();
-    for (std::size_t i = 0; i < out_.plan.sources.size(); ++i) {
+    for (const SourceId i : out_.plan.sources.ids()) {
       of_source.clear();
       for (; next != pieces.end() && next->first == i; ++next) of_source.push_back(next->second);
       const Source& source = out_.plan.sources[i];
@@ -235,13 +236,13 @@ class Decider {
 
 }  // namespace
 
-std::vector<std::vector<std::uint32_t>> Decisions::tie_classes() const {
-  std::map<std::uint32_t, std::vector<std::uint32_t>> by_head;
-  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-    const std::uint32_t head = tensors[i].head;
+std::vector<std::vector<StatementId>> Decisions::tie_classes() const {
+  std::map<StatementId, std::vector<StatementId>> by_head;
+  for (const StatementId i : tensors.ids()) {
+    const StatementId head = tensors[i].head;
     if (head != i) by_head.try_emplace(head, 1, head).first->second.push_back(i);
   }
-  std::vector<std::vector<std::uint32_t>> classes;
+  std::vector<std::vector<StatementId>> classes;
   classes.reserve(by_head.size());
   for (auto& [head, members] : by_head) classes.push_back(std::move(members));
   return classes;

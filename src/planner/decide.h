@@ -18,21 +18,21 @@ namespace lading::planner {
 /// A tensor that comes from files, worked out.
 struct FilePieces {
   mapping::Pieces pieces;
-  SourceNumbers source_numbers;  ///< by pieces.sources, into Plan::sources
+  SourceNumbers source_numbers;  ///< by pieces.sources
 };
 
-/// Members of a tie class that answer for all of it: one storage has one kind, one memory, one value. Statements.
+/// Members of a tie class that answer for all of it: one storage has one kind, one memory, one value.
 struct Speakers {
-  std::uint32_t kind = 0;    ///< the first parameter, or the first member
-  std::uint32_t memory = 0;  ///< the first that has a value, else memory; without any, the one of `kind`
-  std::uint32_t value = 0;   ///< the one whose derivation it is
+  StatementId kind = 0;    ///< the first parameter, or the first member
+  StatementId memory = 0;  ///< the first that has a value, else memory; without any, the one of `kind`
+  StatementId value = 0;   ///< the one whose derivation it is
 };
 
 /// What was decided about one statement, beside the statement itself.
 struct Decision {
   FilePieces pieces;                 ///< empty where there is no file
   std::vector<FilePieces> compared;  ///< its must_equal
-  std::uint32_t head = 0;            ///< the head of its tie class, or itself
+  StatementId head = 0;              ///< the head of its tie class, or itself
   Speakers speakers;                 ///< of a tie class, at its head
   bool is_derived = false;           ///< its value is its derivation's
   bool is_refused = false;           ///< its source or dtype is not known, for a reason that was told
@@ -40,12 +40,12 @@ struct Decision {
 };
 
 struct Decisions {
-  Plan plan;                       ///< without rank plans
-  std::vector<Decision> tensors;   ///< by statement
+  Plan plan;  ///< without rank plans
+  IndexedVector<StatementId, Decision> tensors;
   bool tells_of_payloads = false;  ///< payloads of quantized weights were refused, which explains the rest (R48)
 
   /// Statements of each tie class that holds, ascending: the first is its head.
-  [[nodiscard]] std::vector<std::vector<std::uint32_t>> tie_classes() const;
+  [[nodiscard]] std::vector<std::vector<StatementId>> tie_classes() const;
 };
 
 Result<Decisions, Errors> decide(const PlanInputs& inputs);

@@ -37,7 +37,7 @@ class DTypeDecider {
     // They matter only where a tower is computed in a dtype of the policy's (R28).
     find_frozen(inputs_.policy.compute_dtype ? model::ModuleSet(inputs_.skeleton.frozen_subtrees())
                                              : model::ModuleSet());
-    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
+    for (const StatementId i : out_.plan.statements.ids()) {
       if (!out_.tensors[i].is_refused) decide(i);
     }
     refuse_payloads();
@@ -50,17 +50,17 @@ class DTypeDecider {
   void find_frozen(const model::ModuleSet& modules) {
     is_frozen_.assign(out_.plan.statements.size(), !modules.empty());
     if (modules.empty()) return;
-    for (std::size_t i = 0; i < is_frozen_.size(); ++i) {
+    for (const StatementId i : is_frozen_.ids()) {
       if (!modules.is_above(out_.plan.statements[i].name)) is_frozen_[out_.tensors[i].head] = false;
     }
   }
 
-  [[nodiscard]] policy::DTypeQuestion question_about(std::size_t i) const {
+  [[nodiscard]] policy::DTypeQuestion question_about(StatementId i) const {
     // One storage is asked about once: names may differ in what is requested or pinned, but in nothing else (R31).
-    const std::size_t head = out_.tensors[i].head;
+    const StatementId head = out_.tensors[i].head;
     const Speakers& speakers = out_.tensors[head].speakers;
-    const model::Tensor& memory = inputs_.skeleton.tensors[speakers.memory];
-    const model::Tensor& member = inputs_.skeleton.tensors[speakers.kind];
+    const model::Tensor& memory = inputs_.skeleton.tensors[speakers.memory.number()];
+    const model::Tensor& member = inputs_.skeleton.tensors[speakers.kind.number()];
     const Statement& s = out_.plan.statements[i];
     policy::DTypeQuestion question;
     question.name = s.name;
@@ -70,16 +70,16 @@ class DTypeDecider {
     question.checkpoint = s.checkpoint_dtype;
     question.pinned = pins_.of(s.name);
     question.derived = out_.tensors[head].is_derived;
-    if (question.derived) question.declared = inputs_.skeleton.tensors[speakers.value].declared_dtype;
+    if (question.derived) question.declared = inputs_.skeleton.tensors[speakers.value.number()].declared_dtype;
     question.frozen = is_frozen_[head];
     question.requires_grad = member.requires_grad;
     question.request = requests_.of(s.name);
     return question;
   }
 
-  void decide(std::size_t i) {
+  void decide(StatementId i) {
     Statement& s = out_.plan.statements[i];
-    const std::size_t head = out_.tensors[i].head;
+    const StatementId head = out_.tensors[i].head;
     s.checkpoint_dtype = checkpoint_dtype(s, head);
     const policy::DTypeQuestion question = question_about(i);
     auto decision = policy::decide_dtype(inputs_.policy, question);
@@ -128,7 +128,7 @@ class DTypeDecider {
   void report_records() {
     if (held_by_record_.empty()) return;
     std::vector<std::string_view> names;
-    for (const std::size_t i : held_by_record_) names.push_back(out_.plan.statements[i].name);
+    for (const StatementId i : held_by_record_) names.push_back(out_.plan.statements[i].name);
     const std::string_view policy = name(*inputs_.policy.compute_dtype);
     out_.plan.warnings.add(
         Error(Code::kDType,
@@ -146,12 +146,12 @@ class DTypeDecider {
   void refuse_payloads() {
     if (payloads_.empty()) return;
     std::vector<std::string_view> names;
-    for (const std::size_t i : payloads_) {
+    for (const StatementId i : payloads_) {
       names.push_back(out_.plan.statements[i].name);
       out_.tensors[i].is_refused = true;
     }
     const Statement& first = out_.plan.statements[payloads_.front()];
-    const DType source = first.checkpoint_dtype.value_or(inputs_.skeleton.tensors[payloads_.front()].dtype);
+    const DType source = first.checkpoint_dtype.value_or(inputs_.skeleton.tensors[payloads_.front().number()].dtype);
     const auto requested = requests_.of(first.name).dtype;
     errors_.add(
         Error(Code::kDType, fmt::format("{} quantized tensor{} cannot be promoted to the dtype that is requested",
@@ -170,7 +170,7 @@ class DTypeDecider {
     const std::set<std::string_view> others = modules_that_auto_would_change();
     std::set<std::string_view> modules;
     std::string_view above = owner_of(out_.plan.statements[payloads_.front()].name);
-    for (const std::size_t i : payloads_) {
+    for (const StatementId i : payloads_) {
       const std::string_view name = out_.plan.statements[i].name;
       std::string_view module = name;
       const std::string_view asked_for = asked_for_by(name);
@@ -181,7 +181,7 @@ class DTypeDecider {
     const bool is_exact = modules.size() <= kMostModules;
     if (!is_exact) {
       modules = {above};
-      for (const std::size_t i : payloads_) {
+      for (const StatementId i : payloads_) {
         const std::string_view asked_for = asked_for_by(out_.plan.statements[i].name);
         if (asked_for.size() > above.size()) modules.insert(asked_for);
       }
@@ -206,9 +206,9 @@ class DTypeDecider {
     policy::Policy automatic = inputs_.policy;
     automatic.dtype.reset();
     automatic.subtree_dtypes.clear();
-    const std::set<std::size_t> payloads(payloads_.begin(), payloads_.end());
+    const std::set<StatementId> payloads(payloads_.begin(), payloads_.end());
     std::set<std::string_view> modules;
-    for (std::size_t i = 0; i < out_.plan.statements.size(); ++i) {
+    for (const StatementId i : out_.plan.statements.ids()) {
       if (payloads.contains(i) || out_.tensors[i].is_refused) continue;
       const Statement& s = out_.plan.statements[i];
       policy::DTypeQuestion question = question_about(i);
@@ -224,8 +224,8 @@ class DTypeDecider {
   }
 
   // Each part is cast by itself, in one step (R24).
-  void check_casts(const Statement& s, std::size_t head) {
-    for (const std::uint32_t number : out_.tensors[head].pieces.source_numbers) {
+  void check_casts(const Statement& s, StatementId head) {
+    for (const SourceId number : out_.tensors[head].pieces.source_numbers) {
       const Source& source = out_.plan.sources[number];
       if (source.dtype == s.storage || policy::cast_is_possible(source.dtype, s.storage)) continue;
       errors_.add(
@@ -238,9 +238,9 @@ class DTypeDecider {
   }
 
   // Of all its sources together.
-  std::optional<DType> checkpoint_dtype(const Statement& s, std::size_t head) {
+  std::optional<DType> checkpoint_dtype(const Statement& s, StatementId head) {
     std::optional<DType> dtype;
-    for (const std::uint32_t number : out_.tensors[head].pieces.source_numbers) {
+    for (const SourceId number : out_.tensors[head].pieces.source_numbers) {
       const DType next = out_.plan.sources[number].dtype;
       if (!dtype) dtype = next;
       if (*dtype == next) continue;
@@ -261,9 +261,9 @@ class DTypeDecider {
   const policy::Pins& pins_;
   Decisions& out_;
   policy::Requests requests_;
-  std::vector<bool> is_frozen_;           // by head: in a tower that nothing trains
-  std::vector<std::size_t> payloads_;     // statements that do not promote with what was requested
-  std::set<std::size_t> held_by_record_;  // heads of classes
+  IndexedVector<StatementId, bool> is_frozen_;  // of heads: in a tower that nothing trains
+  std::vector<StatementId> payloads_;           // that do not promote with what was requested
+  std::set<StatementId> held_by_record_;        // heads of classes
   Errors errors_;
 };
 

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "planner/input_checks.h"
 #include "planner/nothing_in_common.h"
+#include "planner/source_table.h"
 
 namespace lading::planner {
 namespace {
@@ -51,11 +52,9 @@ bool is_same(model::Recipe one, model::Recipe other) {
   return one == other;
 }
 
-constexpr std::uint32_t kNone = 0xFFFF'FFFF;
-
 class SourceDecider {
  public:
-  using Members = std::vector<std::uint32_t>;  // of a tie class, or one: statements, ascending
+  using Members = std::vector<StatementId>;  // of a tie class, or one: statements, ascending
 
   SourceDecider(const PlanInputs& inputs, mapping::Resolution& names, Decisions& out)
       : inputs_(inputs),
@@ -67,58 +66,37 @@ class SourceDecider {
         allow_mismatch_(inputs.policy.allow_mismatch),
         keep_(inputs.policy.keep),
         external_(inputs.policy.external),
-        source_number_(inputs.catalog.tensors.size(), kNone) {}
+        sources_(inputs, out.plan) {}
 
   Errors run() {
     find_expressions();
-    out_.plan.sources.reserve(inputs_.catalog.tensors.size());
-    std::map<std::uint32_t, Members> tied;  // by head
+    std::map<StatementId, Members> tied;  // by head
     for (Members& members : out_.tie_classes()) tied.emplace(members.front(), std::move(members));
     Members alone(1);
-    for (std::uint32_t i = 0; i < out_.tensors.size(); ++i) {
+    for (const StatementId i : out_.tensors.ids()) {
       if (out_.tensors[i].head != i) continue;  // decided with its head
       const auto found = tied.find(i);
       alone.front() = i;
       decide(found == tied.end() ? alone : found->second);
     }
     for (const auto& [key, why] : left_alone_) {
-      const CatalogTensor* found = find_key(key);
-      const bool is_read = found != nullptr && source_number_[index_of(*found)] != kNone;
-      if (!is_read) out_.plan.ignored_keys.emplace_back(key, why);
+      if (!sources_.is_read(key)) out_.plan.ignored_keys.emplace_back(key, why);
     }
     return std::move(errors_);
   }
 
  private:
-  Statement& statement(std::size_t i) { return out_.plan.statements[i]; }
-  [[nodiscard]] const Tensor& tensor(std::size_t i) const { return skeleton_.tensors[i]; }
+  Statement& statement(StatementId i) { return out_.plan.statements[i]; }
+  [[nodiscard]] const Tensor& tensor(StatementId i) const { return skeleton_.tensors[i.number()]; }
   Speakers& speakers(const Members& members) { return out_.tensors[members.front()].speakers; }
 
   // What is tied to a tensor that is refused has no source either.
   void give_up(const Members& members) {
-    for (const std::uint32_t i : members) out_.tensors[i].is_refused = true;
+    for (const StatementId i : members) out_.tensors[i].is_refused = true;
   }
   void refuse(const Members& members, const Tensor& t, std::string_view rule, Error error) {
     errors_.add(std::move(error).of_tensor(t.name).by_rule(rule));
     give_up(members);
-  }
-
-  // Tensors are decided by name, so the key is mostly the one that was asked for last, or the one behind it.
-  [[nodiscard]] const CatalogTensor* find_key(std::string_view key) {
-    const auto& all = inputs_.catalog.tensors;
-    for (std::size_t near = last_key_; near < std::min(last_key_ + 2, all.size()); ++near) {
-      if (all[near].name == key) return &all[last_key_ = near];
-    }
-    const CatalogTensor* found = inputs_.catalog.find(key);
-    if (found != nullptr) last_key_ = index_of(*found);
-    return found;
-  }
-  [[nodiscard]] std::size_t index_of(const CatalogTensor& found) const {
-    return static_cast<std::size_t>(&found - inputs_.catalog.tensors.data());
-  }
-  [[nodiscard]] const Shape* shape_of(std::string_view key) {
-    const CatalogTensor* found = find_key(key);
-    return found == nullptr ? nullptr : &found->shape;
   }
 
   // All are sorted by name; a tensor that has an expression has a rule, or "".
@@ -127,7 +105,8 @@ class SourceDecider {
     rules_.assign(skeleton_.tensors.size(), nullptr);
     auto next = names_.resolved.expressions.begin();
     auto rule = names_.resolved.decided_by.begin();
-    for (std::size_t i = 0; i < skeleton_.tensors.size() && next != names_.resolved.expressions.end(); ++i) {
+    for (const StatementId i : expressions_.ids()) {
+      if (next == names_.resolved.expressions.end()) break;
       if (next->first != tensor(i).name) continue;
       expressions_[i] = &(next++)->second;
       rules_[i] = &(rule++)->second;
@@ -135,7 +114,7 @@ class SourceDecider {
   }
 
   void decide(const Members& members) {
-    const std::uint32_t head = members.front();
+    const StatementId head = members.front();
     for (std::size_t m = 1; m < members.size(); ++m) {
       Statement& alias = statement(members[m]);
       alias.provenance = Provenance::kAlias;
@@ -143,7 +122,7 @@ class SourceDecider {
       alias.rule = "R49";
       alias.reason = fmt::format("it shares the storage of {}", quote(alias.alias_of));
     }
-    const auto is_refused = [&](std::uint32_t i) { return out_.tensors[i].is_refused; };
+    const auto is_refused = [&](StatementId i) { return out_.tensors[i].is_refused; };
     if (std::any_of(members.begin(), members.end(), is_refused)) {
       give_up(members);
       return;
@@ -161,7 +140,7 @@ class SourceDecider {
     Statement& s = statement(members.front());
     const auto named_in = [&](const NameList& list) {
       const auto found =
-          std::find_if(members.begin(), members.end(), [&](std::uint32_t i) { return list.matches(tensor(i).name); });
+          std::find_if(members.begin(), members.end(), [&](StatementId i) { return list.matches(tensor(i).name); });
       return found == members.end() ? nullptr : &tensor(*found);
     };
     const Tensor* external = named_in(external_);
@@ -188,7 +167,7 @@ class SourceDecider {
     }
     s.provenance = Provenance::kKept;
     s.kept_device = kept->device;
-    speakers(members).memory = static_cast<std::uint32_t>(kept - skeleton_.tensors.data());
+    speakers(members).memory = StatementId(static_cast<std::size_t>(kept - skeleton_.tensors.data()));
     s.rule = "R14";
     s.reason = "the value that is there is kept (keep)";
     return true;
@@ -196,7 +175,7 @@ class SourceDecider {
 
   // The keys that these tensors would have been read from are accounted for too (R38).
   void ignore_keys_of(const Members& members, const std::string& why) {
-    for (const std::uint32_t i : members) {
+    for (const StatementId i : members) {
       const Expression* expression = expressions_[i];
       if (expression == nullptr) continue;
       for (std::string& key : expression->keys()) left_alone_.emplace(std::move(key), why);
@@ -208,7 +187,7 @@ class SourceDecider {
   FromFile by_file(const Members& members) {
     Statement& s = statement(members.front());
     FromFile result = FromFile::kNothing;
-    for (const std::uint32_t i : members) {
+    for (const StatementId i : members) {
       Expression* expression = expressions_[i];
       if (expression == nullptr) continue;
       if (result == FromFile::kTaken) {
@@ -238,7 +217,7 @@ class SourceDecider {
 
   // Works the expression out, and compares the *global* shape (R41).
   FromFile expand(const Tensor& t, const Expression& expression, FilePieces& out) {
-    auto pieces = mapping::expand(expression, [&](std::string_view key) { return shape_of(key); });
+    auto pieces = mapping::expand(expression, [&](std::string_view key) { return sources_.shape_of(key); });
     if (!pieces) {
       for (Error error : pieces.error()) errors_.add(std::move(error).of_tensor(t.name));
       return FromFile::kRefused;
@@ -266,7 +245,7 @@ class SourceDecider {
     Statement& s = statement(members.front());
     const bool known = std::find(s.must_equal.begin(), s.must_equal.end(), other) != s.must_equal.end();
     if (known || other == s.expression) return true;
-    auto pieces = mapping::expand(other, [&](std::string_view key) { return shape_of(key); });
+    auto pieces = mapping::expand(other, [&](std::string_view key) { return sources_.shape_of(key); });
     const bool other_shape = pieces && pieces->shape != s.shape;
     if (!pieces || (other_shape && allow_mismatch_.matches(t.name))) {
       FilePieces unused;  // it cannot be worked out, or need not be: told as of any other tensor
@@ -311,50 +290,22 @@ class SourceDecider {
   }
 
   bool number_sources(const Tensor& t, const std::vector<std::string>& keys, SourceNumbers& numbers) {
-    bool good = true;
-    numbers.reserve(keys.size());
-    for (const std::string& key : keys) {
-      const CatalogTensor& found = *find_key(key);
-      if (!found.dtype) {
-        errors_.add(Error(Code::kUnknownDType, fmt::format("it needs {}, whose dtype {} is unknown", quote(found.name),
-                                                           quote(found.unknown_dtype)))
-                        .of_tensor(t.name)
-                        .by_rule("R45"));
-        good = false;
-        continue;
-      }
-      std::uint32_t& number = source_number_[index_of(found)];
-      if (number == kNone) number = add_source(found);
-      numbers.push_back(number);
-    }
-    return good;
-  }
-
-  std::uint32_t add_source(const CatalogTensor& found) {
-    const auto [file, is_new] =
-        file_number_.try_emplace(found.file, static_cast<std::uint32_t>(out_.plan.files.size()));
-    if (is_new) {
-      const checkpoint::CatalogFile& f = inputs_.catalog.files[found.file];
-      out_.plan.files.push_back({f.name, f.size_bytes, found.file});
-      const bool is_cached = found.file < inputs_.is_cached.size() && inputs_.is_cached[found.file];
-      out_.plan.read_limits.gap_bytes.push_back(is_cached ? plan::ReadLimits::kCachedGapBytes
-                                                          : plan::ReadLimits::kColdGapBytes);
-    }
-    out_.plan.sources.push_back({found.name, file->second, found.bytes, *found.dtype, found.shape});
-    return static_cast<std::uint32_t>(out_.plan.sources.size() - 1);
+    const Errors problems = sources_.number(t.name, keys, numbers);
+    errors_.add(problems);
+    return problems.empty();
   }
 
   // No file has it, or not in this shape: a derivation, the value that is there, or an initial value.
   void by_value(const Members& members, FromFile from_file) {
     Statement& s = statement(members.front());
     const bool other_shape = from_file == FromFile::kOtherShape;
-    const auto is_expected = [&](std::uint32_t i) { return can_be_in_a_file(tensor(i).kind); };
+    const auto is_expected = [&](StatementId i) { return can_be_in_a_file(tensor(i).kind); };
     if (!names_.settled && !other_shape && std::any_of(members.begin(), members.end(), is_expected)) {
       give_up(members);  // a mapping that holds may find it
       return;
     }
     const auto missing =
-        std::find_if(members.begin(), members.end(), [&](std::uint32_t i) { return is_missing(tensor(i)); });
+        std::find_if(members.begin(), members.end(), [&](StatementId i) { return is_missing(tensor(i)); });
     if (!other_shape && missing != members.end()) {
       report_missing(members, tensor(*missing));
       return;
@@ -363,7 +314,7 @@ class SourceDecider {
       out_.tensors[members.front()].is_derived = true;
       return;
     }
-    for (const std::uint32_t i : members) {
+    for (const StatementId i : members) {
       if (tensor(i).presence != Presence::kReal) continue;
       s.provenance = Provenance::kKept;
       s.kept_device = tensor(i).device;
@@ -391,10 +342,10 @@ class SourceDecider {
   bool take_recipe(const Members& members, std::optional<model::Recipe> Tensor::*which, std::string_view rule,
                    std::string_view reason) {
     Statement& s = statement(members.front());
-    for (const std::uint32_t i : members) {
+    for (const StatementId i : members) {
       const auto& recipe = tensor(i).*which;
       if (!recipe) continue;
-      const auto differs = [&](std::uint32_t other) {
+      const auto differs = [&](StatementId other) {
         const auto& others = tensor(other).*which;
         return others && !is_same(*others, *recipe);
       };
@@ -440,7 +391,7 @@ class SourceDecider {
     constexpr std::size_t kShown = 5;
     std::string text;
     std::size_t count = 0;
-    for (const std::uint32_t i : members) {
+    for (const StatementId i : members) {
       if (is_missing(tensor(i)) && count++ < kShown) text += (text.empty() ? "" : ", ") + quote(tensor(i).name);
     }
     if (count > kShown) text += fmt::format(" and {} more", count - kShown);
@@ -456,11 +407,9 @@ class SourceDecider {
   NameList allow_mismatch_;
   NameList keep_;
   NameList external_;
-  std::vector<Expression*> expressions_;      // by statement; null: no key is for it
-  std::vector<const std::string*> rules_;     // by statement: the id of the rule that made the expression, or ""
-  std::vector<std::uint32_t> source_number_;  // by tensor of the catalog, into Plan::sources; or kNone
-  std::size_t last_key_ = 0;                  // into the catalog's tensors
-  std::map<std::uint32_t, std::uint32_t> file_number_;
+  IndexedVector<StatementId, Expression*> expressions_;   // null: no key is for it
+  IndexedVector<StatementId, const std::string*> rules_;  // the id of the rule that made the expression, or ""
+  SourceTable sources_;
   std::map<std::string, std::string> left_alone_;  // keys that a tensor has and does not read, and why
   Errors errors_;
 };

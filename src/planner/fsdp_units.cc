@@ -33,12 +33,12 @@ class UnitCheck {
 
   Errors run() {
     std::vector<policy::GroupMember> members;
-    for (std::size_t i = 0; i < plan_.statements.size(); ++i) {
+    for (const StatementId i : plan_.statements.ids()) {
       Statement& s = plan_.statements[i];
       // FSDP2 does not touch buffers, whatever pattern they come under.
       if (s.kind != model::Kind::kParameter || s.placement.fsdp_group.empty()) continue;
       members.push_back(
-          {s.name, s.placement.fsdp_group, s.storage, s.compute, inputs_.skeleton.tensors[i].requires_grad});
+          {s.name, s.placement.fsdp_group, s.storage, s.compute, inputs_.skeleton.tensors[i.number()].requires_grad});
       if (!check_form(s)) continue;
       check_place(s);
       check_evenness(s);

@@ -111,7 +111,7 @@ class SharedBuffer {
   struct Member {
     const Statement* statement = nullptr;
     const Cut* cut = nullptr;
-    std::uint32_t tie_class = 0;
+    StatementId tie_class = 0;  // its head
   };
 
   void add(const Member& member) { members_.push_back(member); }
@@ -121,7 +121,7 @@ class SharedBuffer {
     for (const Member& member : members_) {
       if (member.cut->axes == first.cut->axes && member.cut->group_elems == first.cut->group_elems) continue;
       errors.add(Error(Code::kPlan, fmt::format("the members of the shared buffer {} do not agree on its size and axes",
-                                                quote(member.cut->unit)))
+                                                quote(member.cut->flat_parameter)))
                      .of_tensor(member.statement->name)
                      .by_rule("R56")
                      .wanted(fmt::format("{} elements, like {}", first.cut->group_elems, quote(first.statement->name)))
@@ -149,7 +149,7 @@ class SharedBuffer {
           before != nullptr && before->tie_class == member.tie_class && before->cut->group_offset_elems == begin;
       if (begin < end && !is_same_place) {
         errors.add(Error(Code::kPlan, fmt::format("overlaps {} in the shared buffer {}", quote(before->statement->name),
-                                                  quote(member.cut->unit)))
+                                                  quote(member.cut->flat_parameter)))
                        .of_tensor(member.statement->name)
                        .by_rule("R11")
                        .wanted(fmt::format("a begin at {} or behind", end))
@@ -245,9 +245,9 @@ Errors check_name_lists(const PlanInputs& inputs, Plan& plan) {
 
 Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
   Errors errors;
-  std::map<std::string_view, const Statement*> first_of_unit;
+  std::map<std::string_view, const Statement*> first_of_buffer;
   std::map<std::string_view, SharedBuffer> buffers;
-  for (std::size_t i = 0; i < decisions.plan.statements.size(); ++i) {
+  for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
     if (decisions.tensors[i].is_misplaced) continue;
     const bool offloaded = s.placement.device == layout::DeviceRule::kCpu;
@@ -260,12 +260,12 @@ Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
     for (const layout::Slot& slot : s.placement.slots) {
       for (const Cut& cut : slot.cuts) {
         if (cut.kind != CutKind::kFlatGroup) continue;
-        buffers[cut.unit].add({&s, &cut, decisions.tensors[i].head});
+        buffers[cut.flat_parameter].add({&s, &cut, decisions.tensors[i].head});
         if (decisions.tensors[i].is_refused) continue;
-        const Statement& first = *first_of_unit.try_emplace(cut.unit, &s).first->second;
+        const Statement& first = *first_of_buffer.try_emplace(cut.flat_parameter, &s).first->second;
         if (first.storage == s.storage && first.placement.device == s.placement.device) continue;
         errors.add(Error(Code::kPlan, fmt::format("the shared buffer {} holds tensors of different dtypes or devices",
-                                                  quote(cut.unit)))
+                                                  quote(cut.flat_parameter)))
                        .of_tensor(s.name)
                        .by_rule("R27")
                        .wanted(fmt::format("{}, like {}", name(first.storage), quote(first.name)))
@@ -307,24 +307,25 @@ Errors check_tie_placements(const std::vector<const Statement*>& members, const 
 Errors check_call_places(const PlanInputs& inputs, const Decisions& decisions) {
   Errors errors;
   const auto& statements = decisions.plan.statements;
-  std::map<std::uint32_t, std::vector<std::uint32_t>> classes;  // by head; of those that are tied
+  std::map<StatementId, std::vector<StatementId>> classes;  // by head; of those that are tied
   for (auto& members : decisions.tie_classes()) classes.emplace(members.front(), std::move(members));
-  for (std::size_t i = 0; i < statements.size() && !errors.is_full(); ++i) {
+  for (const StatementId i : statements.ids()) {
+    if (errors.is_full()) break;
     const Statement& call = statements[decisions.tensors[i].head];
     if (call.provenance != Provenance::kCall || decisions.tensors[i].is_refused || decisions.tensors[i].is_misplaced)
       continue;
     for (const std::string& name : call.recipe.inputs) {
       const Statement* input = decisions.plan.find(name);
       if (input == nullptr) continue;  // call_order() tells it
-      const auto number = static_cast<std::uint32_t>(input - statements.data());
+      const auto number = statements.id_of(*input);
       // A tie class is one value: the input is there under any of its names.
       const auto tied = classes.find(decisions.tensors[number].head);
-      const auto& members = tied == classes.end() ? std::vector<std::uint32_t>{number} : tied->second;
-      const auto is_misplaced = [&](std::uint32_t m) { return decisions.tensors[m].is_misplaced; };
+      const auto& members = tied == classes.end() ? std::vector<StatementId>{number} : tied->second;
+      const auto is_misplaced = [&](StatementId m) { return decisions.tensors[m].is_misplaced; };
       if (std::any_of(members.begin(), members.end(), is_misplaced)) continue;
       std::vector<const Placement*> placements;
       placements.reserve(members.size());
-      for (const std::uint32_t m : members) placements.push_back(&statements[m].placement);
+      for (const StatementId m : members) placements.push_back(&statements[m].placement);
       const layout::RankWithout without = rank_without(statements[i].placement, placements, inputs.layout.mesh);
       if (without.is_known && !without.rank) continue;
       errors.add(Error(Code::kPlan, fmt::format("it is computed from {}, which is on other ranks", quote(name)))

@@ -16,7 +16,7 @@ constexpr std::size_t kSamples = 3;
 constexpr std::size_t kMostPatterns = 20;
 
 // "layers.12.attn.q" and "layers.3.attn.q" are of one pattern, "layers.*.attn.q".
-std::string pattern_of(std::string_view name) {
+std::string digit_pattern_of(std::string_view name) {
   std::string pattern;
   for (std::size_t i = 0; i < name.size(); ++i) {
     const bool is_digit = name[i] >= '0' && name[i] <= '9';
@@ -41,7 +41,7 @@ std::string samples(const std::vector<std::string_view>& names) {
 void add_patterns(const std::vector<std::string_view>& names, std::string_view has, std::string_view lacks,
                   Errors& errors) {
   std::map<std::string, std::size_t> patterns;
-  for (const std::string_view name : names) ++patterns[pattern_of(name)];
+  for (const std::string_view name : names) ++patterns[digit_pattern_of(name)];
   std::size_t listed = 0;
   for (const auto& [pattern, count] : patterns) {
     if (++listed > kMostPatterns) {

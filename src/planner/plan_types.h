@@ -6,14 +6,18 @@
 namespace lading::planner {
 
 using plan::Destination;
-using plan::File;
+using plan::DestinationId;
+using plan::FileId;
 using plan::Plan;
+using plan::PlannedFile;
 using plan::RankPlan;
 using plan::Read;
+using plan::RegionId;
 using plan::Source;
+using plan::SourceId;
 using plan::Statement;
+using plan::StatementId;
 using plan::Transfer;
-using plan::TransferLoop;
 using plan::TransferRef;
 
 }  // namespace lading::planner

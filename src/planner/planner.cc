@@ -19,7 +19,6 @@
 namespace lading::planner {
 namespace {
 
-constexpr std::uint32_t kNone = 0xFFFF'FFFF;
 constexpr std::uint64_t kLeastStagingBytes = 32ULL << 20;
 
 // Ranks with a GPU each; without any, all of them are taken to share one machine.
@@ -43,11 +42,7 @@ std::uint64_t staging_bytes_of(std::uint64_t budget_bytes, std::uint64_t on_node
 class RankPlanner {
  public:
   RankPlanner(const Decisions& decisions, const layout::Layout& layout, Regions& regions, std::uint64_t rank)
-      : decisions_(decisions),
-        layout_(layout),
-        regions_(regions),
-        rank_(rank),
-        region_numbers_(regions.table().kinds(), kNone) {
+      : decisions_(decisions), layout_(layout), regions_(regions), rank_(rank), region_ids_(regions.table().kinds()) {
     plan_.rank = rank;
   }
 
@@ -56,21 +51,22 @@ class RankPlanner {
     plan_.destinations.reserve(statements.size());
     // Of tie classes, by class and slot: where this rank's destination is. The first member that the rank has there
     // gives it its name; the others are more names for it (R49).
-    std::map<std::pair<std::uint32_t, std::string_view>, std::size_t> holders;
-    std::vector<bool> is_tied(statements.size(), false);  // by head
-    for (std::uint32_t i = 0; i < statements.size(); ++i) {
+    std::map<std::pair<StatementId, std::string_view>, DestinationId> holders;
+    IndexedVector<StatementId, bool> is_tied(statements.size(), false);  // by head
+    for (const StatementId i : statements.ids()) {
       if (decisions_.tensors[i].head != i) is_tied[decisions_.tensors[i].head] = true;
     }
-    for (std::uint32_t i = 0; i < statements.size(); ++i) {
+    for (const StatementId i : statements.ids()) {
       const Statement& s = statements[i];
-      const std::uint32_t head = decisions_.tensors[i].head;
+      const StatementId head = decisions_.tensors[i].head;
       for (std::uint32_t k = 0; k < s.placement.slots.size(); ++k) {
         if (!regions_.of(i, k, rank_).present) continue;
         if (!is_tied[head]) {
           add_destination({i, head, k});
           continue;
         }
-        const auto [held, is_first] = holders.try_emplace({head, s.placement.slots[k].name}, plan_.destinations.size());
+        const auto [held, is_first] =
+            holders.try_emplace({head, s.placement.slots[k].name}, DestinationId(plan_.destinations.size()));
         if (is_first) {
           add_destination({i, head, k});
         } else {
@@ -84,18 +80,18 @@ class RankPlanner {
 
  private:
   struct Named {
-    std::uint32_t statement = 0;
-    std::uint32_t head = 0;  // of its tie class
+    StatementId statement = 0;
+    StatementId head = 0;  // of its tie class
     std::uint32_t slot = 0;
   };
 
-  std::uint32_t region_number(const Named& named) {
-    std::uint32_t& number = region_numbers_[regions_.kind(named.statement, named.slot)];
-    if (number == kNone) {
-      number = static_cast<std::uint32_t>(plan_.regions.size());
+  RegionId region_id(const Named& named) {
+    RegionId& id = region_ids_[regions_.kind(named.statement, named.slot)];
+    if (id.is_none()) {
+      id = RegionId(plan_.regions.size());
       plan_.regions.push_back(regions_.of(named.statement, named.slot, rank_));
     }
-    return number;
+    return id;
   }
 
   void add_destination(Named named) {
@@ -103,11 +99,11 @@ class RankPlanner {
     Destination destination;
     destination.statement = named.statement;
     destination.root = named.head;
-    destination.region = region_number(named);
+    destination.region = region_id(named);
     const layout::Region& region = plan_.regions[destination.region];
     destination.slot = s.placement.slots[named.slot].name;
     destination.device = layout_.device_of(s.placement, rank_).text();
-    destination.unit = region.unit;
+    destination.flat_parameter = region.flat_parameter;
     destination.owned_elems = region.owned_elems();
     destination.buffer_bytes = *element_bytes(region.buffer_elems, s.storage);
     const Provenance provenance = decisions_.plan.statements[named.head].provenance;
@@ -130,27 +126,27 @@ class RankPlanner {
     return *std::move(transfers);
   }
 
-  struct Unit {
+  struct FlatParameter {
     std::uint64_t buffer_bytes = 0;  // it counts once
     std::uint64_t owned_bytes = 0;   // by its members
   };
 
   // check_buffers() refused what could overflow here, and packed elements that do not end at a byte.
   void add_up() {
-    std::map<std::pair<std::string_view, std::string_view>, Unit> units;
+    std::map<std::pair<std::string_view, std::string_view>, FlatParameter> flat_parameters;
     for (const Destination& destination : plan_.destinations) {
-      if (destination.unit.empty()) {
+      if (destination.flat_parameter.empty()) {
         plan_.owned_bytes += destination.buffer_bytes;
       } else {
-        Unit& unit = units[{destination.unit, destination.slot}];
-        unit.buffer_bytes = std::max(unit.buffer_bytes, destination.buffer_bytes);
+        FlatParameter& shared = flat_parameters[{destination.flat_parameter, destination.slot}];
+        shared.buffer_bytes = std::max(shared.buffer_bytes, destination.buffer_bytes);
         const DType storage = decisions_.plan.statements[destination.statement].storage;
-        unit.owned_bytes += *element_bytes(destination.owned_elems, storage);
+        shared.owned_bytes += *element_bytes(destination.owned_elems, storage);
       }
     }
-    for (const auto& [name, unit] : units) {
-      plan_.owned_bytes += unit.buffer_bytes;
-      plan_.unit_gap_bytes += unit.buffer_bytes - unit.owned_bytes;
+    for (const auto& [name, shared] : flat_parameters) {
+      plan_.owned_bytes += shared.buffer_bytes;
+      plan_.flat_parameter_gap_bytes += shared.buffer_bytes - shared.owned_bytes;
     }
     schedule_reads(decisions_.plan, plan_);
     if (plan_.read_bytes > 0) {
@@ -162,7 +158,7 @@ class RankPlanner {
   const layout::Layout& layout_;
   Regions& regions_;
   std::uint64_t rank_;
-  std::vector<std::uint32_t> region_numbers_;  // by kind, into plan_.regions
+  std::vector<RegionId> region_ids_;  // by kind
   RankPlan plan_;
 };
 

@@ -15,7 +15,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 std::vector<std::string> calls(const Result<Plan, Errors>& plan) {
   if (!plan) return {verdict(plan)};
   std::vector<std::string> names;
-  for (const std::uint32_t i : plan->call_order) names.push_back(plan->statements[i].name);
+  for (const StatementId i : plan->call_order) names.push_back(plan->statements[i].name);
   return names;
 }
 

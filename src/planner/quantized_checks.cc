@@ -22,7 +22,7 @@ constexpr std::string_view kRemedy =
     "dequantize";
 
 // "layers.3.experts.12.w" to "layers.*.experts.*.w": tensors of one kind are told together.
-std::string pattern_of(std::string_view name) {
+std::string part_pattern_of(std::string_view name) {
   std::string pattern;
   std::size_t begin = 0;
   while (begin <= name.size()) {
@@ -37,14 +37,15 @@ std::string pattern_of(std::string_view name) {
 }
 
 // Payloads of one pattern that have the same trouble.
-struct Group {
+struct AlikePayloads {
   const Statement* first = nullptr;
   const CatalogTensor* payload = nullptr;  // of the first
   std::vector<std::string> left_over;      // of the first
   std::string scheme;
   std::uint64_t count = 0;
 };
-using Groups = std::map<std::pair<std::string, std::string>, Group>;  // by pattern of the tensor and of its problem
+using PayloadGroups =
+    std::map<std::pair<std::string, std::string>, AlikePayloads>;  // by pattern of the tensor and of its problem
 
 std::string said_by(const checkpoint::Catalog& catalog) {
   if (!catalog.quantization) return "";
@@ -54,12 +55,12 @@ std::string said_by(const checkpoint::Catalog& catalog) {
   return fmt::format("config.json says quant_method {}{}", quote(said.method), format);
 }
 
-std::string names_of(const Group& group) {
+std::string names_of(const AlikePayloads& group) {
   if (group.count == 1) return quote(group.payload->name);
   return fmt::format("{} keys like {}", group.count, quote(group.payload->name));
 }
 
-Error error_of(const PlanInputs& inputs, const Group& group, const std::string& pattern) {
+Error error_of(const PlanInputs& inputs, const AlikePayloads& group, const std::string& pattern) {
   std::string scales;
   for (const std::string& name : group.left_over) scales += (scales.empty() ? "" : ", ") + quote(name);
   const std::string said = said_by(inputs.catalog);
@@ -78,8 +79,8 @@ Error error_of(const PlanInputs& inputs, const Group& group, const std::string& 
 }
 
 // The numbers of all keys that a statement is made of, and compared with.
-std::set<std::uint32_t> sources_of(const Decisions& decisions, std::size_t i) {
-  std::set<std::uint32_t> numbers;
+std::set<SourceId> sources_of(const Decisions& decisions, StatementId i) {
+  std::set<SourceId> numbers;
   const auto add = [&](const FilePieces& file) {
     numbers.insert(file.source_numbers.begin(), file.source_numbers.end());
   };
@@ -105,12 +106,12 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
   for (const auto& [key, why] : decisions.plan.ignored_keys) {
     if (why == "external") bound.insert(key);
   }
-  Groups groups;
-  std::set<std::uint32_t> refused;  // heads of tie classes
-  for (std::uint32_t i = 0; i < decisions.plan.statements.size(); ++i) {
+  PayloadGroups groups;
+  std::set<StatementId> refused;  // heads of tie classes
+  for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
     if (s.provenance != Provenance::kFile || decisions.tensors[i].is_refused) continue;
-    for (const std::uint32_t number : sources_of(decisions, i)) {
+    for (const SourceId number : sources_of(decisions, i)) {
       const CatalogTensor& payload = *inputs.catalog.find(decisions.plan.sources[number].key);
       const auto companions = keys.companions_of(payload);
       std::vector<std::string> left_over;
@@ -121,9 +122,9 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
       }
       if (left_over.empty()) continue;
       refused.insert(decisions.tensors[i].head);
-      std::string what = pattern_of(payload.name);
-      for (const std::string& name : left_over) what += "\n" + pattern_of(name);
-      Group& group = groups[{pattern_of(s.name), std::move(what)}];
+      std::string what = part_pattern_of(payload.name);
+      for (const std::string& name : left_over) what += "\n" + part_pattern_of(name);
+      AlikePayloads& group = groups[{part_pattern_of(s.name), std::move(what)}];
       if (group.count++ > 0) continue;
       group.first = &s;
       group.payload = &payload;
@@ -132,7 +133,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
     }
   }
   for (const auto& [pattern, group] : groups) problems.errors.add(error_of(inputs, group, pattern.first));
-  for (std::uint32_t i = 0; i < decisions.tensors.size(); ++i) {
+  for (const StatementId i : decisions.tensors.ids()) {
     if (refused.contains(decisions.tensors[i].head)) decisions.tensors[i].is_refused = true;
   }
   if (!problems.errors.empty()) decisions.tells_of_payloads = true;
@@ -143,18 +144,18 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
   Errors errors;
   if (!inputs.catalog.quantization || !has_payloads(decisions)) return errors;
   const QuantizedKeys keys(inputs.catalog);
-  Groups groups;
-  for (std::uint32_t i = 0; i < decisions.plan.statements.size(); ++i) {
+  PayloadGroups groups;
+  for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
     if (s.provenance != Provenance::kFile || decisions.tensors[i].is_refused) continue;
-    for (const std::uint32_t number : sources_of(decisions, i)) {
+    for (const SourceId number : sources_of(decisions, i)) {
       const Source& source = decisions.plan.sources[number];
       const bool is_payload = checkpoint::is_low_precision(source.dtype) ||
                               (checkpoint::is_payload_dtype(source.dtype) && checkpoint::is_weight_name(source.key));
       if (!is_payload || source.dtype == s.storage) continue;
       const CatalogTensor& payload = *inputs.catalog.find(source.key);
       if (!keys.companions_of(payload).empty()) continue;  // which are loaded too
-      Group& group = groups[{pattern_of(s.name), pattern_of(source.key)}];
+      AlikePayloads& group = groups[{part_pattern_of(s.name), part_pattern_of(source.key)}];
       if (group.count++ > 0) continue;
       group.first = &s;
       group.payload = &payload;
@@ -176,7 +177,7 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
 
 Errors name_unread_payloads(const PlanInputs& inputs, const Errors& refused) {
   const QuantizedKeys keys(inputs.catalog);
-  Group group;
+  AlikePayloads group;
   std::set<std::string_view> seen;
   for (const Error& error : refused) {
     if (error.code != Code::kPlan || !error.tensor || !seen.insert(*error.tensor).second) continue;

@@ -12,7 +12,7 @@ namespace lading::planner {
 class Regions {
  public:
   /// Borrows the statements and the mesh.
-  Regions(const std::vector<Statement>& statements, const layout::Mesh& mesh) : table_(mesh) {
+  Regions(const IndexedVector<StatementId, Statement>& statements, const layout::Mesh& mesh) : table_(mesh) {
     for (const Statement& s : statements) {
       first_.push_back(kinds_.size());
       for (const layout::Slot& slot : s.placement.slots) kinds_.push_back(table_.kind_of(s.shape, slot.cuts));
@@ -20,19 +20,19 @@ class Regions {
   }
 
   /// A number that is equal for slots that hold the same on every rank.
-  [[nodiscard]] std::uint32_t kind(std::size_t statement, std::size_t slot) const {
+  [[nodiscard]] std::uint32_t kind(StatementId statement, std::size_t slot) const {
     return kinds_[first_[statement] + slot];
   }
   /// Valid until the next call.
-  const layout::Region& of(std::size_t statement, std::size_t slot, std::uint64_t rank) {
+  const layout::Region& of(StatementId statement, std::size_t slot, std::uint64_t rank) {
     return table_.of(kind(statement, slot), rank);
   }
   layout::RegionTable& table() { return table_; }
 
  private:
   layout::RegionTable table_;
-  std::vector<std::size_t> first_;    // by statement, into kinds_
-  std::vector<std::uint32_t> kinds_;  // of all slots
+  IndexedVector<StatementId, std::size_t> first_;  // into kinds_
+  std::vector<std::uint32_t> kinds_;               // of all slots
 };
 
 }  // namespace lading::planner

@@ -1,6 +1,7 @@
 #include "planner/schedule.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -13,9 +14,8 @@ namespace {
 
 // From this size on, a read straight into its destination beats a shared read and a copy.
 constexpr std::uint64_t kAloneBytes = 32 << 10;
-constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
-using Loops = std::vector<TransferLoop>;
+using Loops = std::vector<ByteLoop>;
 
 // The bytes that a transfer takes from its file, from the inside out:
 //
@@ -33,7 +33,7 @@ struct Footprint {
 };
 
 // How a loop is to be cut for the transfer to have a footprint.
-struct Cut {
+struct LoopSplit {
   std::size_t loop = 0;
   std::uint64_t at_once = 1;  // rounds that stay together
 };
@@ -42,15 +42,15 @@ class Shaper {
  public:
   Shaper(std::uint64_t gap_bytes, std::uint64_t joined_bytes) : gap_bytes_(gap_bytes), joined_bytes_(joined_bytes) {}
 
-  /// The footprint of `loops`, which are by source stride, least first; or false, and `cut` says where to split.
-  bool shape(const Loops& loops, std::uint64_t run_bytes, Footprint& print, Cut& cut) const {
+  /// The footprint of `loops`, which are by source stride, least first; or false, and `split_at` says where to split.
+  bool shape(const Loops& loops, std::uint64_t run_bytes, Footprint& print, LoopSplit& split_at) const {
     print = {run_bytes, 1, 0, 0, false};
     for (std::size_t i = 0; i < loops.size(); ++i) {
       const auto [count, stride, target] = loops[i];
       if (count == 1) continue;
       const std::uint64_t reach = (count - 1) * stride + print.size_bytes;
       if (print.count > 1) {
-        if (stride != print.count * print.stride_bytes) return cut = {i, 1}, false;
+        if (stride != print.count * print.stride_bytes) return split_at = {i, 1}, false;
         print.count *= count;
       } else if (!print.has_gaps && stride <= print.size_bytes) {
         print.size_bytes = reach;
@@ -60,12 +60,12 @@ class Shaper {
         print.has_gaps = true;
         ++print.inner_loops;
       } else if (stride <= print.size_bytes + gap_bytes_ && print.size_bytes + stride <= joined_bytes_) {
-        return cut = {i, 1 + (joined_bytes_ - print.size_bytes) / stride}, false;
+        return split_at = {i, 1 + (joined_bytes_ - print.size_bytes) / stride}, false;
       } else if (stride > print.size_bytes) {
         print.count = count;
         print.stride_bytes = stride;
       } else {
-        return cut = {i, 1}, false;
+        return split_at = {i, 1}, false;
       }
     }
     return true;
@@ -77,13 +77,13 @@ class Shaper {
 };
 
 void sort_by_source(Loops& loops) {
-  const auto by_stride = [](const TransferLoop& a, const TransferLoop& b) {
+  const auto by_stride = [](const ByteLoop& a, const ByteLoop& b) {
     return a.source_stride_bytes < b.source_stride_bytes;
   };
   if (!std::is_sorted(loops.begin(), loops.end(), by_stride)) std::stable_sort(loops.begin(), loops.end(), by_stride);
 }
 
-Transfer moved(const Transfer& transfer, const TransferLoop& loop, std::uint64_t rounds) {
+Transfer moved(const Transfer& transfer, const ByteLoop& loop, std::uint64_t rounds) {
   Transfer made = transfer;
   made.source_begin_bytes += rounds * loop.source_stride_bytes;
   made.target_begin_bytes += rounds * loop.target_stride_bytes;
@@ -108,7 +108,7 @@ class Scheduler {
       split(destination.transfers);
       for (auto& comparison : destination.comparisons) split(comparison);
     }
-    for (std::uint32_t d = 0; d < rank_.destinations.size(); ++d) {
+    for (const DestinationId d : rank_.destinations.ids()) {
       const Destination& destination = rank_.destinations[d];
       device_ = device_of(destination.device);
       storage_ = plan_.statements[destination.statement].storage;
@@ -120,7 +120,7 @@ class Scheduler {
   }
 
  private:
-  [[nodiscard]] Shaper shaper_of(std::uint32_t file) const {
+  [[nodiscard]] Shaper shaper_of(FileId file) const {
     return {plan_.read_limits.gap_of(file), plan_.read_limits.joined_bytes};
   }
 
@@ -130,8 +130,8 @@ class Scheduler {
   void split(std::vector<Transfer>& list) {
     const auto is_shaped = [&](const Transfer& transfer) {
       if (!reads(transfer) || transfer.loops.empty()) return true;
-      Cut cut;
-      return shape(transfer, cut);
+      LoopSplit split_at;
+      return shape(transfer, split_at);
     };
     if (std::all_of(list.begin(), list.end(), is_shaped)) return;
     std::vector<Transfer> todo(std::make_move_iterator(list.rbegin()), std::make_move_iterator(list.rend()));
@@ -139,45 +139,45 @@ class Scheduler {
     while (!todo.empty()) {
       Transfer transfer = std::move(todo.back());
       todo.pop_back();
-      Cut cut;
-      if (!reads(transfer) || transfer.loops.empty() || shape(transfer, cut)) {
+      LoopSplit split_at;
+      if (!reads(transfer) || transfer.loops.empty() || shape(transfer, split_at)) {
         list.push_back(std::move(transfer));
         continue;
       }
       sort_by_source(transfer.loops);
-      cut_up(std::move(transfer), cut, todo);
+      cut_up(std::move(transfer), split_at, todo);
     }
     std::stable_sort(list.begin(), list.end(),
                      [](const Transfer& a, const Transfer& b) { return a.target_begin_bytes < b.target_begin_bytes; });
   }
 
-  bool shape(const Transfer& transfer, Cut& cut) {
+  bool shape(const Transfer& transfer, LoopSplit& split_at) {
     const Source& source = plan_.sources[transfer.source];
     loops_ = transfer.loops;
     sort_by_source(loops_);
-    return shaper_of(source.file).shape(loops_, bytes_of_elems(transfer.run_elems, source.dtype), print_, cut);
+    return shaper_of(source.file).shape(loops_, bytes_of_elems(transfer.run_elems, source.dtype), print_, split_at);
   }
 
   // One loop of N rounds becomes one of N / at_once over one of at_once, and what is left over; or, where nothing
   // stays together, N transfers.
-  static void cut_up(Transfer transfer, const Cut& cut, std::vector<Transfer>& out) {
-    const TransferLoop loop = transfer.loops[cut.loop];
-    const auto at = transfer.loops.begin() + static_cast<std::ptrdiff_t>(cut.loop);
-    if (cut.at_once == 1) {
+  static void cut_up(Transfer transfer, const LoopSplit& split_at, std::vector<Transfer>& out) {
+    const ByteLoop loop = transfer.loops[split_at.loop];
+    const auto at = transfer.loops.begin() + static_cast<std::ptrdiff_t>(split_at.loop);
+    if (split_at.at_once == 1) {
       transfer.loops.erase(at);
       for (std::uint64_t i = 0; i < loop.count; ++i) out.push_back(moved(transfer, loop, i));
       return;
     }
-    const std::uint64_t whole = loop.count / cut.at_once;
-    const std::uint64_t rest = loop.count % cut.at_once;
+    const std::uint64_t whole = loop.count / split_at.at_once;
+    const std::uint64_t rest = loop.count % split_at.at_once;
     if (rest > 0) {
-      Transfer last = moved(transfer, loop, whole * cut.at_once);
-      last.loops[cut.loop].count = rest;
+      Transfer last = moved(transfer, loop, whole * split_at.at_once);
+      last.loops[split_at.loop].count = rest;
       out.push_back(std::move(last));
     }
-    at->count = cut.at_once;
-    transfer.loops.insert(at + 1,
-                          {whole, cut.at_once * loop.source_stride_bytes, cut.at_once * loop.target_stride_bytes});
+    at->count = split_at.at_once;
+    transfer.loops.insert(
+        at + 1, {whole, split_at.at_once * loop.source_stride_bytes, split_at.at_once * loop.target_stride_bytes});
     out.push_back(std::move(transfer));
   }
 
@@ -193,8 +193,8 @@ class Scheduler {
       const Transfer& transfer = transfers[ref.transfer];
       if (!reads(transfer)) continue;
       const Source& source = plan_.sources[transfer.source];
-      Cut cut;
-      const bool is_shaped = shape(transfer, cut);
+      LoopSplit split_at;
+      const bool is_shaped = shape(transfer, split_at);
       LADING_CHECK(is_shaped);
       Wanted& wanted = wanted_.emplace_back();
       wanted.read = {source.file,  transfer.source_begin_bytes, print_.size_bytes,
@@ -215,12 +215,12 @@ class Scheduler {
       };
       return key(a) < key(b);
     });
-    std::vector<std::size_t> last_of(devices_.size(), kNone);  // into wanted_, which is joined in place
+    std::vector<std::optional<std::size_t>> last_of(devices_.size());  // into wanted_, which is joined in place
     std::size_t joined = 0;
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
       Wanted& next = wanted_[i];
-      std::size_t& last = last_of[next.device];
-      if (last != kNone && join(wanted_[last], next)) continue;
+      std::optional<std::size_t>& last = last_of[next.device];
+      if (last && join(wanted_[*last], next)) continue;
       last = joined;
       if (joined != i) wanted_[joined] = std::move(next);
       ++joined;

@@ -29,14 +29,14 @@ RankPlan rank_of(std::vector<std::vector<Transfer>> lists) {
   RankPlan rank;
   for (std::uint32_t d = 0; d < lists.size(); ++d) {
     Destination& destination = rank.destinations.emplace_back();
-    destination.statement = d;
+    destination.statement = StatementId(d);
     destination.device = "cpu";
     destination.transfers = std::move(lists[d]);
   }
   return rank;
 }
 
-Transfer run(std::uint64_t from, std::uint64_t elems, std::vector<TransferLoop> loops = {}) {
+Transfer run(std::uint64_t from, std::uint64_t elems, std::vector<ByteLoop> loops = {}) {
   return {0, from, 0, elems, std::move(loops), 0};
 }
 
@@ -140,8 +140,9 @@ TEST(Schedule, R11_R64_RandomBoxesAreReadWholeAndMoveAsBefore) {
     schedule_reads(plan, rank);
     ASSERT_TRUE(checker::naive::ReadsVerdict(plan, rank).good()) << "round " << round;
     for (std::size_t d = 0; d < lists.size(); ++d) {
-      ASSERT_EQ(moves_of(rank.destinations[d].transfers), moves_of(lists[d])) << "round " << round;
-      split += rank.destinations[d].transfers.size() - 1;
+      const std::vector<Transfer>& transfers = rank.destinations[DestinationId(d)].transfers;
+      ASSERT_EQ(moves_of(transfers), moves_of(lists[d])) << "round " << round;
+      split += transfers.size() - 1;
     }
   }
   EXPECT_GT(split, 1000U);

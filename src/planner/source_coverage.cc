@@ -7,8 +7,8 @@
 namespace lading::planner {
 namespace {
 
-using mapping::Loop;
 using mapping::Piece;
+using mapping::PieceLoop;
 
 struct Interval {
   std::uint64_t begin = 0;
@@ -18,13 +18,14 @@ using Indices = std::vector<Interval>;  // sorted, apart from each other
 
 // The indices of one dim that a piece reads.
 Indices indices_of(const Piece& piece, std::size_t dim) {
-  std::vector<Loop> loops;
-  for (const Loop& loop : piece.loops) {
+  std::vector<PieceLoop> loops;
+  for (const PieceLoop& loop : piece.loops) {
     if (loop.source_dim == dim && loop.count > 1) loops.push_back(loop);
   }
-  std::sort(loops.begin(), loops.end(), [](const Loop& a, const Loop& b) { return a.source_step < b.source_step; });
+  std::sort(loops.begin(), loops.end(),
+            [](const PieceLoop& a, const PieceLoop& b) { return a.source_step < b.source_step; });
   Indices indices = {{piece.source_origin[dim], piece.source_origin[dim] + 1}};
-  for (const Loop& loop : loops) {
+  for (const PieceLoop& loop : loops) {
     const Interval first = indices.front();
     if (indices.size() == 1 && loop.source_step <= first.end - first.begin) {
       indices.front().end += (loop.count - 1) * loop.source_step;

@@ -14,7 +14,7 @@ using mapping::Piece;
 
 std::set<std::vector<std::uint64_t>> elements_of(const Piece& piece) {
   std::set<std::vector<std::uint64_t>> all = {piece.source_origin};
-  for (const mapping::Loop& loop : piece.loops) {
+  for (const mapping::PieceLoop& loop : piece.loops) {
     std::set<std::vector<std::uint64_t>> more;
     for (const auto& index : all) {
       for (std::uint64_t i = 0; i < loop.count; ++i) {

@@ -16,7 +16,7 @@ namespace {
 using mapping::Expression;
 using model::Presence;
 using model::Tensor;
-using Members = std::vector<std::uint32_t>;
+using Members = std::vector<StatementId>;
 
 class TieGrouper {
  public:
@@ -33,7 +33,7 @@ class TieGrouper {
     for (const auto& names : inputs_.skeleton.tie_classes) {
       Members members;
       for (const std::string& name : names) {
-        members.push_back(static_cast<std::uint32_t>(inputs_.skeleton.find(name) - tensors.data()));
+        members.push_back(StatementId(static_cast<std::size_t>(inputs_.skeleton.find(name) - tensors.data())));
       }
       const std::vector<Members> groups =
           inputs_.policy.ties == policy::Ties::kKeep ? left(members) : taken_apart(members);
@@ -47,9 +47,9 @@ class TieGrouper {
   }
 
  private:
-  [[nodiscard]] const Tensor& tensor(std::uint32_t i) const { return inputs_.skeleton.tensors[i]; }
+  [[nodiscard]] const Tensor& tensor(StatementId i) const { return inputs_.skeleton.tensors[i.number()]; }
 
-  [[nodiscard]] const Expression* expression_of(std::uint32_t i) const {
+  [[nodiscard]] const Expression* expression_of(StatementId i) const {
     const auto found = names_.resolved.expressions.find(tensor(i).name);
     return found == names_.resolved.expressions.end() ? nullptr : &found->second;
   }
@@ -58,9 +58,9 @@ class TieGrouper {
   // class with memory stays whole.
   [[nodiscard]] std::vector<Members> left(const Members& members) const {
     std::vector<Members> groups(1);
-    std::vector<std::uint32_t> leaving;
+    std::vector<StatementId> leaving;
     std::vector<const Expression*> of_class;
-    for (const std::uint32_t i : members) {
+    for (const StatementId i : members) {
       if (tensor(i).presence != Presence::kMeta) return {members};
       const Expression* const own = is_by_word(i) ? nullptr : expression_of(i);
       if (own != nullptr && may_untie_.matches(tensor(i).name)) {
@@ -71,7 +71,7 @@ class TieGrouper {
       }
     }
     if (of_class.empty()) return {members};
-    for (const std::uint32_t i : leaving) {
+    for (const StatementId i : leaving) {
       const bool is_same = std::any_of(of_class.begin(), of_class.end(),
                                        [&](const Expression* one) { return *one == *expression_of(i); });
       if (is_same) {
@@ -85,7 +85,7 @@ class TieGrouper {
   }
 
   // What the user keeps or hands in: its value is not the checkpoint's.
-  [[nodiscard]] bool is_by_word(std::uint32_t i) const {
+  [[nodiscard]] bool is_by_word(StatementId i) const {
     return keep_.matches(tensor(i).name) || external_.matches(tensor(i).name);
   }
 
@@ -94,7 +94,7 @@ class TieGrouper {
   [[nodiscard]] std::vector<Members> taken_apart(const Members& members) {
     std::vector<std::pair<const Expression*, Members>> groups;
     Members without;
-    for (const std::uint32_t i : members) {
+    for (const StatementId i : members) {
       const bool by_word = is_by_word(i);
       const Expression* expression = by_word ? nullptr : expression_of(i);
       const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
@@ -127,7 +127,7 @@ class TieGrouper {
 
   // Memory that is there is one storage, and stays one.
   void check_can_be_untied(const Members& members) {
-    const auto has_memory = [&](std::uint32_t i) { return tensor(i).presence != Presence::kMeta; };
+    const auto has_memory = [&](StatementId i) { return tensor(i).presence != Presence::kMeta; };
     if (std::none_of(members.begin(), members.end(), has_memory)) return;
     refuse(members, tensor(members.front()).name, "R50",
            Error(Code::kPlan, "tied memory that is already there cannot be untied")
@@ -138,7 +138,7 @@ class TieGrouper {
   // One storage is on one device, and one parameter is trained or is not, whatever names it has.
   void check_can_be_one(const Members& group) {
     const auto first_that = [&](const auto& is_one) -> const Tensor* {
-      const auto found = std::find_if(group.begin(), group.end(), [&](std::uint32_t i) { return is_one(tensor(i)); });
+      const auto found = std::find_if(group.begin(), group.end(), [&](StatementId i) { return is_one(tensor(i)); });
       return found == group.end() ? nullptr : &tensor(*found);
     };
     const auto has_memory = [](const Tensor& t) { return t.presence != Presence::kMeta; };
@@ -169,7 +169,7 @@ class TieGrouper {
 
   void refuse(const Members& members, std::string_view name, std::string_view rule, Error error) {
     errors_.add(std::move(error).of_tensor(name).by_rule(rule));
-    for (const std::uint32_t i : members) out_.tensors[i].is_refused = true;
+    for (const StatementId i : members) out_.tensors[i].is_refused = true;
   }
 
   [[nodiscard]] std::string listed(const Members& members) const {
@@ -182,12 +182,12 @@ class TieGrouper {
   }
 
   void tie(const Members& group) {
-    const auto first_that = [&](const auto& is_one) -> std::optional<std::uint32_t> {
-      const auto found = std::find_if(group.begin(), group.end(), [&](std::uint32_t i) { return is_one(tensor(i)); });
+    const auto first_that = [&](const auto& is_one) -> std::optional<StatementId> {
+      const auto found = std::find_if(group.begin(), group.end(), [&](StatementId i) { return is_one(tensor(i)); });
       return found == group.end() ? std::nullopt : std::optional(*found);
     };
-    const std::uint32_t head = group.front();
-    for (const std::uint32_t i : group) out_.tensors[i].head = head;
+    const StatementId head = group.front();
+    for (const StatementId i : group) out_.tensors[i].head = head;
     Speakers& speakers = out_.tensors[head].speakers;
     speakers.kind = first_that([](const Tensor& t) { return t.kind == model::Kind::kParameter; }).value_or(head);
     const auto real = first_that([](const Tensor& t) { return t.presence == Presence::kReal; });

@@ -6,35 +6,49 @@
 #include "base/box.h"
 #include "base/element_bytes.h"
 #include "base/inline_vector.h"
+#include "base/loop_nest.h"
 
 namespace lading::planner {
+
+// A piece says where the elements of a tensor come from, a region which of them a rank holds. Both speak in indices of
+// the tensor; a transfer speaks in bytes of a file and of a buffer. On the way from one to the other nothing is listed
+// element by element, so the cost goes with pieces times runs. Example: W [4, 6] is A [4, 4] and B [4, 2] side by side,
+// F32, and rank 1 of 2 holds rows 2 and 3.
+//
+//            A             B        pieces, with loops {count: source dim -> target dim} from target [0, 0] and [0, 4]
+//   row 0    a0 a1 a2 a3 | b0 b1      A {4: 0 -> 0} {4: 1 -> 1}
+//   row 1    a4 a5 a6 a7 | b2 b3      B {4: 0 -> 0} {2: 1 -> 1}
+//            ------------+------    region: dim 0 is one run, global 2..3 at local 0..1; dim 1 is whole
+//   row 2    a8 …        | b4 b5
+//   row 3    ac …        | b6 b7
+//
+// 1. cut_to_region() clips the pieces to each run of each dim, and moves them to where the run sits locally. Of A there
+//    is left {2: 0 -> 0} {4: 1 -> 1}, from A [2, 0] to [0, 0]. A loop that a run cuts in the middle may come back as
+//    several pieces.
+// 2. cut_to_flat() is for ranks that hold a stretch of the flattened part (ZeRO-3, FSDP1): the stretch is a few boxes,
+//    and the pieces are clipped to each. Elements 2..9 of [3, 4]:
+//
+//       .  .  x  x     [0, 1) × [2, 4)
+//       x  x  x  x     [1, 2) × [0, 4)
+//       x  x  .  .     [2, 3) × [0, 2)
+//
+// 3. emit() multiplies indices out with the strides of the source's shape and of the *local* one, here (4, 1) and (6,
+// 1):
+//    A becomes {2: 4 -> 6} {4: 1 -> 1}, from element 8 to element 0. join() makes runs long: the inner loop goes on
+//    where a run of one ends, on both sides, so it is the run. What is left is a run of 4 and {2: 4 -> 6}, in bytes:
+//
+//       A  run of 4 elems, 2 times, from A's begin + 32, 16 apart, to byte  0 of the buffer, 24 apart
+//       B  run of 2 elems, 2 times, from B's begin + 16,  8 apart, to byte 16 of the buffer, 24 apart
+//
+// Pieces are disjoint and tile the tensor, and so do runs and boxes the part: transfers do not overlap, and whatever no
+// transfer writes is padding. The checker proves it by going the other way, from elements back to bytes.
 namespace {
 
 using layout::Region;
 using layout::Run;
-using mapping::Loop;
 using mapping::Piece;
+using mapping::PieceLoop;
 
-using Strides = InlineVector<std::uint64_t, 4>;
-
-Strides strides_of(const Shape& shape) {
-  Strides strides(shape.rank(), 1);
-  for (std::size_t d = shape.rank(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
-  return strides;
-}
-
-std::uint64_t dot(const Strides& index, const Strides& strides) {
-  std::uint64_t sum = 0;
-  for (std::size_t d = 0; d < index.size(); ++d) sum += index[d] * strides[d];
-  return sum;
-}
-
-// A loop of a transfer while strides are still counted in elements.
-struct ElementLoop {
-  std::uint64_t count = 1;
-  std::uint64_t source = 0;
-  std::uint64_t target = 0;
-};
 using ElementLoops = InlineVector<ElementLoop, 4>;
 
 // Row-major [begin, end) of a shape as boxes: at most two per dim and one.
@@ -88,7 +102,7 @@ class Worker {
   Worker(const WorkInputs& inputs, const Region& region)
       : inputs_(inputs), region_(region), target_strides_(strides_of(region.local_shape)) {
     source_strides_.reserve(inputs.source_numbers.size());
-    for (const std::uint32_t number : inputs.source_numbers)
+    for (const SourceId number : inputs.source_numbers)
       source_strides_.push_back(strides_of(inputs.sources[number].shape));
     if (region.flat) flat_boxes(region.local_shape, region.flat->begin, region.flat->end, boxes_);
   }
@@ -105,7 +119,7 @@ class Worker {
   }
 
  private:
-  // One dim after the other: the part in each run, moved to where the run sits locally.
+  // Step 1. One dim after the other: the part in each run, moved to where the run sits locally.
   void cut_to_region(const Piece& piece, std::size_t dim) {
     if (dim == region_.runs.size()) {
       cut_to_flat(piece);
@@ -124,6 +138,7 @@ class Worker {
     }
   }
 
+  // Step 2.
   void cut_to_flat(const Piece& piece) {
     if (!region_.flat) {
       emit(piece);
@@ -142,53 +157,55 @@ class Worker {
     }
   }
 
+  // Step 3. Loops are sorted by the target before they are joined: the run is what lies side by side in the buffer, and
+  // an expression may name its dims in any order.
   void emit(const Piece& piece) {
     ElementLoops loops;
-    for (const Loop& loop : piece.loops) {
+    for (const PieceLoop& loop : piece.loops) {
       const std::uint64_t target = loop.target_step * target_strides_[loop.target_dim];
       // A fill reads nothing; moving with the target lets its loops join.
       const std::uint64_t source =
-          piece.is_fill() ? target : loop.source_step * source_strides_[piece.source][loop.source_dim];
+          piece.is_fill() ? target : loop.source_step * source_strides_[piece.source.number()][loop.source_dim];
       loops.push_back({loop.count, source, target});
     }
     Transfer transfer;
     transfer.run_elems = join(loops);
-    std::uint64_t target = dot(piece.target_origin, target_strides_);
+    std::uint64_t target = offset_of(piece.target_origin, target_strides_);
     if (region_.flat) target = target - region_.flat->begin + region_.flat->buffer_begin;
     transfer.target_begin_bytes = target_bytes(target);
     if (piece.is_fill()) {
-      transfer.source = Transfer::kFillSource;
+      transfer.source = SourceId::none();
       transfer.fill = piece.fill;
     } else {
-      transfer.source = inputs_.source_numbers[piece.source];
+      transfer.source = inputs_.source_numbers[piece.source.number()];
       const Source& source = inputs_.sources[transfer.source];
       transfer.source_begin_bytes =
-          source.bytes.begin + bytes(dot(piece.source_origin, source_strides_[piece.source]), source.dtype);
+          source.bytes.begin +
+          bytes(offset_of(piece.source_origin, source_strides_[piece.source.number()]), source.dtype);
       bytes(transfer.run_elems, source.dtype);
     }
     target_bytes(transfer.run_elems);
     transfer.loops.reserve(loops.size());
     for (const ElementLoop& loop : loops) {
-      const std::uint64_t source = piece.is_fill() ? 0 : bytes(loop.source, inputs_.sources[transfer.source].dtype);
-      transfer.loops.push_back({loop.count, source, target_bytes(loop.target)});
+      const std::uint64_t source =
+          piece.is_fill() ? 0 : bytes(loop.source_stride_elems, inputs_.sources[transfer.source].dtype);
+      transfer.loops.push_back({loop.count, source, target_bytes(loop.target_stride_elems)});
     }
     transfers_.push_back(std::move(transfer));
   }
 
-  // Joins loops that continue each other on both sides; gives the length of the innermost run.
+  // Joins loops that continue each other on both sides; gives the length of the innermost run. {3: 20 -> 40} {5: 4 ->
+  // 8} is {15: 4 -> 8}: the outer loop goes on where the fifth round of the inner one ends.
   static std::uint64_t join(ElementLoops& loops) {
-    std::sort(loops.begin(), loops.end(),
-              [](const ElementLoop& a, const ElementLoop& b) { return a.target > b.target; });
-    std::uint64_t run = 1;
-    while (!loops.empty() && loops.back().source == run && loops.back().target == run) {
-      run *= loops.back().count;
-      loops.pop_back();
-    }
+    sort_by_target(loops);
+    const std::uint64_t run = grow_run(1, loops);
     for (std::size_t i = loops.size(); i-- > 1;) {
       ElementLoop& outer = loops[i - 1];
       const ElementLoop inner = loops[i];
-      if (outer.source != inner.source * inner.count || outer.target != inner.target * inner.count) continue;
-      outer = {outer.count * inner.count, inner.source, inner.target};
+      const bool goes_on = outer.source_stride_elems == inner.source_stride_elems * inner.count &&
+                           outer.target_stride_elems == inner.target_stride_elems * inner.count;
+      if (!goes_on) continue;
+      outer = {outer.count * inner.count, inner.source_stride_elems, inner.target_stride_elems};
       loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(i));
     }
     return run;
@@ -218,11 +235,11 @@ Result<std::vector<Transfer>> work_out(const WorkInputs& inputs, const Region& r
 
 std::vector<Transfer> padding_fills(const Region& region, DType storage) {
   std::vector<Transfer> fills;
-  if (!region.present || !region.flat || !region.unit.empty()) return fills;
+  if (!region.present || !region.flat || !region.flat_parameter.empty()) return fills;
   const auto fill = [&](std::uint64_t begin, std::uint64_t end) {
     if (begin >= end) return;
     Transfer transfer;
-    transfer.source = Transfer::kFillSource;
+    transfer.source = SourceId::none();
     transfer.target_begin_bytes = begin * bits(storage) / 8;
     transfer.run_elems = end - begin;
     fills.push_back(std::move(transfer));

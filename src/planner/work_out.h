@@ -14,20 +14,21 @@
 
 namespace lading::planner {
 
-/// By Pieces::sources: the number in Plan::sources. Of most tensors: one.
-using SourceNumbers = InlineVector<std::uint32_t, 2>;
+/// By Pieces::sources. Of most tensors: one.
+using SourceNumbers = InlineVector<SourceId, 2>;
 
 struct WorkInputs {
   const mapping::Pieces& pieces;
-  const SourceNumbers& source_numbers;  ///< by Pieces::sources: the number in `sources`
-  const std::vector<Source>& sources;   ///< Plan::sources
+  const SourceNumbers& source_numbers;
+  const IndexedVector<SourceId, Source>& sources;  ///< Plan::sources
   DType storage = DType::kF32;
 };
 
 /// Sorted by target. Refuses packed elements that would be cut inside a byte; the caller names the tensor.
 Result<std::vector<Transfer>> work_out(const WorkInputs& inputs, const layout::Region& region);
 
-/// Zeros for the elements of a buffer of its own that no tensor owns (R56). A shared unit's gaps are its framework's.
+/// Zeros for the elements of a buffer of its own that no tensor owns (R56). A flat parameter's gaps are its
+/// framework's.
 std::vector<Transfer> padding_fills(const layout::Region& region, DType storage);
 
 }  // namespace lading::planner

@@ -23,7 +23,6 @@ struct Asked {
 DTypeRefusal refusal(Error error) { return {std::move(error), false, false}; }
 
 bool is_floating(DType dtype) { return class_of(dtype) == DTypeClass::kFloat; }
-bool is_ordinary_float(DType dtype) { return is_floating(dtype) && !is_float8(dtype) && !is_packed(dtype); }
 
 // The dtype that the value has before anything is decided.
 DType source_dtype(const DTypeQuestion& question) {

@@ -59,6 +59,8 @@ Result<DType> promote_types(DType a, DType b);
 [[nodiscard]] bool is_float8(DType dtype);
 /// F4 and F6: several elements in a byte; they can be copied and nothing else.
 [[nodiscard]] bool is_packed(DType dtype);
+/// With arithmetic of its own: F16, BF16, F32, F64.
+[[nodiscard]] bool is_ordinary_float(DType dtype);
 
 /// A dotted pattern ("norm", "mlp.gate") is in a name if its components appear in it, whole and side by side.
 /// "*" in a component stands for any characters of one component.

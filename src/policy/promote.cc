@@ -14,10 +14,6 @@ bool is_integer(DType dtype) {
 // torch has these three as storage, without arithmetic.
 bool is_wide_unsigned(DType dtype) { return dtype == DType::kU16 || dtype == DType::kU32 || dtype == DType::kU64; }
 
-bool is_ordinary_float(DType dtype) {
-  return class_of(dtype) == DTypeClass::kFloat && !is_float8(dtype) && !is_packed(dtype);
-}
-
 int category(DType dtype) {
   if (class_of(dtype) == DTypeClass::kBool) return 0;
   if (is_integer(dtype)) return 1;
@@ -42,6 +38,9 @@ Error refusal(DType a, DType b, std::string_view why) {
 
 bool is_float8(DType dtype) { return class_of(dtype) == DTypeClass::kFloat && bits(dtype) == 8; }
 bool is_packed(DType dtype) { return bits(dtype) < 8; }
+bool is_ordinary_float(DType dtype) {
+  return class_of(dtype) == DTypeClass::kFloat && !is_float8(dtype) && !is_packed(dtype);
+}
 
 Result<DType> promote_types(DType a, DType b) {
   if (a == b) return a;

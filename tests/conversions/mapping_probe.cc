@@ -77,7 +77,7 @@ void run_loops(const Piece& piece, std::size_t depth, std::vector<std::uint64_t>
     visit(from, to);
     return;
   }
-  const lading::mapping::Loop& loop = piece.loops[depth];
+  const lading::mapping::PieceLoop& loop = piece.loops[depth];
   const auto from_before = from;
   const auto to_before = to;
   for (std::uint64_t i = 0; i < loop.count; ++i) {

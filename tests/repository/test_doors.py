@@ -42,7 +42,8 @@ def compiles(room, include, tmp_path):
         ("checker", "mapping/pieces.h"),  # expand
         ("checker", "mapping/resolve.h"),
         ("checker", "layout/chunk.h"),  # private to its room
-        ("planner", "mapping/loop_nest.h"),
+        ("planner", "mapping/cut_pieces.h"),
+        ("checker", "base/loop_nest.h"),
         ("plan", "planner/planner.h"),
         ("plan", "checker/checker.h"),
         ("base", "io/file.h"),

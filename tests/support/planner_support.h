@@ -98,11 +98,11 @@ inline Cut flat(std::vector<std::size_t> axes, std::uint64_t pad_multiple = 0) {
   cut.pad_multiple = pad_multiple;
   return cut;
 }
-inline Cut unit(std::size_t axis, std::string name, std::uint64_t offset, std::uint64_t elems) {
+inline Cut flat_parameter(std::size_t axis, std::string name, std::uint64_t offset, std::uint64_t elems) {
   Cut cut;
   cut.kind = CutKind::kFlatGroup;
   cut.axes = {axis};
-  cut.unit = std::move(name);
+  cut.flat_parameter = std::move(name);
   cut.group_offset_elems = offset;
   cut.group_elems = elems;
   return cut;
@@ -231,7 +231,7 @@ inline const Destination* find(const Plan& plan, std::uint64_t rank, std::string
   const RankPlan* on = rank_of(plan, rank);
   if (on == nullptr) return nullptr;
   for (const Destination& d : on->destinations) {
-    const auto is_named = [&](std::uint32_t s) { return plan.statements[s].name == name; };
+    const auto is_named = [&](StatementId s) { return plan.statements[s].name == name; };
     if (d.slot == slot && (is_named(d.statement) || std::any_of(d.aliases.begin(), d.aliases.end(), is_named)))
       return &d;
   }
@@ -299,25 +299,27 @@ inline std::string of(std::string_view key, const std::vector<std::uint64_t>& el
 inline std::string everything(const Plan& plan) {
   std::string text;
   const auto add = [&](const auto&... parts) { ((text += fmt::format("{} ", parts)), ...); };
-  for (const File& f : plan.files) add("file", f.name, f.size_bytes);
-  for (const Source& s : plan.sources) add("\nsource", s.key, s.file, s.bytes.begin, s.bytes.end, name(s.dtype));
+  for (const PlannedFile& f : plan.files) add("file", f.name, f.size_bytes);
+  for (const Source& s : plan.sources)
+    add("\nsource", s.key, s.file.number(), s.bytes.begin, s.bytes.end, name(s.dtype));
   for (const Statement& s : plan.statements) {
     add("\nstatement", s.name, s.shape.text(), word(s.provenance), s.rule, s.reason, s.dtype_reason, s.alias_of);
     add(name(s.storage), name(s.compute), s.mapping_rule, s.kept_device, s.recipe.value, s.recipe.std);
     if (s.provenance == Provenance::kFile) add(s.expression.text());
     for (const auto& other : s.must_equal) add("=", other.text());
   }
-  for (const std::uint32_t i : plan.call_order) add("\ncall", i);
+  for (const StatementId i : plan.call_order) add("\ncall", i.number());
   for (const auto& [key, rule] : plan.ignored_keys) add("\nignored", key, rule);
   for (const std::string& key : plan.unexpected_keys) add("\nunexpected", key);
   add("\n", all_text(plan.warnings), plan.seed, plan.budget_bytes);
   for (const RankPlan& r : plan.ranks) {
     add("\nrank", r.rank, r.read_bytes, r.owned_bytes, r.staging_bytes);
-    for (const Read& read : r.reads) add("read", read.file, read.begin_bytes, read.size_bytes, read.count);
+    for (const Read& read : r.reads) add("read", read.file.number(), read.begin_bytes, read.size_bytes, read.count);
     for (const Destination& d : r.destinations) {
       const std::string& name = plan.statements[d.statement].name;
-      add("\n ", name, d.slot, d.device, d.unit, d.buffer_bytes, d.owned_elems, held(plan, r.rank, name, d.slot));
-      for (const std::uint32_t alias : d.aliases) add("alias", alias);
+      add("\n ", name, d.slot, d.device, d.flat_parameter, d.buffer_bytes, d.owned_elems,
+          held(plan, r.rank, name, d.slot));
+      for (const StatementId alias : d.aliases) add("alias", alias.number());
     }
   }
   return text;

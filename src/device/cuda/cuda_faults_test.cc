@@ -39,7 +39,7 @@ Result<void> use_lane(Lane& lane, std::byte* memory) {
     for (std::size_t i = 0; i < buffer.size(); ++i) buffer[i] = noise_at(round * kBufferBytes + i);
     std::byte* const target = memory + round * kBufferBytes;
     LADING_TRY(lane.move({buffer.data(), target, 70000, DType::kU8, DType::kU8, {}}));
-    const std::array rows = {Loop{64, 1100, 1200}};
+    const std::array rows = {ByteLoop{64, 1100, 1200}};
     LADING_TRY(lane.move({buffer.data() + 72000, target + 72000, 1024, DType::kU8, DType::kU8, rows}));
     LADING_TRY(lane.move({buffer.data() + kHalf + 20000, target + kHalf + 22000, 5000, DType::kF32, DType::kBF16, {}}));
     LADING_TRY(lane.release_staging_buffer());

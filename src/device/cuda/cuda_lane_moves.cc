@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/element_bytes.h"
+#include "base/loop_nest.h"
 #include "device/cuda/cuda_lane.h"
 
 namespace lading::device::cuda {
@@ -20,26 +21,21 @@ constexpr std::size_t kMaxMoveJobs = JobPages::kPageBytes / sizeof(MoveJob);
 constexpr std::uint64_t kBounceAlignmentBytes = 16;
 
 std::uint64_t reach_bytes(const Move& move) {
-  std::uint64_t bytes = bytes_of_elems(move.run_elems, move.from);
-  for (const Loop& loop : move.loops) bytes += (loop.count - 1) * loop.source_stride_bytes;
-  return bytes;
+  return bytes_of_elems(move.run_elems, move.from) + source_reach(move.loops);
 }
 
-bool is_empty(const Move& move) {
-  return move.run_elems == 0 ||
-         std::any_of(move.loops.begin(), move.loops.end(), [](const Loop& l) { return l.count == 0; });
-}
+bool is_empty(const Move& move) { return move.run_elems == 0 || rounds_of(move.loops) == 0; }
 
 // Runs that follow each other on both sides are one run.
 struct Rows {
   std::uint64_t run_bytes = 0;
-  std::vector<Loop> loops;  ///< outermost first, none that could be merged away
+  std::vector<ByteLoop> loops;  ///< outermost first, none that could be merged away
 };
 
 Rows rows_of(const Move& move) {
   Rows rows{bytes_of_elems(move.run_elems, move.from), {}};
   for (std::size_t i = move.loops.size(); i-- > 0;) {
-    const Loop& loop = move.loops[i];
+    const ByteLoop& loop = move.loops[i];
     if (loop.count == 1) continue;
     if (rows.loops.empty() && loop.source_stride_bytes == rows.run_bytes &&
         loop.target_stride_bytes == rows.run_bytes) {
@@ -67,7 +63,7 @@ Result<void> CudaLane::move_from_staging_buffer(const Move& move) {
       return copy(device_address(move.target), move.source, rows.run_bytes);
     }
     if (rows.loops.size() == 1 && rows.run_bytes >= kRowBytes) {
-      const Loop& loop = rows.loops.front();
+      const ByteLoop& loop = rows.loops.front();
       const bool fits = loop.source_stride_bytes >= rows.run_bytes && loop.target_stride_bytes >= rows.run_bytes &&
                         std::max(loop.source_stride_bytes, loop.target_stride_bytes) < kMaxPitchBytes;
       if (fits && rows.run_bytes * loop.count >= kDirectBytes) {
@@ -122,7 +118,7 @@ Result<void> CudaLane::end_bounce() {
 void CudaLane::add_move_jobs(const Move& move) {
   // The kernel knows six loops; those outside of them are walked here.
   if (move.loops.size() > kMaxJobLoops) {
-    const Loop& outer = move.loops.front();
+    const ByteLoop& outer = move.loops.front();
     for (std::uint64_t i = 0; i < outer.count; ++i) {
       Move part = move;
       part.source += i * outer.source_stride_bytes;
@@ -140,7 +136,7 @@ void CudaLane::add_move_jobs(const Move& move) {
   job.cast.from = static_cast<std::uint32_t>(is_packed ? DType::kU8 : move.from);
   job.cast.to = static_cast<std::uint32_t>(is_packed ? DType::kU8 : move.to);
   std::uint64_t elems = job.run_elems;
-  for (const Loop& loop : move.loops) {
+  for (const ByteLoop& loop : move.loops) {
     if (loop.count == 1) continue;
     job.loops[job.loop_count++] = {loop.count, loop.source_stride_bytes, loop.target_stride_bytes};
     elems *= loop.count;

@@ -149,7 +149,7 @@ class ScriptRun {
   }
 
   /// Strides that put the loops one inside the other in any order, with gaps here and there. Returns the reach.
-  std::uint64_t stride(std::vector<Loop>& loops, std::uint64_t run_bytes, std::uint64_t Loop::*stride_bytes) {
+  std::uint64_t stride(std::vector<ByteLoop>& loops, std::uint64_t run_bytes, std::uint64_t ByteLoop::*stride_bytes) {
     std::vector<std::size_t> order(loops.size());
     std::iota(order.begin(), order.end(), 0);
     if (below(3) == 0) {
@@ -169,7 +169,7 @@ class ScriptRun {
   struct Geometry {
     Pair types;
     std::uint64_t run_elems = 0;
-    std::vector<Loop> loops;
+    std::vector<ByteLoop> loops;
     std::uint64_t source_bytes = 0;
     std::uint64_t target_bytes = 0;
   };
@@ -185,8 +185,8 @@ class ScriptRun {
       if (below(5) == 0 && !made.loops.empty()) made.loops.front().count = 1 + below(200);
       const std::uint64_t from_bytes = bytes_of_elems(made.run_elems, made.types.from);
       const std::uint64_t to_bytes = bytes_of_elems(made.run_elems, made.types.to);
-      made.source_bytes = stride(made.loops, from_bytes, &Loop::source_stride_bytes);
-      made.target_bytes = stride(made.loops, to_bytes, &Loop::target_stride_bytes);
+      made.source_bytes = stride(made.loops, from_bytes, &ByteLoop::source_stride_bytes);
+      made.target_bytes = stride(made.loops, to_bytes, &ByteLoop::target_stride_bytes);
       if (made.source_bytes <= room_bytes && made.target_bytes < LaneScript::kMemoryBytes / 4) return made;
     }
   }

@@ -27,7 +27,7 @@ void run_job(const MoveJob& job) {
 
 std::uint64_t total_elems(const Move& move) {
   std::uint64_t elems = move.run_elems;
-  for (const Loop& loop : move.loops) elems *= loop.count;
+  for (const ByteLoop& loop : move.loops) elems *= loop.count;
   return elems;
 }
 
@@ -56,7 +56,7 @@ struct Made {
   std::size_t source_offset = 0;
   std::size_t target_offset = 0;
   std::uint64_t run_elems = 1;
-  std::vector<Loop> loops;
+  std::vector<ByteLoop> loops;
 };
 
 std::uint64_t one_of(Random& random, std::initializer_list<std::uint64_t> choices) {
@@ -64,7 +64,8 @@ std::uint64_t one_of(Random& random, std::initializer_list<std::uint64_t> choice
 }
 
 // Strides of one side, in an order of its own; gives the bytes that all of it takes.
-std::uint64_t lay_out(Random& random, std::uint64_t run_bytes, std::vector<Loop>& loops, std::uint64_t Loop::*stride) {
+std::uint64_t lay_out(Random& random, std::uint64_t run_bytes, std::vector<ByteLoop>& loops,
+                      std::uint64_t ByteLoop::*stride) {
   std::vector<std::size_t> order(loops.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
@@ -87,8 +88,9 @@ Made make_up(Random& random, DType from, DType to) {
     made.loops.push_back({count, 0, 0});
   }
   const auto source_bytes =
-      lay_out(random, made.run_elems * element_bytes(from), made.loops, &Loop::source_stride_bytes);
-  const auto target_bytes = lay_out(random, made.run_elems * element_bytes(to), made.loops, &Loop::target_stride_bytes);
+      lay_out(random, made.run_elems * element_bytes(from), made.loops, &ByteLoop::source_stride_bytes);
+  const auto target_bytes =
+      lay_out(random, made.run_elems * element_bytes(to), made.loops, &ByteLoop::target_stride_bytes);
   made.source_offset = one_of(random, {0, 0, 0, 1, 2, 4, 8, 12, 13});
   made.target_offset = one_of(random, {0, 0, 0, 1, 2, 4, 8, 12, 13});
   made.source.resize(made.source_offset + source_bytes);
@@ -112,7 +114,7 @@ void expect_as_on_host(const Made& made, DType from, DType to, std::uint64_t job
   move_by_jobs(move, job_elems);
   if (found == wanted) return;
   std::string loops;
-  for (const Loop& loop : made.loops) {
+  for (const ByteLoop& loop : made.loops) {
     loops += fmt::format(" {} x {}, {};", loop.count, loop.source_stride_bytes, loop.target_stride_bytes);
   }
   FAIL() << fmt::format("{} to {}: runs of {}, jobs of {}, loops{}, offsets {} and {}", name(from), name(to),

@@ -15,7 +15,7 @@ using mapping::Expression;
 // The world's tensors under a strategy of the command line.
 World under(World world, Strategy strategy, std::vector<layout::Axis> axes) {
   world.mesh(std::move(axes)).cuda(8);
-  std::vector<layout::TensorInfo> infos;
+  std::vector<layout::TensorToPlace> infos;
   for (const Tensor& t : world.tensors) infos.push_back({t.name, t.shape, t.kind == Kind::kParameter});
   auto made = layout::make_layout({strategy, world.layout.mesh, world.layout.devices, {}}, infos);
   LADING_CHECK(made.has_value());
@@ -146,7 +146,7 @@ World tied(std::vector<Key> keys) {
 // accelerate#3154, verl#7835, prime-rl#937: to_empty untied, under FSDP1 and others; and the memory doubled.
 TEST(PlanMuseum, Museum15_Museum16_Museum17_R49_R64_ATieIsOneMemory) {
   World world = tied({{"embed", {4, 2}}, {"w", {2}}});
-  world.mesh({{"dp", 2}}).place("w", {unit(0, "u", 8, 10)}).place("*", {unit(0, "u", 0, 10)});
+  world.mesh({{"dp", 2}}).place("w", {flat_parameter(0, "u", 8, 10)}).place("*", {flat_parameter(0, "u", 0, 10)});
   auto plan = world.plan();
   ASSERT_TRUE(plan) << verdict(plan);
   EXPECT_EQ(find(*plan, 0, "embed"), find(*plan, 0, "head"));

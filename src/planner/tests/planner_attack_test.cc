@@ -75,12 +75,13 @@ TEST(PlannerAttack, R11_TiedMembersOfASharedBufferHaveTheirPlaceToo) {
   world.keys.push_back({"c", {4}});
   world.tensors.push_back(param("c", {4}));
   world.mesh({{"pp", 2}, {"d", 2}});
-  world.place("a", {owner(0, {0}), unit(1, "u0", 0, 4)}).place("b", {owner(0, {1}), unit(1, "u1", 0, 4)});
-  world.place("c", {owner(0, {1}), unit(1, "u1", 0, 4)});
+  world.place("a", {owner(0, {0}), flat_parameter(1, "u0", 0, 4)})
+      .place("b", {owner(0, {1}), flat_parameter(1, "u1", 0, 4)});
+  world.place("c", {owner(0, {1}), flat_parameter(1, "u1", 0, 4)});
   EXPECT_EQ(verdict_of_all(world), "R11 c");
-  world.layout.rules[2].placement.slots[0].cuts[1] = unit(1, "u1", 4, 8);
+  world.layout.rules[2].placement.slots[0].cuts[1] = flat_parameter(1, "u1", 4, 8);
   EXPECT_EQ(verdict_of_all(world), "R56 c") << "they do not agree on the buffer's size";
-  world.layout.rules[1].placement.slots[0].cuts[1] = unit(1, "u1", 0, 8);
+  world.layout.rules[1].placement.slots[0].cuts[1] = flat_parameter(1, "u1", 0, 8);
   EXPECT_EQ(verdict_of_all(world), "accepted");
 }
 
@@ -97,7 +98,7 @@ TEST(PlannerAttack, R64_ABufferThatIsTooLargeIsRefusedForEveryRank) {
   padded.mesh({{"pp", 2}, {"d", 2}}).place("w", {owner(0, {1}), flat({1}, std::uint64_t{1} << 62)});
   EXPECT_EQ(verdict_of_all(padded), "R64 w");
   World grouped = one({4}, DType::kF64);
-  grouped.mesh({{"pp", 2}, {"d", 2}}).place("w", {owner(0, {1}), unit(1, "u", 0, std::uint64_t{1} << 62)});
+  grouped.mesh({{"pp", 2}, {"d", 2}}).place("w", {owner(0, {1}), flat_parameter(1, "u", 0, std::uint64_t{1} << 62)});
   EXPECT_EQ(verdict_of_all(grouped), "R64 w");
 }
 
@@ -114,10 +115,10 @@ TEST(PlannerAttack, R64_AGreatUnitIsCountedInBytes) {
   World world = one({4});
   world.tensors.push_back(init(buffer("a", {kHuge}, DType::kF64), fill(0)));
   world.policy.allow_missing = {"a"};
-  world.mesh({{"d", 1}}).place("a", {unit(0, "u", 0, kHuge)});
+  world.mesh({{"d", 1}}).place("a", {flat_parameter(0, "u", 0, kHuge)});
   const auto plan = world.plan();
   ASSERT_TRUE(plan) << verdict(plan);
-  EXPECT_EQ(plan->ranks[0].unit_gap_bytes, 0U);
+  EXPECT_EQ(plan->ranks[0].flat_parameter_gap_bytes, 0U);
 }
 
 TEST(PlannerAttack, R66_StagesOfAHugeMeshAreToldApart) {

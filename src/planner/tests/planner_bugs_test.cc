@@ -153,7 +153,7 @@ TEST(PlannerBugs, R49_ATiedTensorInASharedBufferMayHaveARuleForEachName) {
   layout::Cut unit;
   unit.kind = layout::CutKind::kFlatGroup;
   unit.axes = {0};
-  unit.unit = "u";
+  unit.flat_parameter = "u";
   unit.group_elems = 4;
   world.mesh({{"dp", 2}}).place("a", {unit}).place("b", {unit});
   EXPECT_EQ(verdict(world), "accepted");
@@ -164,7 +164,7 @@ TEST(PlannerBugs, R27_ASharedBufferHasOneDtype) {
   layout::Cut first;
   first.kind = layout::CutKind::kFlatGroup;
   first.axes = {0};
-  first.unit = "u";
+  first.flat_parameter = "u";
   first.group_elems = 8;
   layout::Cut second = first;
   second.group_offset_elems = 4;

@@ -35,7 +35,7 @@ World everything_under(Strategy strategy, std::vector<layout::Axis> axes) {
               {param("w", {4, 2}), buffer("input_max", {}), buffer("layer_scalar", {1}), buffer("std_bias", {3}),
                derived(table("inv_freq", {2})), init(table("softcap", {}), fill(50))}};
   world.mesh(std::move(axes)).cuda(8);
-  std::vector<layout::TensorInfo> infos;
+  std::vector<layout::TensorToPlace> infos;
   for (const Tensor& t : world.tensors) infos.push_back({t.name, t.shape, t.kind == Kind::kParameter});
   auto made = layout::make_layout({strategy, world.layout.mesh, world.layout.devices, {}}, infos);
   LADING_CHECK(made.has_value());
@@ -201,7 +201,9 @@ TEST(PlannerLayouts, R56_HpzKeepsASecondPartition) {
 TEST(PlannerLayouts, R11_Fsdp1UnitsShareABuffer) {
   // 3 + 1 (a gap for alignment) + 4 elements and 2 of tail, in two parts of 5.
   World world{{{"w", {3}}, {"v", {2, 2}}}, {param("w", {3}), param("v", {2, 2})}};
-  world.mesh({{"dp", 2}}).place("w", {unit(0, "block", 0, 10)}).place("v", {unit(0, "block", 4, 10)});
+  world.mesh({{"dp", 2}})
+      .place("w", {flat_parameter(0, "block", 0, 10)})
+      .place("v", {flat_parameter(0, "block", 4, 10)});
   const auto plan = world.plan();
   ASSERT_TRUE(plan) << verdict(plan);
   EXPECT_EQ(held(*plan, 0, "w"), "w:0 w:1 w:2 . .");
@@ -277,11 +279,12 @@ TEST(PlannerLayouts, R48_ScalesAndRaggedBlocksLoadAsTheyAre) {
 TEST(PlannerLayouts, R11_UnitsOfTwoStagesNeedTwoNames) {
   World world{{{"a", {4}}, {"b", {4}}}, {param("a", {4}), param("b", {4})}};
   world.mesh({{"pp", 2}, {"dp", 2}});
-  world.place("a", {owner(0, {0}), unit(1, "block", 0, 4)}).place("b", {owner(0, {1}), unit(1, "block", 0, 4)});
+  world.place("a", {owner(0, {0}), flat_parameter(1, "block", 0, 4)})
+      .place("b", {owner(0, {1}), flat_parameter(1, "block", 0, 4)});
   const auto plan = world.plan();
   ASSERT_EQ(verdict(plan), "R11 b");
   EXPECT_NE(plan.error().front().remedy.find("pipeline stage"), std::string::npos) << plan.error().front().remedy;
-  world.layout.rules[1].placement.slots.front().cuts.back().unit = "block of stage 1";
+  world.layout.rules[1].placement.slots.front().cuts.back().flat_parameter = "block of stage 1";
   EXPECT_EQ(verdict(world), "accepted");
 }
 

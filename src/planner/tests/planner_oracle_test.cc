@@ -118,7 +118,7 @@ std::vector<std::int64_t> run(const World& world, const Plan& plan, const Destin
   std::vector<std::int64_t> buffer(destination.buffer_bytes / 2, mapping::oracle::kUnwritten);
   for (const Transfer& transfer : destination.transfers) {
     std::vector<std::uint64_t> counts;
-    for (const TransferLoop& loop : transfer.loops) counts.push_back(loop.count);
+    for (const ByteLoop& loop : transfer.loops) counts.push_back(loop.count);
     for (std::uint64_t i = 0; i < mapping::oracle::product(counts); ++i) {
       const auto at = mapping::oracle::unravel(i, counts);
       std::uint64_t from = transfer.source_begin_bytes;

@@ -336,7 +336,9 @@ TEST(PlannerTies, R14_R31_AKeptEmbeddingDecidesForTheHeadOnMeta) {
 
 TEST(PlannerTies, R49_TheTieIsOnePlaceInASharedBuffer) {
   World world = tied(kEmbedOnly);
-  world.mesh({{"dp", 2}}).place("norm", {unit(0, "root", 8, 12)}).place("*", {unit(0, "root", 0, 12)});
+  world.mesh({{"dp", 2}})
+      .place("norm", {flat_parameter(0, "root", 8, 12)})
+      .place("*", {flat_parameter(0, "root", 0, 12)});
   const auto plan = world.plan();
   ASSERT_TRUE(plan) << verdict(plan);
   // 12 elements in two parts of 6: embed is 0..8, norm 8..10, and the rest is the framework's.
@@ -344,8 +346,8 @@ TEST(PlannerTies, R49_TheTieIsOnePlaceInASharedBuffer) {
   EXPECT_EQ(held(*plan, 1, "head"), "embed:6 embed:7 . . . .");
   EXPECT_EQ(held(*plan, 1, "norm"), ". . norm:0 norm:1 . .");
   EXPECT_EQ(rank_of(*plan, 1)->owned_bytes, 24U) << "the unit counts once";
-  EXPECT_EQ(rank_of(*plan, 0)->unit_gap_bytes, 0U);
-  EXPECT_EQ(rank_of(*plan, 1)->unit_gap_bytes, 8U) << "two elements, which nobody writes (R56)";
+  EXPECT_EQ(rank_of(*plan, 0)->flat_parameter_gap_bytes, 0U);
+  EXPECT_EQ(rank_of(*plan, 1)->flat_parameter_gap_bytes, 8U) << "two elements, which nobody writes (R56)";
 }
 
 TEST(PlannerTies, R39_R50_EveryNameOfAClassMustBeAllowedToBeMissing) {

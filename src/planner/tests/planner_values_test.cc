@@ -146,7 +146,8 @@ TEST(PlannerValues, R41_R64_PlannerAndCheckerHaveOneLimit) {
   world.policy.allow_missing = {"t"};
   EXPECT_EQ(verdict(world), "accepted");
   world.tensors.pop_back();
-  world.mesh({{"dp", 1}}).place("w", {unit(0, "u", 0, (std::uint64_t{1} << 63) - 1 - (std::uint64_t{1} << 32))});
+  world.mesh({{"dp", 1}})
+      .place("w", {flat_parameter(0, "u", 0, (std::uint64_t{1} << 63) - 1 - (std::uint64_t{1} << 32))});
   EXPECT_EQ(verdict(world), "R64 w") << "of four bytes each they are too many";
 }
 

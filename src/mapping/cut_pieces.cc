@@ -1,4 +1,4 @@
-#include "mapping/loop_nest.h"
+#include "mapping/cut_pieces.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 namespace lading::mapping {
 namespace {
 
-void advance(Piece& piece, const Loop& loop, std::uint64_t iterations) {
+void advance(Piece& piece, const PieceLoop& loop, std::uint64_t iterations) {
   piece.target_origin[loop.target_dim] += iterations * loop.target_step;
   if (!piece.is_fill()) piece.source_origin[loop.source_dim] += iterations * loop.source_step;
 }
@@ -74,7 +74,7 @@ class Redigit {
     std::vector<std::uint64_t> highest(map_.factors.size());
     for (std::size_t j = 0; j < highest.size(); ++j) highest[j] = digit(origin, j);
     Piece moved = piece;
-    for (Loop& loop : moved.loops) {
+    for (PieceLoop& loop : moved.loops) {
       if (loop.target_dim != map_.dim) {
         loop.target_dim = map_.other_dims[loop.target_dim];
         continue;
@@ -101,7 +101,7 @@ class Redigit {
   bool split_a_loop(Piece& piece) const {
     const std::uint64_t origin = piece.target_origin[map_.dim];
     for (std::size_t i = 0; i < piece.loops.size(); ++i) {
-      const Loop loop = piece.loops[i];
+      const PieceLoop loop = piece.loops[i];
       if (loop.target_dim != map_.dim) continue;
       const auto j = digit_of_step(loop.target_step);
       if (!j || *j == 0) continue;
@@ -120,7 +120,7 @@ class Redigit {
   // Cuts a loop where it crosses the outermost digit that it crosses, so that its middle begins and ends
   // there. False if that would leave it whole.
   bool cut_at_digits(const Piece& piece, std::size_t loop_index, std::vector<Piece>& todo) const {
-    const Loop& loop = piece.loops[loop_index];
+    const PieceLoop& loop = piece.loops[loop_index];
     const std::uint64_t origin = piece.target_origin[map_.dim];
     const std::uint64_t step = loop.target_step;
     const auto crosses = [&](std::uint64_t stride) {
@@ -169,7 +169,7 @@ void clip_into(Piece piece, std::size_t dim, std::uint64_t begin, std::uint64_t 
   }
   // The outermost loop: a stretch of it lies inside whole, and what is left is cut deeper.
   const std::size_t outer = loops.front();
-  const Loop loop = piece.loops[outer];
+  const PieceLoop loop = piece.loops[outer];
   const std::uint64_t inner_span = span - (loop.count - 1) * loop.target_step;
   const std::uint64_t step = loop.target_step;
   std::uint64_t first = origin >= begin ? 0 : std::min((begin - origin + step - 1) / step, loop.count);
@@ -206,7 +206,7 @@ std::vector<Piece> clip(const Piece& piece, std::size_t dim, std::uint64_t begin
 
 std::uint64_t Piece::elems() const {
   std::uint64_t product = 1;
-  for (const Loop& loop : loops) product *= loop.count;
+  for (const PieceLoop& loop : loops) product *= loop.count;
   return product;
 }
 

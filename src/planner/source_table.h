@@ -1,0 +1,41 @@
+// Keys of the catalog that tensors are made of, as Plan::sources: each is listed when it is first asked for, and so is
+// its file. Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/catalog.h"
+#include "planner/plan_types.h"
+#include "planner/planner.h"
+#include "planner/work_out.h"
+
+namespace lading::planner {
+
+class SourceTable {
+ public:
+  /// Borrows both; adds to the plan's files, sources and gaps.
+  SourceTable(const PlanInputs& inputs, Plan& plan);
+
+  /// Null if the catalog has no such key.
+  [[nodiscard]] const Shape* shape_of(std::string_view key);
+  [[nodiscard]] bool is_read(std::string_view key);
+  /// The keys that `tensor` is made of, which must be there. Refuses those of unknown dtypes.
+  Errors number(std::string_view tensor, const std::vector<std::string>& keys, SourceNumbers& numbers);
+
+ private:
+  [[nodiscard]] const checkpoint::CatalogTensor* find(std::string_view key);
+  [[nodiscard]] std::size_t index_of(const checkpoint::CatalogTensor& found) const;
+  SourceId add(const checkpoint::CatalogTensor& found);
+
+  const PlanInputs& inputs_;
+  Plan& plan_;
+  std::vector<SourceId> source_ids_;          // by tensor of the catalog; none: nobody reads it yet
+  std::size_t last_key_ = 0;                  // into the catalog's tensors
+  std::map<std::uint32_t, FileId> file_ids_;  // by file of the catalog
+};
+
+}  // namespace lading::planner
