@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-plan::Plan plan_with(std::vector<std::uint64_t> staging_bytes, std::uint64_t budget_bytes,
+plan::Plan plan_with(const std::vector<std::uint64_t>& staging_bytes, std::uint64_t budget_bytes,
                      std::uint64_t read_bytes = std::uint64_t{1} << 40) {
   plan::Plan plan;
   plan.budget_bytes = budget_bytes;
@@ -100,7 +100,7 @@ TEST(Devices, StagingBuffersOfADeviceShrinkWithMemoryAndWithWork) {
   };
   EXPECT_EQ(staging_buffer_bytes(plan_with({1024 * kMiB}, 1024 * kMiB)), 4 * kMiB);
   EXPECT_EQ(staging_buffer_bytes(plan_with({70 * kMiB}, 70 * kMiB)), 2 * kMiB) << "of 70 / 16 / 2";
-  EXPECT_EQ(staging_buffer_bytes(plan_with({1024 * kMiB}, 1024 * kMiB, 16 * 64 * 3 * kMiB)), 2 * kMiB)
+  EXPECT_EQ(staging_buffer_bytes(plan_with({1024 * kMiB}, 1024 * kMiB, kMiB * 16 * 64 * 3)), 2 * kMiB)
       << "of 3 per task";
   EXPECT_EQ(staging_buffer_bytes(plan_with({1024 * kMiB}, 1024 * kMiB, kMiB)), kMiB);
 }

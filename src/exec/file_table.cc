@@ -21,7 +21,7 @@ Result<void> FileTable::release(std::uint32_t file) {
   Entry& entry = entries_[file];
   const std::lock_guard lock(entry.mutex);
   if (--entry.tasks_left > 0 || !entry.file) return {};
-  const Result<void> unchanged = entry.file->check_unchanged();
+  Result<void> unchanged = entry.file->check_unchanged();
   if (entry.file->is_doubtful()) {
     const std::lock_guard doubtful_lock(doubtful_mutex_);
     doubtful_.insert(file);

@@ -69,6 +69,7 @@ TEST_F(FileTableTest, ThreadsShareOneDescriptor) {
   for (std::uint32_t i = 0; i < kTasks; ++i) files.expect(i % 2);
   std::atomic<std::uint32_t> next = 0;
   std::vector<std::jthread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (std::uint32_t i = next++; i < kTasks; i = next++) {

@@ -69,6 +69,7 @@ std::vector<Group> groups_of(const Side& first, const Side& second) {
     groups[find(count + j)].second.push_back(&second.slot.shares[j]);
   }
   std::vector<Group> found;
+  found.reserve(groups.size());
   for (auto& [key, group] : groups) found.push_back(std::move(group));
   return found;
 }
