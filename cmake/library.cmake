@@ -9,7 +9,7 @@ set_target_properties(lading_library PROPERTIES
   OUTPUT_NAME lading EXPORT_NAME lading LINKER_LANGUAGE CXX
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})  # 0.x: the ABI may change with x
 target_compile_features(lading_library PUBLIC cxx_std_20)
-file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/lading/*.h)
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/lading/*.h)
 target_sources(lading_library PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}/include FILES ${headers})
 
 get_property(rooms GLOBAL PROPERTY LADING_ROOMS)

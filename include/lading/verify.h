@@ -30,6 +30,8 @@ struct Verification {
   std::uint64_t read_bytes = 0;
   Errors differences;                                             ///< empty: memory and files agree
   std::vector<std::pair<std::string, std::string>> not_verified;  ///< tensors that no file holds, and why
+
+  [[nodiscard]] Exit exit_code() const { return differences.empty() ? Exit::kOk : Exit::kDiffers; }
 };
 
 /// The digests in the ledger were taken from memory, part by part; here they are worked out from the files alone,

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "exec/tied_keys.h"
+#include "exec/verify/tied_keys.h"
 
 namespace lading {
 namespace {

@@ -3,7 +3,7 @@
 #include "api/open_checkpoint.h"
 #include "api/read_ledger.h"
 #include "api/refuse.h"
-#include "exec/verify.h"
+#include "exec/verify/verify.h"
 
 namespace lading {
 

@@ -114,7 +114,8 @@ class PlanMaker {
     plan_.devices.type = once_in(3) ? layout::DeviceType::kCpu : layout::DeviceType::kCuda;
     plan_.devices.per_node = 1 + below(4);
     if (!once_in(2)) return;
-    for (std::uint64_t r = 0; r < mesh_ranks(); ++r) plan_.devices.list.push_back({"cuda", below(8)});
+    for (std::uint64_t r = 0; r < mesh_ranks(); ++r)
+      plan_.devices.list.push_back({layout::DeviceType::kCuda, below(8)});
   }
 
   std::string new_name() { return "layers." + std::to_string(10 + plan_.statements.size()) + ".w"; }

@@ -20,7 +20,7 @@ CLI::App* add_inspect(CLI::App& app, InspectArguments& arguments) {
                    "A .safetensors file, an index, a directory, a Hugging Face cache folder, or org/name in that cache")
       ->required();
   command->add_flag_callback(
-      "--tensors", [&] { arguments.list = TensorList::kAll; }, "List every tensor");
+      "--tensors", [&] { arguments.list = ListTensors::kYes; }, "List every tensor");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/inspect.md)");
   command->add_flag_callback(
       "--verify-hash", [&] { arguments.hash = HashCheck::kVerify; },
@@ -34,12 +34,13 @@ Exit run_inspect(const InspectArguments& arguments, Output& output) {
   const auto inspection = inspect(arguments.checkpoint, arguments.hash);
   if (!inspection) {
     const Errors& problems = inspection.error();
-    if (arguments.json) output.out += refusal_json("lading.inspect/1", problems);
+    const Exit code = exit_code(problems.front().code);
+    if (arguments.json) output.out += answer_of({"inspect", Stage::kCheckpoint, false, code}, problems);
     tell(problems, style.red("refused:"), output);
-    return exit_code(problems.front().code);
+    return code;
   }
   tell(inspection->warnings, style.yellow("note:"), output);
-  output.out += arguments.json ? inspection_json(*inspection, arguments.list)
+  output.out += arguments.json ? answer_of(*inspection, arguments.list)
                                : inspection_text(*inspection, arguments.list, output.out_colour);
   return Exit::kOk;
 }

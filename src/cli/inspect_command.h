@@ -12,7 +12,7 @@ namespace lading::cli {
 struct InspectArguments {
   CheckpointRef checkpoint;
   HashCheck hash = HashCheck::kSkip;
-  TensorList list = TensorList::kSummary;
+  ListTensors list = ListTensors::kNo;
   bool json = false;
 };
 

@@ -1,17 +1,14 @@
-// An inspection, for people and for programs.
+// An inspection, for people.
 #pragma once
 
 #include <string>
 
+#include "api/answers.h"
 #include "cli/command.h"
 #include "lading/inspect.h"
 
 namespace lading::cli {
 
-enum class TensorList { kSummary, kAll };
-
-std::string inspection_text(const Inspection& inspection, TensorList list, Colour colour);
-/// docs/schema/inspect.md
-std::string inspection_json(const Inspection& inspection, TensorList list);
+std::string inspection_text(const Inspection& inspection, ListTensors list, Colour colour);
 
 }  // namespace lading::cli

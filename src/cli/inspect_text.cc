@@ -21,13 +21,13 @@ class InspectPage {
  public:
   InspectPage(const Inspection& inspection, Colour colour) : inspection_(inspection), style_(colour) {}
 
-  std::string render(TensorList list) {
+  std::string render(ListTensors list) {
     summary();
     dtypes();
     shards();
     metadata();
     largest();
-    if (list == TensorList::kAll) {
+    if (list == ListTensors::kYes) {
       tensors();
     } else {
       tree();
@@ -156,7 +156,7 @@ class InspectPage {
 
 }  // namespace
 
-std::string inspection_text(const Inspection& inspection, TensorList list, Colour colour) {
+std::string inspection_text(const Inspection& inspection, ListTensors list, Colour colour) {
   return InspectPage(inspection, colour).render(list);
 }
 

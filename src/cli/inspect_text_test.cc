@@ -23,7 +23,7 @@ Inspection inspection_of(std::vector<TensorInfo> tensors) {
   return inspection;
 }
 
-std::string text_of(const Inspection& inspection, TensorList list = TensorList::kSummary) {
+std::string text_of(const Inspection& inspection, ListTensors list = ListTensors::kNo) {
   return inspection_text(inspection, list, Colour::kOff);
 }
 
@@ -45,7 +45,7 @@ TEST(InspectText, EmptyCheckpoint) {
   const std::string text = text_of(inspection_of({}));
   EXPECT_THAT(text, HasSubstr("0 tensors in 1 file, 0 B"));
   EXPECT_THAT(text, HasSubstr("m.safetensors"));
-  EXPECT_FALSE(text_of(inspection_of({}), TensorList::kAll).empty());
+  EXPECT_FALSE(text_of(inspection_of({}), ListTensors::kYes).empty());
 }
 
 TEST(InspectText, LargestAreTheLargest) {
@@ -63,7 +63,7 @@ TEST(InspectText, AllListsEveryTensorAndNoTree) {
   std::vector<TensorInfo> tensors;
   for (int i = 0; i < 200; ++i) tensors.push_back(tensor("layer." + std::to_string(1000 + i) + ".w"));
   const Inspection inspection = inspection_of(std::move(tensors));
-  const std::string all = text_of(inspection, TensorList::kAll);
+  const std::string all = text_of(inspection, ListTensors::kYes);
   for (int i = 0; i < 200; ++i) EXPECT_THAT(all, HasSubstr("layer." + std::to_string(1000 + i) + ".w"));
   EXPECT_THAT(all, Not(HasSubstr("{1000..1199}")));
   EXPECT_THAT(text_of(inspection), HasSubstr("layer.{1000..1199}.w"));
@@ -110,8 +110,8 @@ TEST(InspectText, TooMuchMetadataIsCutAndSaysSo) {
 TEST(InspectText, ColourAddsNothingButColour) {
   Inspection inspection = inspection_of({tensor("model.a"), tensor("model.b", 8, "I32")});
   inspection.shards[0].hash = HashState::kVerified;
-  const std::string plain = inspection_text(inspection, TensorList::kSummary, Colour::kOff);
-  const std::string coloured = inspection_text(inspection, TensorList::kSummary, Colour::kOn);
+  const std::string plain = inspection_text(inspection, ListTensors::kNo, Colour::kOff);
+  const std::string coloured = inspection_text(inspection, ListTensors::kNo, Colour::kOn);
   EXPECT_THAT(plain, Not(HasSubstr("\x1b")));
   EXPECT_THAT(coloured, HasSubstr("\x1b["));
   EXPECT_EQ(std::regex_replace(coloured, std::regex("\x1b\\[[0-9]+m"), ""), plain);
@@ -123,7 +123,7 @@ TEST(InspectText, Fault16_EverythingFromAFileIsEscaped) {
   inspection.path += evil;
   inspection.shards[0].name = evil;
   inspection.shards[0].metadata = {{evil, evil}};
-  for (const TensorList list : {TensorList::kSummary, TensorList::kAll}) {
+  for (const ListTensors list : {ListTensors::kNo, ListTensors::kYes}) {
     const std::string text = text_of(inspection, list);
     EXPECT_THAT(text, Not(HasSubstr("\x1b")));
     EXPECT_THAT(text, Not(HasSubstr("\u202e")));
@@ -137,7 +137,7 @@ TEST(InspectText, Fault16_LongNamesAreCutToUtf8) {
     for (std::size_t shift = 0; shift < 4; ++shift) {
       std::string name(shift, 'a');
       while (name.size() < 400) name += character;
-      for (const TensorList list : {TensorList::kSummary, TensorList::kAll}) {
+      for (const ListTensors list : {ListTensors::kNo, ListTensors::kYes}) {
         const std::string text = text_of(inspection_of({tensor(name)}), list);
         EXPECT_EQ(find_invalid_utf8(text), std::nullopt) << "shift " << shift << ", " << character;
       }
@@ -149,11 +149,11 @@ TEST(InspectText, Fault16_AMegabyteOfNameDoesNotFloodTheTerminal) {
   const Inspection inspection =
       inspection_of({tensor(std::string(1'000'000, 'n')), tensor("o." + std::string(1'000'000, 'n'))});
   EXPECT_LT(text_of(inspection).size(), 10'000U);
-  EXPECT_LT(text_of(inspection, TensorList::kAll).size(), 10'000U);
+  EXPECT_LT(text_of(inspection, ListTensors::kYes).size(), 10'000U);
 }
 
 TEST(InspectText, AnEmptyNameIsStillSeen) {
-  EXPECT_THAT(text_of(inspection_of({tensor("")}), TensorList::kAll), HasSubstr("\"\""));
+  EXPECT_THAT(text_of(inspection_of({tensor("")}), ListTensors::kYes), HasSubstr("\"\""));
 }
 
 }  // namespace

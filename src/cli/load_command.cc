@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "api/answers.h"
 #include "api/values_file.h"
 #include "api/write_ledger.h"
 #include "base/text.h"
@@ -29,7 +30,9 @@ const std::map<std::string, Exchange> kExchanges = {
 
 Exit tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
   const Style style(output.err_colour);
-  if (arguments.json) output.out += load_failure_json(failure);
+  if (arguments.json) {
+    output.out += answer_of({"load", failure.refused, failure.begun, failure.exit_code()}, failure.problems);
+  }
   tell(failure.problems, style.red(failure.refused ? "refused:" : "failed:"), output);
   if (failure.begun) output.err += "nothing that was loaded may be used: the destinations are incomplete\n";
   if (arguments.ledger && !failure.ledger.empty()) {
@@ -49,7 +52,7 @@ std::string ledger_of_rank(const std::string& path, std::uint64_t rank) {
 }
 
 Exit refuse_usage(const Error& error, const LoadArguments& arguments, Output& output) {
-  if (arguments.json) output.out += load_failure_json({{}, false, error, ""});
+  if (arguments.json) output.out += answer_of({"load", Stage::kRequest, false, exit_code(error.code)}, error);
   tell(error, Style(output.err_colour).red("refused:"), output);
   return exit_code(error.code);
 }
@@ -63,13 +66,13 @@ Exit tell_success(const LoadReport& report, const LoadArguments& arguments, Outp
     if (auto written = write_ledger(*arguments.ledger, ledger_json(report)); !written) {
       Error error = std::move(written).error();
       error.message += "; the load itself is done, but it has no ledger";
-      if (arguments.json) output.out += load_failure_json({{}, false, error, ""});
+      if (arguments.json) output.out += answer_of({"load", std::nullopt, false, exit_code(error.code)}, error);
       tell(error, style.red("failed:"), output);
       return exit_code(error.code);
     }
   }
-  output.out +=
-      arguments.json ? load_json(report, group_read_bytes) : load_text(report, output.out_colour, group_read_bytes);
+  output.out += arguments.json ? answer_of(LoadAnswer{report, false, group_read_bytes})
+                               : load_text(report, output.out_colour, group_read_bytes);
   return Exit::kOk;
 }
 

@@ -4,10 +4,7 @@
 
 #include <map>
 
-#include "base/error_json.h"
-#include "base/json_writer.h"
 #include "base/text.h"
-#include "base/version.h"
 #include "cli/columns.h"
 #include "cli/style.h"
 
@@ -65,51 +62,6 @@ std::string load_text(const LoadReport& report, Colour colour, std::optional<std
   if (sums.size() > kRanksShown)
     out += style.dim(fmt::format("… {} more; --json has all\n", plural(sums.size() - kRanksShown, "rank")));
   return out;
-}
-
-std::string load_json(const LoadReport& report, std::optional<std::uint64_t> group_read_bytes) {
-  JsonWriter json;
-  json.begin_object();
-  json.key("schema").string("lading.load/1");
-  json.key("lading").string(kVersion);
-  json.key("ok").boolean(true);
-  json.key("path").string(report.plan.path);
-  json.key("plan_digest").string(report.plan.digest);
-  json.key("tensors").number(report.plan.tensors.size());
-  json.key("bytes").number(loaded_bytes(report));
-  json.key("read_bytes").number(report.read_bytes);
-  if (group_read_bytes) json.key("group_read_bytes").number(*group_read_bytes);
-  json.key("staging_bytes").number(report.staging_bytes);
-  json.key("threads").number(std::uint64_t{report.threads});
-  json.key("planning_seconds").number(report.planning_seconds);
-  json.key("loading_seconds").number(report.loading_seconds);
-  json.key("opening_seconds").number(report.opening_seconds);
-  json.key("closing_seconds").number(report.closing_seconds);
-  json.key("ranks").begin_array();
-  for (const auto& [rank, sum] : by_rank(report)) {
-    json.begin_object(JsonWriter::Lines::kOne).key("rank").number(rank);
-    json.key("bytes").number(sum.bytes).key("tensors").number(sum.tensors).end_object();
-  }
-  json.end_array();
-  json.key("notes").begin_array();
-  for (const std::string& note : report.notes) json.string(note);
-  json.end_array();
-  write_errors(json, "warnings", report.plan.warnings);
-  write_errors(json, "problems", {});
-  json.end_object();
-  return json.take();
-}
-
-std::string load_failure_json(const LoadFailure& failure) {
-  JsonWriter json;
-  json.begin_object();
-  json.key("schema").string("lading.load/1");
-  json.key("lading").string(kVersion);
-  json.key("ok").boolean(false);
-  json.key("incomplete").boolean(failure.begun);
-  write_errors(json, "problems", failure.problems);
-  json.end_object();
-  return json.take();
 }
 
 }  // namespace lading::cli

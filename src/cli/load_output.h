@@ -1,4 +1,4 @@
-// What a load did, for people and for programs.
+// What a load did, for people.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,5 @@ namespace lading::cli {
 
 /// `group_read_bytes`: read by all processes of the load, if there are several.
 std::string load_text(const LoadReport& report, Colour colour, std::optional<std::uint64_t> group_read_bytes = {});
-
-/// docs/schema/load.md
-std::string load_json(const LoadReport& report, std::optional<std::uint64_t> group_read_bytes = {});
-std::string load_failure_json(const LoadFailure& failure);
 
 }  // namespace lading::cli

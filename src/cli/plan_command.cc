@@ -115,7 +115,7 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   add_plan_inputs(*command, arguments.inputs);
   add_ranks(*command, arguments);
   command->add_flag_callback(
-      "--tensors", [&] { arguments.list = TensorList::kAll; }, "List every tensor");
+      "--tensors", [&] { arguments.list = ListTensors::kYes; }, "List every tensor");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/plan.md)");
   CLI::Option* explain = command->add_option("--explain", arguments.explain, "Say why this tensor is what it is");
   command

@@ -26,7 +26,7 @@ struct PlanInputs {
 struct PlanArguments {
   PlanInputs inputs;
   std::optional<std::vector<std::uint64_t>> ranks = {{0}};  ///< nothing: all
-  TensorList list = TensorList::kSummary;
+  ListTensors list = ListTensors::kNo;
   std::optional<std::string> explain;
   std::optional<std::string> diff;
   bool json = false;

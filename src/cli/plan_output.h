@@ -11,7 +11,7 @@
 
 namespace lading::cli {
 
-std::string plan_text(const PlanReport& report, TensorList list, Colour colour);
+std::string plan_text(const PlanReport& report, ListTensors list, Colour colour);
 std::string explanation_text(const std::vector<ExplainedFact>& facts, Colour colour);
 std::string difference_text(const PlanDifference& difference, Colour colour);
 

@@ -19,7 +19,7 @@ class PlanPage {
  public:
   PlanPage(const PlanReport& report, Colour colour) : report_(report), style_(colour) {}
 
-  std::string render(TensorList list) {
+  std::string render(ListTensors list) {
     summary();
     provenances();
     if (report_.ranks.size() == 1) {
@@ -28,7 +28,7 @@ class PlanPage {
       all_ranks();
     }
     keys();
-    if (list == TensorList::kAll) tensors();
+    if (list == ListTensors::kYes) tensors();
     return std::move(out_);
   }
 
@@ -168,7 +168,7 @@ std::string change_line(const PlanChange& change, const Style& style) {
 
 }  // namespace
 
-std::string plan_text(const PlanReport& report, TensorList list, Colour colour) {
+std::string plan_text(const PlanReport& report, ListTensors list, Colour colour) {
   return PlanPage(report, colour).render(list);
 }
 

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error_json.h"
-#include "base/json_writer.h"
+#include "api/answers.h"
 #include "base/text.h"
-#include "base/version.h"
 #include "cli/columns.h"
 #include "cli/ledger_paths.h"
 #include "cli/plan_command.h"
@@ -47,26 +45,6 @@ std::string text_of(const Verification& found, Colour colour) {
   return out;
 }
 
-std::string json_of(const Verification& found) {
-  JsonWriter json;
-  json.begin_object();
-  json.key("schema").string("lading.verify/1");
-  json.key("lading").string(kVersion);
-  json.key("ok").boolean(found.differences.empty());
-  json.key("tensors_verified").number(found.tensors_verified);
-  json.key("tensors_partly_verified").number(found.tensors_partly_verified);
-  json.key("records_verified").number(found.records_verified);
-  json.key("read_bytes").number(found.read_bytes);
-  json.key("not_verified").begin_array();
-  for (const auto& [tensor, reason] : found.not_verified) {
-    json.begin_object(JsonWriter::Lines::kOne).key("name").string(tensor).key("reason").string(reason).end_object();
-  }
-  json.end_array();
-  write_errors(json, "problems", found.differences);
-  json.end_object();
-  return json.take();
-}
-
 }  // namespace
 
 CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments) {
@@ -89,7 +67,8 @@ Exit run_verify(const VerifyArguments& arguments, Output& output) {
   VerifyRequest request = arguments.request;
   if (output.catch_signals) request.cancelled = output.catch_signals();
   const auto refuse = [&](const Refusal& refusal) {
-    if (arguments.json) output.out += refusal_json("lading.verify/1", refusal.problems);
+    if (arguments.json)
+      output.out += answer_of({"verify", refusal.stage, false, refusal.exit_code()}, refusal.problems);
     tell(refusal.problems, style.red("refused:"), output);
     return refusal.exit_code();
   };
@@ -99,8 +78,8 @@ Exit run_verify(const VerifyArguments& arguments, Output& output) {
   const auto found = verify(request);
   if (!found) return refuse(found.error());
   tell(found->differences, style.red("differs:"), output);
-  output.out += arguments.json ? json_of(*found) : text_of(*found, output.out_colour);
-  return found->differences.empty() ? Exit::kOk : Exit::kDiffers;
+  output.out += arguments.json ? answer_of(*found) : text_of(*found, output.out_colour);
+  return found->exit_code();
 }
 
 }  // namespace lading::cli

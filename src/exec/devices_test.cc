@@ -136,9 +136,9 @@ class PlacedLoad {
     inputs_.emplace(load_.inputs());
     const plan::Plan& plan = load_.plan();
     for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
-      for (std::size_t d = 0; d < plan.ranks[r].destinations.size(); ++d) {
+      for (const plan::DestinationId d : plan.ranks[r].destinations.ids()) {
         states.push_back(std::make_unique<DestinationState>(plan, plan.ranks[r], plan.ranks[r].destinations[d],
-                                                            inputs_->memory[r][d]));
+                                                            inputs_->memory[r][d.number()]));
       }
     }
   }

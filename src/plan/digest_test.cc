@@ -53,7 +53,7 @@ TEST(Digest, AnyChangeThatMattersChangesItAndEachDifferently) {
       [](Plan& p) { p.devices.type = layout::DeviceType::kCpu; },
       [](Plan& p) { p.devices.per_node = 2; },
       [](Plan& p) {
-        p.devices.list = {{"cuda", 1}};
+        p.devices.list = {{layout::DeviceType::kCuda, 1}};
       },
       [](Plan& p) { p.seed += 1; },
       [](Plan& p) { p.call_order.clear(); },

@@ -77,14 +77,14 @@ TEST(Totals, ASharedBufferCountsOnce) {
   EXPECT_EQ(bytes.at("cpu"), 64U);
 }
 
-PlanDiff diff_of(const Plan& before, const Plan& after) {
+PlanDifference diff_of(const Plan& before, const Plan& after) {
   auto diff = diff_plans(parsed(plan_json(before)), parsed(plan_json(after)));
   EXPECT_TRUE(diff.has_value());
   return *std::move(diff);
 }
 
 TEST(PlanDiff, EqualPlansHaveNone) {
-  const PlanDiff diff = diff_of(plan_of_everything(), plan_of_everything());
+  const PlanDifference diff = diff_of(plan_of_everything(), plan_of_everything());
   EXPECT_TRUE(diff.changes.empty());
   EXPECT_TRUE(diff.ranks_not_compared.empty());
 }
@@ -92,15 +92,15 @@ TEST(PlanDiff, EqualPlansHaveNone) {
 TEST(PlanDiff, TensorsComeAndGo) {
   Plan after = plan_of_everything();
   after.statements[2].name = "c.other";
-  const PlanDiff diff = diff_of(plan_of_everything(), after);
+  const PlanDifference diff = diff_of(plan_of_everything(), after);
   ASSERT_EQ(diff.changes.size(), 2U);
   EXPECT_EQ(diff.changes[0].name, "c.fill");
   EXPECT_TRUE(diff.changes[0].before.has_value());
   EXPECT_FALSE(diff.changes[0].after.has_value());
   EXPECT_EQ(diff.changes[1].name, "c.other");
   EXPECT_FALSE(diff.changes[1].before.has_value());
-  for (const Change& change : diff.changes) {
-    EXPECT_EQ(change.section, "tensor");
+  for (const PlanChange& change : diff.changes) {
+    EXPECT_EQ(change.section, PlanSection::kTensor);
     EXPECT_EQ(change.field, "");
   }
 }
@@ -114,10 +114,10 @@ TEST(PlanDiff, FieldsSayOldAndNew) {
   after.files[1].size_bytes = 1;
   after.ranks[0].read_bytes = 1;
   after.ranks[0].destinations[0].transfers[0].target_begin_bytes = 4;
-  const PlanDiff diff = diff_of(plan_of_everything(), after);
+  const PlanDifference diff = diff_of(plan_of_everything(), after);
   std::vector<std::string> lines;
-  for (const Change& c : diff.changes) {
-    lines.push_back(c.section + "|" + c.name + "|" + c.field + "|" + c.before.value_or("-") + "|" +
+  for (const PlanChange& c : diff.changes) {
+    lines.push_back(std::string(word(c.section)) + "|" + c.name + "|" + c.field + "|" + c.before.value_or("-") + "|" +
                     c.after.value_or("-"));
   }
   EXPECT_THAT(lines, ::testing::ElementsAre("plan||seed|5|6", "file|b.safetensors|size_bytes|2000|1",
@@ -132,7 +132,7 @@ TEST(PlanDiff, LongListsAreToldElementByElement) {
   transfers.assign(100, transfers[0]);
   Plan after = before;
   after.ranks[0].destinations[0].transfers[77].run_elems = 1;
-  const PlanDiff diff = diff_of(before, after);
+  const PlanDifference diff = diff_of(before, after);
   ASSERT_EQ(diff.changes.size(), 1U);
   EXPECT_EQ(diff.changes[0].field, "transfers[77]");
 }
@@ -141,7 +141,7 @@ TEST(PlanDiff, RanksOfOnePlanOnlyAreNoDifference) {
   Plan after = plan_of_everything();
   after.ranks.push_back(after.ranks[0]);
   after.ranks[1].rank = 0;
-  const PlanDiff diff = diff_of(plan_of_everything(), after);
+  const PlanDifference diff = diff_of(plan_of_everything(), after);
   EXPECT_TRUE(diff.changes.empty());
   EXPECT_EQ(diff.ranks_not_compared, (std::vector<std::uint64_t>{0}));
 }

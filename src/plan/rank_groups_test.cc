@@ -75,7 +75,7 @@ TEST(RankGroups, ARankIsTheSameAloneAndAmongOthers) {
   const auto after = parsed(plan_json(*one));
   const auto diff = diff_plans(before, after);
   ASSERT_TRUE(diff);
-  EXPECT_TRUE(diff->changes.empty()) << diff->changes[0].section << " " << diff->changes[0].field;
+  EXPECT_TRUE(diff->changes.empty()) << word(diff->changes[0].section) << " " << diff->changes[0].field;
   EXPECT_EQ(diff->ranks_not_compared.size(), 7U);
   Plan moved = *one;
   moved.ranks[0].destinations[0].transfers[0].source_begin_bytes += 4;

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("LADING_COMMAND", REPOSITORY / "build" / "dev" / "lading")).resolve().parent
-EXAMPLE = REPOSITORY / "examples" / "cpp"
+EXAMPLES = REPOSITORY / "examples" / "cpp"
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "uint8": "U8", "bool": "BOOL"}
 LINE = re.compile(r"(\S+) (\S+) (\[.*\]) (\d+) bytes, digest ([0-9a-f]{32}), checksum ([0-9a-f]{16})")
 
@@ -34,20 +34,19 @@ def prefix(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["cmake", "pkg-config"])
-def example(request, prefix, tmp_path_factory):
-    """The example, built outside the tree as a user would."""
+def examples(request, prefix, tmp_path_factory):
+    """The folder of the examples, built outside the tree as a user would."""
     build = tmp_path_factory.mktemp("example")
-    program = build / "load_into_vectors"
     if request.param == "cmake":
-        run(*configure(EXAMPLE, build, prefix))
+        run(*configure(EXAMPLES, build, prefix))
         run("cmake", "--build", build)
     else:
         environment = dict(os.environ, PKG_CONFIG_PATH=str(prefix / "lib" / "pkgconfig"))
         flags = run("pkg-config", "--cflags", "--libs", "lading", env=environment).split()
         folder = run("pkg-config", "--variable=libdir", "lading", env=environment).strip()
-        source = EXAMPLE / "load_into_vectors.cc"
-        run("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", source, *flags, f"-Wl,-rpath,{folder}", "-o", program)
-    return program
+        for source in EXAMPLES.glob("*.cc"):
+            run("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", source, *flags, f"-Wl,-rpath,{folder}", "-o", build / source.stem)
+    return build
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +92,8 @@ def digest(data):
     return "".join(f"{lane:016x}" for lane in lanes)
 
 
-def test_the_example_holds_what_safetensors_reads(example, checkpoint):
-    lines = [LINE.fullmatch(line) for line in run(example, checkpoint).splitlines()]
+def test_the_example_holds_what_safetensors_reads(examples, checkpoint):
+    lines = [LINE.fullmatch(line) for line in run(examples / "load_into_vectors", checkpoint).splitlines()]
     assert all(lines)
     expected = {
         name: (
@@ -109,17 +108,48 @@ def test_the_example_holds_what_safetensors_reads(example, checkpoint):
     assert {line[1]: line.groups()[1:] for line in lines} == expected
 
 
-def test_the_example_says_why_a_checkpoint_is_refused(example, checkpoint, tmp_path):
+def test_the_example_says_why_a_checkpoint_is_refused(examples, checkpoint, tmp_path):
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(checkpoint.read_bytes()[:-1])
-    done = subprocess.run([example, cut], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([examples / "load_into_vectors", cut], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (3, "")
     assert "cut.safetensors" in done.stderr and "[data_truncated" in done.stderr
 
 
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_fsdp2_shards_are_those_of_torch_chunk(examples, checkpoint, ranks):
+    expected = set()
+    for name, tensor in load_file(checkpoint).items():
+        for rank in range(ranks):
+            if tensor.ndim == 0:
+                shard = tensor
+            else:
+                rows = -(-tensor.shape[0] // ranks)
+                shard = numpy.ascontiguousarray(tensor[rank * rows : (rank + 1) * rows])
+            shapes = f"{list(shard.shape)} of {list(tensor.shape)}"
+            expected.add(f"rank {rank} {name} {shapes}, checksum {fnv1a(shard.tobytes())}")
+    lines = run(examples / "fill_fsdp2_shards", checkpoint, str(ranks)).splitlines()
+    assert len(lines) == len(expected) and set(lines) == expected
+
+
+def test_the_largest_of_512_ranks(examples, checkpoint):
+    lines = run(examples / "plan_512_ranks", checkpoint).splitlines()
+    tensors = load_file(checkpoint)
+    rows = {name: -(-tensor.shape[0] // 64) for name, tensor in tensors.items() if tensor.ndim > 0}
+    # Nothing is called …_proj, so tp cuts nothing; rank 0 has a full chunk of every tensor.
+    largest = sum(
+        tensor.nbytes if tensor.ndim == 0 else tensor[: rows[name]].nbytes for name, tensor in tensors.items()
+    )
+    assert lines[0].startswith(f"512 ranks, {len(tensors)} tensors, ")
+    assert lines[1].startswith(f"the largest is rank 0: it holds {largest} bytes and reads ")
+    assert lines[2] == f"  cuda:0: {largest} bytes"
+
+
 def test_the_tree_is_complete(prefix, repository):
-    headers = {path.name for path in (repository / "include" / "lading").iterdir()}
-    assert {path.name for path in (prefix / "include" / "lading").iterdir()} == headers
+    def headers(folder):
+        return {path.relative_to(folder) for path in folder.rglob("*.h")}
+
+    assert headers(prefix / "include" / "lading") == headers(repository / "include" / "lading")
     for path in ("lib/cmake/lading/lading-config.cmake", "lib/pkgconfig/lading.pc", "lib/liblading.so"):
         assert (prefix / path).is_file()
     # The tree can be moved: no file in it says where it, or the checkout, was.
@@ -133,21 +163,23 @@ def test_the_installed_command_runs(prefix):
 
 
 def test_the_library_shows_the_api_and_nothing_else(prefix):
-    headers = "\n".join(path.read_text() for path in (prefix / "include" / "lading").glob("*.h"))
-    marked = set(re.findall(r"(?<!#define )LADING_API [^;({]*?(\w+)\(", headers))
+    headers = "\n".join(path.read_text() for path in (prefix / "include" / "lading").rglob("*.h"))
+    marked = set(re.findall(r"(?<!#define )LADING_API [^;({]*?(~?\w+|operator=)\(", headers))
     classes = set(re.findall(r"^(?:struct|class) (\w+)", headers, re.MULTILINE))
     shown = run("nm", "-DC", "--defined-only", "--format=just-symbols", prefix / "lib" / "liblading.so").splitlines()
     # Of C++ with its arguments, of C (lading_c.h) the bare name.
-    names = [re.fullmatch(r"(?:lading::(?:(\w+)::)?(\w+)(?:\[abi:\w+\])?\(.*|(lading_\w+))", symbol) for symbol in shown]
+    rooms = "(?:(?:model|layout|mapping|policy)::)?"
+    pattern = rf"(?:lading::{rooms}(?:(\w+)::)?(~?\w+|operator=)(?:\[abi:\w+\])?\(.*|(lading_\w+))"
+    names = [re.fullmatch(pattern, symbol) for symbol in shown]
     assert [symbol for symbol, name in zip(shown, names) if not name or (name[1] and name[1] not in classes)] == []
     assert {name[2] or name[3] for name in names} == marked
 
 
 def test_the_headers_need_the_standard_library_only(prefix):
-    for header in (prefix / "include" / "lading").glob("*.h"):
+    for header in (prefix / "include" / "lading").rglob("*.h"):
         for include in re.findall(r"^\s*#\s*include\s*(\S+)", header.read_text(), re.MULTILINE):
             standard = "<stdint.h>" if header.name == "lading_c.h" else r"<\w+>"
-            assert re.fullmatch(rf"{standard}|\"lading/\w+\.h\"", include), f"{header.name} includes {include}"
+            assert re.fullmatch(rf"{standard}|\"lading/(detail/)?\w+\.h\"", include), f"{header.name} includes {include}"
 
 
 def test_another_minor_version_is_not_taken(prefix, tmp_path):

@@ -135,9 +135,9 @@ TEST(PlannerAttack, R36_OneRankWithAnAcceleratorIsEnough) {
   World world{{{"w", {4}}}, {buffer("w", {4})}};
   world.mesh({{"d", 2}}).place("*", {});
   world.layout.rules[0].placement.device = layout::DeviceRule::kCpu;
-  world.layout.devices.list = {{"cpu", 0}, {"cuda", 0}};
+  world.layout.devices.list = {{layout::DeviceType::kCpu, 0}, {layout::DeviceType::kCuda, 0}};
   EXPECT_EQ(verdict(world), "R36 w");
-  world.layout.devices.list = {{"cuda", 0}, {"cpu", 0}};
+  world.layout.devices.list = {{layout::DeviceType::kCuda, 0}, {layout::DeviceType::kCpu, 0}};
   EXPECT_EQ(verdict(world), "R36 w");
   world.layout.rules[0].placement.slots[0].cuts = {owner(0, {1})};
   EXPECT_EQ(verdict(world), "accepted") << "only the rank without one has it";

@@ -116,7 +116,7 @@ TEST(PlannerBugs, R14_R29_KeepBeatsADeclaredDtype) {
 TEST(PlannerBugs, R64_ListedDevicesOfANodeShareItsBudget) {
   World world{{{"w", {4}}}, {param("w", {4})}};
   world.mesh({{"dp", 2}});
-  world.layout.devices.list = {{"cuda", 0}, {"cuda", 1}};
+  world.layout.devices.list = {{layout::DeviceType::kCuda, 0}, {layout::DeviceType::kCuda, 1}};
   const auto plan = world.plan();
   ASSERT_TRUE(plan) << verdict(plan);
   EXPECT_LE(rank_of(*plan, 0)->staging_bytes + rank_of(*plan, 1)->staging_bytes, world.policy.budget_bytes);
@@ -175,7 +175,7 @@ TEST(PlannerBugs, R27_ASharedBufferHasOneDtype) {
 TEST(PlannerBugs, R36_BuffersAreNotOffloaded) {
   World world{{{"w", {4}}, {"scale", {4}}}, {param("w", {4}), buffer("scale", {4})}};
   world.mesh({{"dp", 2}}).place("*", {shard(0, 0)});
-  world.layout.devices = {{}, "cuda", 2};
+  world.layout.devices = {{}, layout::DeviceType::kCuda, 2};
   world.layout.rules[0].placement.device = layout::DeviceRule::kCpu;
   EXPECT_EQ(verdict(world), "R36 scale");
 }

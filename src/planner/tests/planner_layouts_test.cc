@@ -108,7 +108,10 @@ TEST(PlannerLayouts, R34_R35_EveryRankHasItsOwnDevice) {
   for (std::uint64_t rank = 0; rank < 4; ++rank) devices.push_back(device_of(*plan, rank, "w"));
   EXPECT_EQ(devices, (std::vector<std::string>{"cuda:0", "cuda:1", "cuda:0", "cuda:1"}));
 
-  world.layout.devices.list = {{"cuda", 3}, {"cuda", 1}, {"cpu", 0}, {"cuda", 0}};
+  world.layout.devices.list = {{layout::DeviceType::kCuda, 3},
+                               {layout::DeviceType::kCuda, 1},
+                               {layout::DeviceType::kCpu, 0},
+                               {layout::DeviceType::kCuda, 0}};
   plan = world.plan();
   ASSERT_TRUE(plan) << verdict(plan);
   EXPECT_EQ(device_of(*plan, 0, "w"), "cuda:3");

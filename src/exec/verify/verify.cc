@@ -1,4 +1,4 @@
-#include "exec/verify.h"
+#include "exec/verify/verify.h"
 
 #include <fmt/format.h>
 
@@ -10,12 +10,12 @@
 #include "base/text.h"
 #include "exec/crew.h"
 #include "exec/file_table.h"
-#include "exec/memory_gate.h"
 #include "exec/thread_count.h"
-#include "exec/verify_compare.h"
-#include "exec/verify_groups.h"
-#include "exec/verify_sources.h"
-#include "exec/verify_values.h"
+#include "exec/verify/memory_gate.h"
+#include "exec/verify/verify_compare.h"
+#include "exec/verify/verify_groups.h"
+#include "exec/verify/verify_sources.h"
+#include "exec/verify/verify_values.h"
 
 namespace lading::exec {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "checkpoint/catalog.h"
-#include "exec/verify.h"
+#include "exec/verify/verify.h"
 #include "ledger/ledger.h"
 
 namespace lading::exec {

@@ -6,8 +6,8 @@
 #include <chrono>
 #include <filesystem>
 
-#include "exec/verify.h"
-#include "exec/verify_for_tests.h"
+#include "exec/verify/verify.h"
+#include "exec/verify/verify_for_tests.h"
 
 namespace lading::exec {
 namespace {

@@ -1,4 +1,4 @@
-#include "api/c_api_request.h"
+#include "api/c/request.h"
 
 #include <array>
 #include <limits>

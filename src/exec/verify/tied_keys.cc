@@ -1,9 +1,9 @@
-#include "exec/tied_keys.h"
+#include "exec/verify/tied_keys.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "exec/verify_values.h"
+#include "exec/verify/verify_values.h"
 
 namespace lading::exec {
 

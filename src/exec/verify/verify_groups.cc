@@ -1,4 +1,4 @@
-#include "exec/verify_groups.h"
+#include "exec/verify/verify_groups.h"
 
 #include <algorithm>
 #include <limits>

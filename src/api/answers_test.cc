@@ -3,12 +3,11 @@
 
 #include <string>
 
+#include "api/answers.h"
 #include "base/json_reader.h"
-#include "cli/inspect_output.h"
-#include "cli/problems.h"
 #include "lading/version.h"
 
-namespace lading::cli {
+namespace lading {
 namespace {
 
 using ::testing::ElementsAre;
@@ -47,12 +46,12 @@ std::vector<JsonValue> members_of(const JsonValue& array) {
 }
 
 // docs/schema/inspect.md, member by member.
-TEST(InspectJson, FollowsItsSchema) {
-  const auto document = parse(inspection_json(sample(), TensorList::kAll));
+TEST(InspectAnswer, FollowsItsSchema) {
+  const auto document = parse(answer_of(sample(), ListTensors::kYes));
   ASSERT_TRUE(document.has_value());
   const JsonValue root = document->root();
-  EXPECT_THAT(keys_of(root), ElementsAre("schema", "lading", "ok", "path", "index", "tensor_count", "tensor_bytes",
-                                         "shards", "dtypes", "tensors", "warnings", "problems"));
+  EXPECT_THAT(keys_of(root), ElementsAre("schema", "lading", "kind", "ok", "exit_code", "path", "index", "tensor_count",
+                                         "tensor_bytes", "shards", "dtypes", "tensors", "warnings", "problems"));
   EXPECT_EQ(root.find("schema")->text(), "lading.inspect/1");
   EXPECT_EQ(root.find("lading")->text(), version());
   EXPECT_EQ(root.find("ok")->kind(), JsonKind::kTrue);
@@ -63,8 +62,8 @@ TEST(InspectJson, FollowsItsSchema) {
   EXPECT_EQ(root.find("problems")->size(), 0U);
 }
 
-TEST(InspectJson, Shards) {
-  const auto document = parse(inspection_json(sample(), TensorList::kSummary));
+TEST(InspectAnswer, Shards) {
+  const auto document = parse(answer_of(sample(), ListTensors::kNo));
   ASSERT_TRUE(document.has_value());
   const auto shards = members_of(*document->root().find("shards"));
   ASSERT_EQ(shards.size(), 2U);
@@ -77,12 +76,12 @@ TEST(InspectJson, Shards) {
   EXPECT_EQ(shards[1].find("hash")->text(), "unknown");
   Inspection not_checked = sample();
   not_checked.shards[0].hash = HashState::kNotChecked;
-  const auto again = parse(inspection_json(not_checked, TensorList::kSummary));
+  const auto again = parse(answer_of(not_checked, ListTensors::kNo));
   EXPECT_EQ(members_of(*again->root().find("shards"))[0].find("hash")->text(), "not_checked");
 }
 
-TEST(InspectJson, Tensors) {
-  const auto document = parse(inspection_json(sample(), TensorList::kAll));
+TEST(InspectAnswer, Tensors) {
+  const auto document = parse(answer_of(sample(), ListTensors::kYes));
   ASSERT_TRUE(document.has_value());
   const auto tensors = members_of(*document->root().find("tensors"));
   ASSERT_EQ(tensors.size(), 3U);
@@ -95,10 +94,10 @@ TEST(InspectJson, Tensors) {
   EXPECT_EQ(tensors[2].find("dtype")->text(), "X9") << "a type that we do not know keeps its name";
 }
 
-TEST(InspectJson, Dtypes) {
+TEST(InspectAnswer, Dtypes) {
   Inspection inspection = sample();
   inspection.tensors.push_back({"d", DType::kF32, "F32", Shape{1}, 1, {124, 128}});
-  const auto document = parse(inspection_json(inspection, TensorList::kSummary));
+  const auto document = parse(answer_of(inspection, ListTensors::kNo));
   ASSERT_TRUE(document.has_value());
   const auto dtypes = members_of(*document->root().find("dtypes"));
   ASSERT_EQ(dtypes.size(), 3U);
@@ -109,42 +108,43 @@ TEST(InspectJson, Dtypes) {
   EXPECT_EQ(dtypes[2].find("dtype")->text(), "X9");
 }
 
-TEST(InspectJson, AbsentWithoutAnIndexOrAList) {
+TEST(InspectAnswer, AbsentWithoutAnIndexOrAList) {
   Inspection inspection = sample();
   inspection.index_path.reset();
-  const auto document = parse(inspection_json(inspection, TensorList::kSummary));
+  const auto document = parse(answer_of(inspection, ListTensors::kNo));
   ASSERT_TRUE(document.has_value());
   EXPECT_FALSE(document->root().find("index").has_value());
   EXPECT_FALSE(document->root().find("tensors").has_value());
 }
 
-TEST(InspectJson, WarningsAreWarningsNotProblems) {
+TEST(InspectAnswer, WarningsAreWarningsNotProblems) {
   Inspection inspection = sample();
   inspection.warnings.add(Error(Code::kStrayShard, "stray").in_file("/dir/x.safetensors"));
-  const auto document = parse(inspection_json(inspection, TensorList::kSummary));
+  const auto document = parse(answer_of(inspection, ListTensors::kNo));
   ASSERT_TRUE(document.has_value());
   ASSERT_EQ(document->root().find("warnings")->size(), 1U);
   EXPECT_EQ((*document->root().find("warnings")->begin()).value.find("code")->text(), "stray_shard");
   EXPECT_EQ(document->root().find("problems")->size(), 0U);
 }
 
-TEST(InspectJson, NamesThatAreNoUtf8StillGiveJson) {
+TEST(InspectAnswer, NamesThatAreNoUtf8StillGiveJson) {
   Inspection inspection = sample();
   inspection.path = "/dir/\xFF";
   inspection.shards[0].name = "\x80.safetensors";
-  EXPECT_TRUE(parse(inspection_json(inspection, TensorList::kAll)).has_value());
+  EXPECT_TRUE(parse(answer_of(inspection, ListTensors::kYes)).has_value());
 }
 
-TEST(InspectJson, RefusalHasOnlyProblems) {
+TEST(InspectAnswer, RefusalHasOnlyProblems) {
   Errors problems;
   for (std::size_t i = 0; i < Errors::kMaxListed + 2; ++i) problems.add(Error(Code::kHeaderHole, "hole"));
-  const auto document = parse(refusal_json("lading.inspect/1", problems));
+  const auto document = parse(answer_of({"inspect", Stage::kCheckpoint, false, Exit::kCheckpoint}, problems));
   ASSERT_TRUE(document.has_value());
-  EXPECT_THAT(keys_of(document->root()), ElementsAre("schema", "lading", "ok", "problems", "problems_not_listed"));
+  EXPECT_THAT(keys_of(document->root()), ElementsAre("schema", "lading", "kind", "ok", "exit_code", "stage", "begun",
+                                                     "warnings", "problems", "problems_not_listed"));
   EXPECT_EQ(document->root().find("ok")->kind(), JsonKind::kFalse);
   EXPECT_EQ(document->root().find("problems")->size(), Errors::kMaxListed);
   EXPECT_EQ(document->root().find("problems_not_listed")->as_uint64(), 2U);
 }
 
 }  // namespace
-}  // namespace lading::cli
+}  // namespace lading

@@ -1,4 +1,4 @@
-#include "exec/verify_values.h"
+#include "exec/verify/verify_values.h"
 
 #include <fmt/format.h>
 

@@ -1,9 +1,9 @@
-#include "exec/verify.h"
+#include "exec/verify/verify.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "exec/verify_for_tests.h"
+#include "exec/verify/verify_for_tests.h"
 #include "support/label_oracle.h"
 
 namespace lading::exec {

@@ -1,5 +1,5 @@
-// The C ABI: wiring between include/lading/lading_c.h and the C++ API. Requests are read in c_api_request.cc, answers
-// written in c_api_answer.cc.
+// The C ABI: wiring between include/lading/lading_c.h and the C++ API. Requests are read in request.cc, answers
+// written in api/answers.cc.
 //
 // Invariants: nothing throws out of here; a handle is complete before the caller sees it and is not changed afterwards.
 #include <atomic>
@@ -12,23 +12,23 @@
 #include <utility>
 #include <vector>
 
-#include "api/c_api_answer.h"
-#include "api/c_api_handle.h"
-#include "api/c_api_request.h"
+#include "api/answers.h"
+#include "api/c/handle.h"
+#include "api/c/request.h"
 #include "lading/lading_c.h"
 #include "lading/load.h"
 #include "lading/version.h"
 
 namespace {
 
+using lading::answer_of;
 using lading::Code;
 using lading::DestinationInfo;
 using lading::Error;
 using lading::Errors;
+using lading::RefusalAnswer;
 using lading::Result;
 using lading::Stage;
-using lading::c_api::answer_of;
-using lading::c_api::RefusalAnswer;
 
 using Clock = std::chrono::steady_clock;
 
@@ -134,8 +134,7 @@ Handle make_plan(lading::LoadRequest request) {
   plan->report = *std::move(report);
   plan->destinations = destinations_of(plan->report);
   describe_in_c(*plan);
-  Handle handle =
-      answered(answer_of(lading::c_api::PlanAnswer{plan->report, plan->destinations, plan->planning_seconds}));
+  Handle handle = answered(answer_of(lading::PlanAnswer{plan->report, plan->destinations, plan->planning_seconds}));
   handle->plan = std::move(plan);
   return handle;
 }
@@ -242,7 +241,7 @@ Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callba
     return handle;
   }
   report->planning_seconds = plan.planning_seconds;
-  Handle handle = answered(answer_of(*report));
+  Handle handle = answered(answer_of(lading::LoadAnswer{*report, true}));
   handle->loaded.emplace(*std::move(report));
   return handle;
 }
@@ -283,7 +282,8 @@ void lading_set_error(const char* text) {
 lading_handle* lading_inspect(const char* request) {
   const auto use = [](const lading::c_api::InspectRequest& parsed) {
     const auto inspection = lading::inspect(parsed.checkpoint, parsed.hash);
-    return inspection ? answered(answer_of(*inspection)) : refused("inspect", {Stage::kCheckpoint, inspection.error()});
+    return inspection ? answered(answer_of(*inspection, lading::ListTensors::kYes))
+                      : refused("inspect", {Stage::kCheckpoint, inspection.error()});
   };
   return with_request("inspect", request, lading::c_api::parse_inspect_request, use);
 }
@@ -335,7 +335,7 @@ lading_handle* lading_sampled_contents(const lading_handle* plan) {
     if (plan == nullptr || !plan->plan) return misused("contents", "the handle is no plan");
     auto contents = sampled_contents(plan->plan->report);
     if (!contents) return refused("contents", {Stage::kCheckpoint, std::move(contents).error()});
-    return answered(lading::c_api::answer_of_contents(*contents));
+    return answered(lading::answer_of_contents(*contents));
   });
 }
 
@@ -365,9 +365,8 @@ lading_handle* lading_verify(const char* request) {
   const auto use = [](const lading::VerifyRequest& parsed) {
     const auto verification = lading::verify(parsed);
     if (!verification) return refused("verify", verification.error());
-    const lading::Exit exit_code = verification->differences.empty() ? lading::Exit::kOk : lading::Exit::kDiffers;
-    Handle handle = answered(answer_of(*verification, exit_code));
-    handle->exit_code = exit_code;
+    Handle handle = answered(answer_of(*verification));
+    handle->exit_code = verification->exit_code();
     return handle;
   };
   return with_request("verify", request, lading::c_api::parse_verify_request, use);

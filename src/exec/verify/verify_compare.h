@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "exec/verify_groups.h"
-#include "exec/verify_values.h"
+#include "exec/verify/verify_groups.h"
+#include "exec/verify/verify_values.h"
 #include "ledger/audit.h"
 #include "ledger/ledger.h"
 

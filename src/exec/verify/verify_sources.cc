@@ -1,4 +1,4 @@
-#include "exec/verify_sources.h"
+#include "exec/verify/verify_sources.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,7 @@
-// Answers of the C ABI: JSON texts of the schema lading.answer/1 (docs/schema/request.md). Pure.
+// Answers as JSON texts, for the command line and for the C ABI: one document for one answer (docs/schema). Pure.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,8 +14,9 @@
 #include "lading/plan.h"
 #include "lading/verify.h"
 
-namespace lading::c_api {
+namespace lading {
 
+/// What there is instead of an answer.
 struct RefusalAnswer {
   std::string_view kind;       ///< of the answer that there would have been: "plan"
   std::optional<Stage> stage;  ///< nothing: it was planned, and the load failed
@@ -28,15 +30,28 @@ struct PlanAnswer {
   double planning_seconds = 0;
 };
 
+enum class ListTensors : std::uint8_t { kNo, kYes };
+
+struct LoadAnswer {
+  const LoadReport& report;
+  bool has_digests = false;                            ///< of each destination, in the plan's order
+  std::optional<std::uint64_t> group_read_bytes = {};  ///< by all processes of the load, if there are several
+};
+
 [[nodiscard]] std::string answer_of(const RefusalAnswer& refusal, const Errors& problems);
-[[nodiscard]] std::string answer_of(const Inspection& inspection);
+/// docs/schema/inspect.md
+[[nodiscard]] std::string answer_of(const Inspection& inspection, ListTensors list);
+/// docs/schema/load.md
+[[nodiscard]] std::string answer_of(const LoadAnswer& load);
+/// docs/schema/verify.md
+[[nodiscard]] std::string answer_of(const Verification& verification);
+
+/// docs/schema/request.md
 [[nodiscard]] std::string answer_of(const PlanAnswer& planned);
-[[nodiscard]] std::string answer_of(const LoadReport& report);
 [[nodiscard]] std::string answer_of(const Owners& owners);
 [[nodiscard]] std::string answer_of_contents(const std::string& contents);
-[[nodiscard]] std::string answer_of(const Verification& verification, Exit exit_code);
 [[nodiscard]] std::string answer_of(const DTypesReport& report);
 [[nodiscard]] std::string answer_of(const AvailableMemory& available);
 [[nodiscard]] std::string answer_of(const device::GpuSurvey& survey);
 
-}  // namespace lading::c_api
+}  // namespace lading

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "api/c_api_handle.h"
+#include "api/c/handle.h"
 #include "base/json_fields.h"
 #include "base/json_writer.h"
 #include "lading/inspect.h"

@@ -1,19 +1,28 @@
-#include "api/c_api_answer.h"
+#include "api/answers.h"
+
+#include <fmt/format.h>
 
 #include <map>
+#include <utility>
 
 #include "base/error_json.h"
 #include "base/json_writer.h"
 #include "lading/version.h"
 
-namespace lading::c_api {
+namespace lading {
 namespace {
 
 using Lines = JsonWriter::Lines;
 
+// Answers that the command line gives too have a schema of their own.
+std::string schema_of(std::string_view kind) {
+  const bool has_own = kind == "inspect" || kind == "load" || kind == "verify";
+  return has_own ? fmt::format("lading.{}/1", kind) : "lading.answer/1";
+}
+
 void begin(JsonWriter& json, std::string_view kind, Exit exit_code) {
   json.begin_object();
-  json.key("schema").string("lading.answer/1");
+  json.key("schema").string(schema_of(kind));
   json.key("lading").string(version());
   json.key("kind").string(kind);
   json.key("ok").boolean(exit_code == Exit::kOk);
@@ -80,14 +89,18 @@ void write_destination(JsonWriter& json, const DestinationInfo& d, const Replica
   json.end_object();
 }
 
+// Names on each rank, aliases included.
+using TensorCounts = std::map<std::uint64_t, std::uint64_t>;
+
 // What is known once it is planned.
-void write_plan(JsonWriter& json, const PlanReport& plan, double planning_seconds) {
+void write_plan(JsonWriter& json, const PlanReport& plan, double planning_seconds, TensorCounts counts) {
   std::uint64_t bytes = 0;
   for (const RankTotals& rank : plan.ranks) bytes += rank.owned_bytes;
   json.key("path").string(plan.path);
   json.key("plan_digest").string(plan.digest);
   json.key("mesh").string(plan.mesh.axes().empty() ? "" : plan.mesh.text());
   json.key("rank_count").number(plan.rank_count);
+  json.key("tensor_count").number(plan.tensors.size());
   json.key("bytes").number(bytes);
   json.key("bytes_proved").number(plan.bytes_proved);
   json.key("planning_seconds").number(planning_seconds);
@@ -98,6 +111,7 @@ void write_plan(JsonWriter& json, const PlanReport& plan, double planning_second
     json.key("read_bytes").number(rank.read_bytes);
     json.key("owned_bytes").number(rank.owned_bytes);
     json.key("staging_bytes").number(rank.staging_bytes);
+    json.key("tensors").number(counts[rank.rank]);
     json.end_object();
   }
   json.end_array();
@@ -130,6 +144,36 @@ std::string_view word_of(HashState state) {
   return "unknown";
 }
 
+void write_shard(JsonWriter& json, const ShardInfo& shard) {
+  json.begin_object(Lines::kOne);
+  json.key("name").string(shard.name);
+  json.key("path").string(shard.path);
+  json.key("size_bytes").number(shard.size_bytes);
+  json.key("tensors").number(shard.tensors);
+  json.key("hash").string(word_of(shard.hash));
+  json.key("metadata").begin_object();
+  for (const auto& [key, value] : shard.metadata) json.key(key).string(value);
+  json.end_object().end_object();
+}
+
+void write_dtypes(JsonWriter& json, const Inspection& inspection) {
+  std::map<std::string_view, std::pair<std::uint64_t, std::uint64_t>> dtypes;
+  for (const TensorInfo& tensor : inspection.tensors) {
+    auto& [count, bytes] = dtypes[tensor.dtype_name];
+    count += 1;
+    bytes += tensor.bytes.size_bytes();
+  }
+  json.key("dtypes").begin_array();
+  for (const auto& [name, sums] : dtypes) {
+    json.begin_object(Lines::kOne);
+    json.key("dtype").string(name);
+    json.key("tensors").number(sums.first);
+    json.key("bytes").number(sums.second);
+    json.end_object();
+  }
+  json.end_array();
+}
+
 }  // namespace
 
 std::string answer_of(const RefusalAnswer& refusal, const Errors& problems) {
@@ -140,42 +184,39 @@ std::string answer_of(const RefusalAnswer& refusal, const Errors& problems) {
   return end(json, {}, problems);
 }
 
-std::string answer_of(const Inspection& inspection) {
+std::string answer_of(const Inspection& inspection, ListTensors list) {
   JsonWriter json;
   begin(json, "inspect", Exit::kOk);
   json.key("path").string(inspection.path);
   if (inspection.index_path) json.key("index").string(*inspection.index_path);
+  json.key("tensor_count").number(inspection.tensors.size());
   json.key("tensor_bytes").number(inspection.tensor_bytes);
   json.key("shards").begin_array();
-  for (const ShardInfo& shard : inspection.shards) {
-    json.begin_object(Lines::kOne);
-    json.key("name").string(shard.name);
-    json.key("path").string(shard.path);
-    json.key("size_bytes").number(shard.size_bytes);
-    json.key("hash").string(word_of(shard.hash));
-    json.key("metadata").begin_object();
-    for (const auto& [key, value] : shard.metadata) json.key(key).string(value);
-    json.end_object().end_object();
-  }
+  for (const ShardInfo& shard : inspection.shards) write_shard(json, shard);
   json.end_array();
-  json.key("tensors").begin_array();
-  for (const TensorInfo& tensor : inspection.tensors) {
-    json.begin_object(Lines::kOne);
-    json.key("name").string(tensor.name);
-    json.key("dtype").string(tensor.dtype_name);
-    write_dims(json, "shape", tensor.shape);
-    json.key("shard").string(inspection.shards[tensor.shard].name);
-    json.key("bytes").begin_array().number(tensor.bytes.begin).number(tensor.bytes.end).end_array();
-    json.end_object();
+  write_dtypes(json, inspection);
+  if (list == ListTensors::kYes) {
+    json.key("tensors").begin_array();
+    for (const TensorInfo& tensor : inspection.tensors) {
+      json.begin_object(Lines::kOne);
+      json.key("name").string(tensor.name);
+      json.key("dtype").string(tensor.dtype_name);
+      write_dims(json, "shape", tensor.shape);
+      json.key("shard").string(inspection.shards[tensor.shard].name);
+      json.key("bytes").begin_array().number(tensor.bytes.begin).number(tensor.bytes.end).end_array();
+      json.end_object();
+    }
+    json.end_array();
   }
-  json.end_array();
   return end(json, inspection.warnings, {});
 }
 
 std::string answer_of(const PlanAnswer& planned) {
   JsonWriter json;
   begin(json, "plan", Exit::kOk);
-  write_plan(json, planned.plan, planned.planning_seconds);
+  TensorCounts counts;
+  for (const DestinationInfo& d : planned.destinations) counts[d.rank] += 1 + d.aliases.size();
+  write_plan(json, planned.plan, planned.planning_seconds, std::move(counts));
   json.key("destinations").begin_array();
   const ReplicaSets replicas(planned.destinations);
   for (const DestinationInfo& destination : planned.destinations) write_destination(json, destination, replicas);
@@ -184,21 +225,28 @@ std::string answer_of(const PlanAnswer& planned) {
   return end(json, planned.plan.warnings, {});
 }
 
-std::string answer_of(const LoadReport& report) {
+std::string answer_of(const LoadAnswer& load) {
+  const LoadReport& report = load.report;
   JsonWriter json;
   begin(json, "load", Exit::kOk);
-  write_plan(json, report.plan, report.planning_seconds);
+  TensorCounts counts;
+  for (const LoadedTensor& tensor : report.tensors) {
+    counts[tensor.destination.rank] += 1 + tensor.destination.aliases.size();
+  }
+  write_plan(json, report.plan, report.planning_seconds, std::move(counts));
   json.key("loading_seconds").number(report.loading_seconds);
   json.key("opening_seconds").number(report.opening_seconds);
   json.key("closing_seconds").number(report.closing_seconds);
   json.key("read_bytes").number(report.read_bytes);
+  if (load.group_read_bytes) json.key("group_read_bytes").number(*load.group_read_bytes);
   json.key("staging_bytes").number(report.staging_bytes);
   json.key("threads").number(std::uint64_t{report.threads});
   write_strings(json, "notes", report.notes, Lines::kMany);
-  // Twenty thousand destinations are megabytes of JSON: the plan has told them already.
-  json.key("digests").begin_array();
-  for (const LoadedTensor& tensor : report.tensors) json.string(tensor.digest);
-  json.end_array();
+  if (load.has_digests) {
+    json.key("digests").begin_array();
+    for (const LoadedTensor& tensor : report.tensors) json.string(tensor.digest);
+    json.end_array();
+  }
   return end(json, report.plan.warnings, {});
 }
 
@@ -233,9 +281,9 @@ std::string answer_of(const AvailableMemory& available) {
   return end(json, {}, {});
 }
 
-std::string answer_of(const Verification& verification, Exit exit_code) {
+std::string answer_of(const Verification& verification) {
   JsonWriter json;
-  begin(json, "verify", exit_code);
+  begin(json, "verify", verification.exit_code());
   json.key("tensors_verified").number(verification.tensors_verified);
   json.key("tensors_partly_verified").number(verification.tensors_partly_verified);
   json.key("records_verified").number(verification.records_verified);
@@ -302,4 +350,4 @@ std::string answer_of(const device::GpuSurvey& survey) {
   return end(json, {}, {});
 }
 
-}  // namespace lading::c_api
+}  // namespace lading

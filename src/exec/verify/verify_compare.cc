@@ -1,4 +1,4 @@
-#include "exec/verify_compare.h"
+#include "exec/verify/verify_compare.h"
 
 #include <fmt/format.h>
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "exec/executor.h"
-#include "exec/verify.h"
+#include "exec/verify/verify.h"
 #include "ledger/ledger_for_tests.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
