@@ -42,7 +42,8 @@ class Index {
     return *this;
   }
   friend constexpr bool operator==(Index, Index) = default;
-  friend constexpr auto operator<=>(Index, Index) = default;  ///< none() comes last
+  /// none() comes last.
+  friend constexpr std::strong_ordering operator<=>(Index a, Index b) { return a.number_ <=> b.number_; }
 
  private:
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
