@@ -7,6 +7,7 @@
 
 #include "base/error_json.h"
 #include "base/json_writer.h"
+#include "device/gpus.h"
 #include "lading/version.h"
 
 namespace lading {

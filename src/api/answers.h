@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "device/gpus.h"
 #include "lading/dtypes.h"
 #include "lading/inspect.h"
 #include "lading/load.h"
@@ -15,6 +14,10 @@
 #include "lading/verify.h"
 
 namespace lading {
+
+namespace device {
+struct GpuSurvey;
+}
 
 /// What there is instead of an answer.
 struct RefusalAnswer {

@@ -15,6 +15,7 @@
 #include "api/answers.h"
 #include "api/c/handle.h"
 #include "api/c/request.h"
+#include "device/gpus.h"
 #include "lading/lading_c.h"
 #include "lading/load.h"
 #include "lading/version.h"
