@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/strided_loop.h"
 #include "base/inline_vector.h"
+#include "base/strided_loop.h"
 #include "lading/shape.h"
 
 namespace lading {

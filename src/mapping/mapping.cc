@@ -82,6 +82,8 @@ Result<ReadyRule, Errors> make_ready(const Rule& rule, const std::string& where)
       ready.to = *std::move(to);
       if (rule.expression == nullptr) {
         problem("expression", "there is none");
+      } else if (const auto odd = find_bad_form(*rule.expression)) {
+        problem("expression", *odd);
       } else if (const auto bad = find_bad_variable(*rule.expression, ready.to->variables())) {
         problem("expression", *bad);
       }

@@ -33,6 +33,9 @@ Result<std::vector<std::string>> source_keys(const Instance& instance);
 /// All keys must be there.
 Result<Expression, Errors> lower(const Instance& instance, const ShapeOf& shape_of);
 
+/// A node without the parts or numbers that its form needs, or too deep; as a sentence.
+std::optional<std::string> find_bad_form(const ExpressionTemplate& expression);
+
 /// A variable that is not in `bound`, or bound twice, or a stack over one that no key uses; as a sentence.
 std::optional<std::string> find_bad_variable(const ExpressionTemplate& expression, std::vector<std::string> bound);
 

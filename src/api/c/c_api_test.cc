@@ -93,7 +93,7 @@ TEST_F(CApiTest, PlansThenLoads) {
                                      R"("dtype": "F32", "shape": [3], "local_shape": [3], "size_bytes": 12, )"
                                      R"("aliases": [], "replicas": 0})"));
   EXPECT_THAT(plan.text(), ContainsRegex(R"("replica_sets": \[\s+\[0\]\s+\])"));
-  EXPECT_THAT(report.text(), AllOf(HasSubstr(R"("schema": "lading.answer/1")"), HasSubstr(R"("ok": true)"),
+  EXPECT_THAT(report.text(), AllOf(HasSubstr(R"("schema": "lading.load/1")"), HasSubstr(R"("ok": true)"),
                                    ContainsRegex(R"("digests": \[\s+"[0-9a-f]{32}",\s+"[0-9a-f]{32}"\s+\])")));
 }
 
