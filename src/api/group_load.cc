@@ -135,19 +135,9 @@ class GroupLoad {
  private:
   Result<GroupReport, GroupFailure> load() {
     if (auto begun = coordinator_.begin(); !begun) return failed(begun.error());
-    const std::atomic<bool>* const wanted = std::exchange(request_.cancelled, &cancelled_);
-    const auto look_at_wish = [&] {
-      if (wanted != nullptr && *wanted) cancelled_ = true;
-    };
-    // While bytes move the load itself hears of the wish, and says how far it came.
-    const auto heed_wish = [&] {
-      look_at_wish();
-      const Phase phase = phase_;
-      if (!cancelled_ || phase == Phase::kLoading) return;
-      coordinator_.fail({Error(Code::kCancelled, "the load was cancelled"), Exit::kLoad, phase == Phase::kLoaded, {}});
-    };
+    wished_ = std::exchange(request_.cancelled, &cancelled_);
     ranks::Pulse pulse(
-        coordinator_, [this] { cancelled_ = true; }, heed_wish);
+        coordinator_, [this] { cancelled_ = true; }, [this] { heed_wish(); });
     const auto begin = std::chrono::steady_clock::now();
     request_.plan.tied_keys = TiedKeys::kCompare;
     auto plan = make_plan(request_.plan);
@@ -157,31 +147,14 @@ class GroupLoad {
       if (!plan) failure.failure.refused = plan.error().stage;
       return fail(std::move(failure));
     }
-    std::uint64_t done_bytes = 0;
     request_.progress = [&, shown = request_.progress](const LoadProgress& progress) {
       look_at_wish();
-      pulse.progress(done_bytes = progress.done_bytes);
+      pulse.progress(done_bytes_ = progress.done_bytes);
       if (shown) shown(progress);
     };
     if (exchange_ != Exchange::kNever) {
       share_out(*plan);
-      request_.receive = [&](const LoadReport& so_far) -> Result<void> {
-        // A rank may wait long for one that reads slowly. Once all have read, standing still is a failure.
-        pulse.rest();
-        const auto all_there = coordinator_.agree("what was read", {}, nullptr, ranks::Patience::kWhileAlive);
-        if (!all_there) return fail(Error(Code::kCancelled, "another rank could not read its part"));
-        pulse.progress(done_bytes += 1, ranks::Activity::kExchanging);
-        ranks::ExchangeOptions options;
-        options.rank = own_rank();
-        options.is_cancelled = [&] {
-          look_at_wish();
-          return cancelled_.load();
-        };
-        options.on_progress = [&](std::uint64_t bytes) {
-          pulse.progress(done_bytes + bytes, ranks::Activity::kExchanging);
-        };
-        return hand_over(so_far, options);
-      };
+      request_.receive = [&](const LoadReport& so_far) { return receive(so_far, pulse); };
     }
     phase_ = Phase::kLoading;
     auto report = load_plan(request_, *std::move(plan));
@@ -195,6 +168,36 @@ class GroupLoad {
     report->planning_seconds = planning_seconds;
     report->notes.insert(report->notes.end(), notes_.begin(), notes_.end());
     return GroupReport{*std::move(report), sum_of(said_by_rank(*agreed, "read", coordinator_.channel().size()))};
+  }
+
+  void look_at_wish() {
+    if (wished_ != nullptr && *wished_) cancelled_ = true;
+  }
+
+  // While bytes move the load itself hears of the wish, and says how far it came.
+  void heed_wish() {
+    look_at_wish();
+    const Phase phase = phase_;
+    if (!cancelled_ || phase == Phase::kLoading) return;
+    coordinator_.fail({Error(Code::kCancelled, "the load was cancelled"), Exit::kLoad, phase == Phase::kLoaded, {}});
+  }
+
+  Result<void> receive(const LoadReport& so_far, ranks::Pulse& pulse) {
+    // A rank may wait long for one that reads slowly. Once all have read, standing still is a failure.
+    pulse.rest();
+    const auto all_there = coordinator_.agree("what was read", {}, nullptr, ranks::Patience::kWhileAlive);
+    if (!all_there) return fail(Error(Code::kCancelled, "another rank could not read its part"));
+    pulse.progress(done_bytes_ += 1, ranks::Activity::kExchanging);
+    ranks::ExchangeOptions options;
+    options.rank = own_rank();
+    options.is_cancelled = [this] {
+      look_at_wish();
+      return cancelled_.load();
+    };
+    options.on_progress = [&](std::uint64_t bytes) {
+      pulse.progress(done_bytes_ + bytes, ranks::Activity::kExchanging);
+    };
+    return hand_over(so_far, options);
   }
 
   // Who reads what. Ranks that hold the same come to the same answer.
@@ -323,7 +326,9 @@ class GroupLoad {
   std::vector<std::string> notes_;
   enum class Phase : std::uint8_t { kAgreeing, kLoading, kLoaded };
 
-  std::atomic<bool> cancelled_ = false;
+  std::uint64_t done_bytes_ = 0;
+  const std::atomic<bool>* wished_ = nullptr;  // the caller's: the load shall stop
+  std::atomic<bool> cancelled_ = false;        // it stops, because of the wish or of another rank
   std::atomic<Phase> phase_ = Phase::kAgreeing;
 };
 

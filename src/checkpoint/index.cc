@@ -62,6 +62,74 @@ std::optional<std::string> why_not_a_shard_name(std::string_view name) {
   return std::nullopt;
 }
 
+namespace {
+
+// The entries of an index, and which shard each names.
+class WeightMap {
+ public:
+  WeightMap(std::string_view file, Index& index, Errors& errors) : file_(file), index_(index), errors_(errors) {}
+
+  void read(const JsonValue& weight_map) {
+    for (const JsonMember member : weight_map) {
+      if (!member.value.is_string()) {
+        errors_.add(error_at(file_, member.value.offset(),
+                             Error(Code::kIndexInvalid, "the shard of a tensor is not a string")
+                                 .of_tensor(member.key)
+                                 .wanted("a file name")
+                                 .got(member.value.found())));
+        continue;
+      }
+      if (uses_.size() > kMaxShards) break;
+      ShardUse& use = uses_.try_emplace(std::string(member.value.text())).first->second;
+      if (use.tensors++ == 0) use = {member.value.offset(), member.key, 1};
+      index_.entries.push_back({std::string(member.key), 0, member.key_offset});
+      shard_of_entry_.push_back(member.value.text());
+    }
+    if (uses_.size() > kMaxShards) {
+      errors_.add(error_at(file_, weight_map.offset(),
+                           Error(Code::kIndexInvalid, "the index names too many files")
+                               .wanted(fmt::format("at most {}", with_commas(kMaxShards)))));
+      return;
+    }
+    if (index_.entries.empty() && errors_.empty()) {
+      errors_.add(error_at(file_, weight_map.offset(),
+                           Error(Code::kIndexInvalid, "the weight_map is empty").wanted("at least one tensor")));
+    }
+    list_shards();
+  }
+
+  // Of an index without problems.
+  void number_shards() {
+    for (std::size_t i = 0; i < index_.entries.size(); ++i) {
+      const auto shard = std::lower_bound(index_.shards.begin(), index_.shards.end(), shard_of_entry_[i]);
+      index_.entries[i].shard = static_cast<std::uint32_t>(shard - index_.shards.begin());
+    }
+  }
+
+ private:
+  void list_shards() {
+    for (const auto& [name, use] : uses_) {
+      if (const auto why = why_not_a_shard_name(name)) {
+        errors_.add(error_at(file_, use.first_offset,
+                             Error(Code::kIndexShardName, fmt::format("{} is no shard name: {}", quote(name), *why))
+                                 .of_tensor(use.first_tensor)
+                                 .wanted("a relative path inside the checkpoint that ends in .safetensors")
+                                 .got(fmt::format("{}, for {} tensor(s)", quote(name), use.tensors)))
+                        .by_rule("S4"));
+      }
+      index_.shards.push_back(name);
+    }
+  }
+
+  std::string_view file_;
+  Index& index_;
+  Errors& errors_;
+  std::map<std::string, ShardUse, std::less<>> uses_;
+  std::vector<std::string_view> shard_of_entry_;
+};
+
+}  // namespace
+
 Result<Index, Errors> parse_index(const JsonBuffer& json, std::string_view file) {
   JsonDuplicates duplicates;
   auto document = JsonDocument::parse_keeping_duplicates(json, duplicates, kIndexLimits);
@@ -91,49 +159,10 @@ Result<Index, Errors> parse_index(const JsonBuffer& json, std::string_view file)
 
   Index index;
   read_metadata(root, file, index);
-  std::map<std::string, ShardUse, std::less<>> uses;
-  std::vector<std::string_view> shard_of_entry;
-  for (const JsonMember member : *weight_map) {
-    if (!member.value.is_string()) {
-      errors.add(error_at(file, member.value.offset(),
-                          Error(Code::kIndexInvalid, "the shard of a tensor is not a string")
-                              .of_tensor(member.key)
-                              .wanted("a file name")
-                              .got(member.value.found())));
-      continue;
-    }
-    if (uses.size() > kMaxShards) break;
-    ShardUse& use = uses.try_emplace(std::string(member.value.text())).first->second;
-    if (use.tensors++ == 0) use = {member.value.offset(), member.key, 1};
-    index.entries.push_back({std::string(member.key), 0, member.key_offset});
-    shard_of_entry.push_back(member.value.text());
-  }
-  if (uses.size() > kMaxShards) {
-    errors.add(error_at(file, weight_map->offset(),
-                        Error(Code::kIndexInvalid, "the index names too many files")
-                            .wanted(fmt::format("at most {}", with_commas(kMaxShards)))));
-    return fail(std::move(errors));
-  }
-  if (index.entries.empty() && errors.empty()) {
-    errors.add(error_at(file, weight_map->offset(),
-                        Error(Code::kIndexInvalid, "the weight_map is empty").wanted("at least one tensor")));
-  }
-  for (const auto& [name, use] : uses) {
-    if (const auto why = why_not_a_shard_name(name)) {
-      errors.add(error_at(file, use.first_offset,
-                          Error(Code::kIndexShardName, fmt::format("{} is no shard name: {}", quote(name), *why))
-                              .of_tensor(use.first_tensor)
-                              .wanted("a relative path inside the checkpoint that ends in .safetensors")
-                              .got(fmt::format("{}, for {} tensor(s)", quote(name), use.tensors)))
-                     .by_rule("S4"));
-    }
-    index.shards.push_back(name);
-  }
+  WeightMap map(file, index, errors);
+  map.read(*weight_map);
   if (!errors.empty()) return fail(std::move(errors));
-  for (std::size_t i = 0; i < index.entries.size(); ++i) {
-    const auto shard = std::lower_bound(index.shards.begin(), index.shards.end(), shard_of_entry[i]);
-    index.entries[i].shard = static_cast<std::uint32_t>(shard - index.shards.begin());
-  }
+  map.number_shards();
   return index;
 }
 

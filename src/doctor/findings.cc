@@ -257,10 +257,8 @@ Finding find_cpus(const Facts& facts) {
   finding.cost = facts.gpus.gpus.empty()
                      ? "cached files: 2.8 GB/s with 1 thread, 7.3 with 4, 13.1 with 8, 19.8 with 16"
                      : "cached files to a GPU: 8 GB/s with 1 thread, 27 with 4, 46 with 8, 51 with 16";
-  // A load counts the processors that are online.
   if (usable < std::min(cpus.online, kMostThreads)) {
-    finding.remedy = fmt::format("Allow it more, or load with --threads {}",
-                                 std::max(1U, static_cast<unsigned>(std::lround(std::floor(usable)))));
+    finding.remedy = "Allow the process more processors: a load takes as many threads as it may use";
   }
   return finding;
 }
