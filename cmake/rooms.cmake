@@ -22,6 +22,10 @@ function(lading_precompile target first)
   endif()
 endfunction()
 
+# Sixteen files of a room at once: each header is read once for all of them. Not for the build that shows whether each file
+# includes what it uses, nor where single files are changed and built again.
+option(LADING_UNITY "Compile the files of a room together" OFF)
+
 # The folder of links for `target`, which is `room` or its tests.
 function(lading_doors target room)
   cmake_parse_arguments(DOORS "" "" "USES;EXCEPT" ${ARGN})
@@ -71,6 +75,7 @@ function(lading_room room)
   list(FILTER sources EXCLUDE REGEX "${LADING_KERNELS_TWIN_LEFT_OUT}")
   add_library(lading_${room} STATIC ${sources})
   set_target_properties(lading_${room} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  set_target_properties(lading_${room} PROPERTIES UNITY_BUILD ${LADING_UNITY} UNITY_BUILD_BATCH_SIZE 16)
   set_property(GLOBAL APPEND PROPERTY LADING_ROOMS ${room})
   set_property(GLOBAL PROPERTY LADING_PRIVATE_${room} ${ROOM_PRIVATE})
   set_property(GLOBAL PROPERTY LADING_PUBLIC_${room} ${ROOM_PUBLIC})
