@@ -25,7 +25,7 @@ struct Document {
   static Document text(std::string json) { return {From::kText, std::move(json)}; }
 };
 
-/// A value of the caller's, or a document that says it.
+/// A value, or a document that describes it.
 template <class T>
 using Given = std::variant<Document, T>;
 
@@ -35,9 +35,10 @@ LADING_API Result<layout::Layout, Errors> read_layout(const Document& document);
 LADING_API Result<mapping::Mapping, Errors> read_mapping(const Document& document);
 LADING_API Result<policy::Policy, Errors> read_policy(const Document& document);
 
-/// The document that reads back as the value. Of a layout that a plan has accepted.
+/// Returns the document of the value; reading it gives the value back. A layout is checked first: cuts name axes of the
+/// mesh.
 LADING_API std::string to_json(const model::Skeleton& skeleton);
-LADING_API std::string to_json(const layout::Layout& layout);
+LADING_API Result<std::string, Errors> to_json(const layout::Layout& layout);
 LADING_API std::string to_json(const mapping::Mapping& mapping);
 LADING_API std::string to_json(const policy::Policy& policy);
 

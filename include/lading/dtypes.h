@@ -17,7 +17,7 @@
 namespace lading {
 
 struct DTypesRequest {
-  std::optional<CheckpointRef> checkpoint = {};  ///< nothing: none is known
+  std::optional<CheckpointRef> checkpoint = {};  ///< empty: no checkpoint is known
   std::optional<Given<model::Skeleton>> skeleton = {};
   std::optional<Given<mapping::Mapping>> mapping = {};
   std::optional<Given<policy::Policy>> policy = {};
@@ -35,7 +35,7 @@ struct TensorDTypes {
   std::string compute_rule;
   std::string reason;
   bool follows_tower = false;  ///< of a frozen subtree that is computed in one dtype (R28)
-  /// Memory of a frozen tower that is to be cast to the compute dtype (R28); never a part of a sharded tensor.
+  /// The dtype that this frozen tensor must be cast to (R28); never set for a sharded tensor.
   std::optional<DType> cast;
 };
 

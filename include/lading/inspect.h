@@ -1,4 +1,4 @@
-// What a checkpoint holds, without loading it: `lading::inspect(path)`.
+// What a checkpoint holds, without loading it: `lading::inspect(checkpoint)`.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct TensorInfo {
 };
 
 struct Inspection {
-  std::string path;  ///< of the directory or file, resolved
+  std::string path;  ///< the index, or the only file; absolute
   std::optional<std::string> index_path;
   std::vector<ShardInfo> shards;    ///< sorted by name
   std::vector<TensorInfo> tensors;  ///< sorted by name

@@ -43,13 +43,13 @@ class Mesh {
   explicit Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {}
 
   [[nodiscard]] const std::vector<Axis>& axes() const { return axes_; }
-  /// The mesh must have passed check_mesh(), here and below.
+  /// Call these only on a mesh for which check_mesh() returns no errors.
   [[nodiscard]] LADING_API std::uint64_t ranks() const;
   [[nodiscard]] LADING_API std::optional<std::size_t> find(std::string_view axis) const;
   [[nodiscard]] LADING_API std::vector<std::uint64_t> coordinate(std::uint64_t rank) const;
   /// Among the ranks that differ from `rank` in these axes only, numbered row-major in the order given.
   [[nodiscard]] LADING_API Seat seat(const std::vector<std::size_t>& axes, std::uint64_t rank) const;
-  /// How many ranks that are; nothing needs to be known of any one of them.
+  /// The number of such ranks.
   [[nodiscard]] LADING_API std::uint64_t group_size(const std::vector<std::size_t>& axes) const;
   /// "dp=4,tp=2"
   [[nodiscard]] LADING_API std::string text() const;
@@ -152,7 +152,7 @@ struct Layout {
   DeviceMap devices;
   std::vector<PlacementRule> rules;  ///< a tensor that none matches is replicated
 
-  /// Of the first rule that matches. Tries one after the other: for a few names.
+  /// Returns the placement of the first rule that matches. Linear in the number of rules.
   [[nodiscard]] LADING_API const Placement& placement_of(std::string_view name) const;
   /// Where a tensor of this placement lives on this rank (R34, R36).
   [[nodiscard]] LADING_API Device device_of(const Placement& placement, std::uint64_t rank) const;
@@ -193,7 +193,7 @@ struct TpRule {
 /// Where the ranks' memory is.
 struct DeviceChoice {
   DeviceType type = DeviceType::kCpu;
-  /// Of a GPU: the number that each rank's process calls its own by, if one rank is asked for; nothing: rank r has
+  /// For GPUs: the device index in the rank's own process. Only if one rank is requested. If empty, rank r uses index
   /// r % per_node (R34).
   std::optional<std::uint64_t> index;
   std::optional<std::uint64_t> per_node;  ///< of GPUs without `index`; nothing: all ranks if they are at most 8, else 8
@@ -207,9 +207,9 @@ LADING_API Result<DeviceChoice> parse_device_choice(std::string_view text);
 struct ByStrategy {
   Strategy strategy = Strategy::kSingle;
   Mesh mesh = {};
-  /// Of strategies with tp; a parameter takes the first rule that matches. Those that none matches are replicated over
-  /// tp. Without any rule: parameters of two dims are cut by dim 0, which is right for storing any model and for
-  /// running none in particular; others replicated.
+  /// For strategies with tp: the first rule that matches a parameter applies. A parameter that no rule matches is
+  /// replicated over tp. If there are no rules, 2-D parameters are cut along dim 0 and all others are replicated; such
+  /// shards can be stored, but match no particular model's forward pass.
   std::vector<TpRule> tp_plan = {};
   DeviceChoice device = {};
 };

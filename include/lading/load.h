@@ -68,9 +68,9 @@ struct LoadRequest {
   PlanRequest plan;  ///< what to load, and the ranks that this process fills
 
   /// The memory of a destination: contiguous, at least size_bytes, on its device (of a GPU: a device address), borrowed
-  /// until materialize() returns. Asked once for each destination before anything is read; for a flat parameter it
-  /// answers the same memory every time. What the caller has under way on a GPU is waited for first; at the end
-  /// everything is there for all streams. Nothing: the report brings memory of its own.
+  /// until materialize() returns. lading asks for each destination once, before it reads anything. Return the same
+  /// memory for all tensors of a flat parameter. lading first waits for the caller's pending GPU work; when the call
+  /// returns, the data is visible to all streams. If empty, lading allocates the memory (LoadReport::owned).
   std::function<Result<std::span<std::byte>>(const DestinationInfo&)> memory;
   /// Values of "host" and "call" tensors; a call is made when its inputs are complete.
   std::function<Result<HostTensor>(const std::string& name, std::uint64_t rank)> value;
@@ -119,18 +119,18 @@ struct LoadReport {
   double loading_seconds = 0;
   double opening_seconds = 0;         ///< of loading: taking devices and staging memory
   double closing_seconds = 0;         ///< of loading: giving them back
-  std::vector<std::string> notes;     ///< what was done in another way than wanted
+  std::vector<std::string> notes;     ///< fallbacks, such as a file system without O_DIRECT
   std::shared_ptr<const void> owned;  ///< the memory, where the request brought none
   LoadHandle handle;
 };
 
 struct LoadFailure {
-  std::optional<Stage> refused;  ///< where planning stopped; nothing: it was planned, and then failed
+  std::optional<Stage> refused;  ///< nothing: the plan was accepted and the load failed
   bool begun = false;            ///< destinations are incomplete, whatever they hold; false: nothing was written
   Errors problems;
   std::string ledger;  ///< what was written all the same; "" unless begun
 
-  /// Of the command line: 5, or as Refusal has it where planning stopped.
+  /// Returns 5, or the exit code of the refusal if planning failed.
   [[nodiscard]] LADING_API Exit exit_code() const;
 };
 

@@ -3,8 +3,9 @@
 //
 // A template is a name with variables: "layers.{layer}.experts.w1". A variable stands for a whole run of digits, mostly
 // one dotted component, without leading zeros: so a name matches in one way or not at all, and numbers count in numeric
-// order (R47). "{{" and "}}" are braces. In the keys of an expression the variables of its target stand; a stack may
-// run over a further one, from 0 to the target's extent in that dim, all of which must be there.
+// order (R47). "{{" and "}}" are braces. An expression's keys
+// may use the variables of its target. A stack may run over one more variable, from 0 to the target's extent in that
+// dim; every key must exist.
 #pragma once
 
 #include <cstddef>
@@ -65,7 +66,7 @@ enum class Form : std::uint8_t {
   kRearrange,
   kReshape,
   kPad,
-  // What people say; needs the shape of the part to become an Expression.
+  // Shorthands; lowering them to an Expression needs the part's shape.
   kChunk,       ///< part `begin` of `count` along `dim`, as torch.chunk cuts
   kTranspose,   ///< two dims (`order`) change places
   kInterleave,  ///< even indices of `dim`, then odd ones
@@ -98,7 +99,7 @@ enum class RuleKind : std::uint8_t {
   kRename,         ///< the key `from` is the model tensor `to`
   kRenamePattern,  ///< every key that RE2 `from` matches wholly; `to` may use \1 … \9
   kIgnore,         ///< keys that RE2 `from` matches wholly are left alone, on purpose (R46)
-  kIgnoreKey,      ///< so is the key `from`, whatever characters are in it
+  kIgnoreKey,      ///< ignores exactly the key `from`
   kBuild,          ///< the model tensors that the template `to` names are made by the expression
 };
 

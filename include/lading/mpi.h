@@ -20,7 +20,7 @@ enum class Exchange : std::uint8_t {
 };
 
 struct GroupLoadRequest {
-  LoadRequest load;  ///< `load.plan.ranks` is not looked at; with an exchange it brings no memory
+  LoadRequest load;  ///< `plan.ranks` is ignored; with an exchange, `memory` must be empty
   Exchange exchange = Exchange::kNever;
   /// A reason of this rank's own not to load, such as a ledger that cannot be written. All ranks are told of it, and
   /// none loads.
@@ -34,7 +34,7 @@ struct GroupReport {
 
 struct GroupFailure {
   LoadFailure failure;            ///< the problems are the same on all ranks
-  Exit exit_code = Exit::kRanks;  ///< another rank failed; otherwise as LoadFailure has it
+  Exit exit_code = Exit::kRanks;  ///< kRanks if another rank failed, otherwise this rank's own
   std::string error_id;
 };
 
@@ -52,7 +52,8 @@ class MpiGroup {
   [[nodiscard]] LADING_API std::uint64_t size() const;
 
   LADING_API Result<GroupReport, GroupFailure> load(GroupLoadRequest request);
-  /// Before the process ends.
+  /// Leaves the group. Call it before the process exits; the destructor does not. It waits up to 30 seconds for MPI to
+  /// stop, or 2 after a failed load.
   LADING_API void leave();
 
  private:

@@ -1,7 +1,5 @@
-// Which names a rule speaks of: one name exactly, or all that a pattern matches.
-//
-// A model's names are data, and any character may be in them: "w*" is a tensor's name like any other. So whoever writes
-// rules for a given model (the Python front, a strategy) names tensors exactly; people may write patterns.
+// NamePattern: one exact name, or a pattern with "*". Any character may occur in a model's names, so generated rules
+// use exact names; people may write patterns.
 #pragma once
 
 #include <string>

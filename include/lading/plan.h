@@ -44,7 +44,7 @@ struct PlanRequest {
   bool is_part_of_model = false;
   std::optional<Given<mapping::Mapping>> mapping = {};  ///< nothing: the keys are the model's names
   std::optional<Given<policy::Policy>> policy = {};
-  /// How the model is cut over ranks, and where they have it; as it is: one rank, on the CPU.
+  /// How the model is sharded and on which devices. Default: one rank, on the CPU.
   std::variant<layout::ByStrategy, Document, layout::Layout> layout = {};
 
   TiedKeys tied_keys = TiedKeys::kAssumeEqual;
@@ -68,7 +68,7 @@ struct RankTotals {
   std::uint64_t owned_bytes = 0;                                       ///< padding included
   std::uint64_t staging_bytes = 0;                                     ///< of the host, beside the buffers
   std::vector<std::pair<layout::Device, std::uint64_t>> device_bytes;  ///< buffers by device
-  std::uint64_t unit_gap_bytes = 0;  ///< of buffers that tensors share (FSDP1): left as they are
+  std::uint64_t flat_parameter_gap_bytes = 0;  ///< of flat parameters (FSDP1), between tensors: left as they are
 };
 
 /// All of a plan and the files that it is about, for the functions that take a PlanReport. Cheap to copy.

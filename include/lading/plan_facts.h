@@ -1,4 +1,4 @@
-// What a plan is asked about: why a tensor is what it is, and what differs from an older plan.
+// Explanations of a plan, and differences between two plans.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct PlanChange {
 
 struct PlanDifference {
   std::vector<PlanChange> changes;
-  std::vector<std::uint64_t> ranks_not_compared;  ///< that only one of the plans has; no difference
+  std::vector<std::uint64_t> ranks_not_compared;  ///< in only one of the plans; not counted as a difference
 };
 
 }  // namespace lading

@@ -8,7 +8,7 @@
 
 namespace lading {
 
-/// How far it came.
+/// The stage that refused the request.
 enum class Stage : std::uint8_t {
   kRequest,     ///< the request makes no sense
   kCheckpoint,  ///< the checkpoint is refused

@@ -111,8 +111,8 @@ struct Skeleton {
   friend bool operator==(const Skeleton&, const Skeleton&) = default;
 };
 
-/// Sorts, joins tie classes that overlap, and refuses what cannot be: names twice, recipes without sense,
-/// ties of unknown names, of unlike shapes or dtypes, or of one name. Every problem is in the error.
+/// Sorts the tensors and merges overlapping tie classes. Rejects duplicate names, invalid recipes, and ties of unknown
+/// names, different shapes or dtypes, or a single name. The error lists every problem.
 LADING_API Result<Skeleton, Errors> make_skeleton(std::vector<Tensor> tensors,
                                                   std::vector<std::vector<std::string>> tie_classes,
                                                   std::vector<Pin> pins);

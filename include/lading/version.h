@@ -1,4 +1,4 @@
-// Which lading this is.
+// The version of lading.
 #pragma once
 
 #include "lading/export.h"

@@ -37,7 +37,10 @@ Result<policy::Policy, Errors> read_policy(const Document& document) {
 }
 
 std::string to_json(const model::Skeleton& skeleton) { return model::skeleton_json(skeleton); }
-std::string to_json(const layout::Layout& layout) { return layout::layout_json(layout); }
+Result<std::string, Errors> to_json(const layout::Layout& layout) {
+  if (Errors problems = layout::check_writable(layout); !problems.empty()) return fail(std::move(problems));
+  return layout::layout_json(layout);
+}
 std::string to_json(const mapping::Mapping& mapping) { return mapping::mapping_json(mapping); }
 std::string to_json(const policy::Policy& policy) { return policy::policy_json(policy); }
 

@@ -104,11 +104,11 @@ class Loading {
       LoadedTensor loaded;
       if (!request_.memory && d.provenance == Provenance::kKept) {
         problems_.add(
-            Error(Code::kUsage, "a value that is there already shall be kept, but nobody brought it")
+            Error(Code::kUsage, "the policy keeps this tensor's value, but no memory that holds it was given")
                 .of_tensor(d.name)
                 .on_rank(static_cast<int>(d.rank))
                 .by_rule("R14")
-                .try_this("hand in the memory that holds it (LoadRequest::memory), or call it meta in the skeleton"));
+                .try_this("Give the memory that holds it (LoadRequest::memory), or declare it meta in the skeleton."));
       } else if (!request_.memory) {
         if (problems_.empty()) loaded.memory = own->destinations()[i];
       } else if (auto memory = request_.memory(d)) {

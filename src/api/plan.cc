@@ -52,7 +52,7 @@ PlanReport report_of(const plan::Plan& made) {
     totals.read_bytes = rank.read_bytes;
     totals.owned_bytes = rank.owned_bytes;
     totals.staging_bytes = rank.staging_bytes;
-    totals.unit_gap_bytes = rank.flat_parameter_gap_bytes;
+    totals.flat_parameter_gap_bytes = rank.flat_parameter_gap_bytes;
     for (const auto& [device, bytes] : plan::device_bytes(rank)) {
       totals.device_bytes.emplace_back(layout::parse_device(device).value(), bytes);
     }

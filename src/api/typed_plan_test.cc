@@ -79,7 +79,7 @@ TEST_F(TypedPlan, IsThePlanOfTheDocuments) {
   ASSERT_TRUE(made);
   request_.skeleton = Document::text(to_json(*made));
   request_.mapping = Document::text(to_json(mapping_));
-  request_.layout = Document::text(to_json(layout_));
+  request_.layout = Document::text(to_json(layout_).value());
   request_.policy = Document::text(to_json(policy_));
   const auto documented = make_plan(request_);
   ASSERT_TRUE(documented) << documented.error().problems.front().text();
@@ -152,6 +152,19 @@ TEST_F(TypedPlan, CutsThatNoDocumentCouldSayAreRefused) {
   layout.devices.per_node = 0;
   request_.layout = layout;
   EXPECT_THAT(refusal(), HasSubstr("R34"));
+}
+
+TEST_F(TypedPlan, ALayoutThatNoDocumentCouldSayIsNotWritten) {
+  EXPECT_TRUE(to_json(layout_));
+  auto layout = layout_;
+  layout.rules[0].placement.slots[0].cuts[0].axes = {3};
+  EXPECT_THAT(to_json(layout).error().front().text(), HasSubstr("axis"));
+  layout = layout_;
+  layout.rules[0].placement.slots.clear();
+  EXPECT_THAT(to_json(layout).error().front().text(), HasSubstr("slots"));
+  layout = layout_;
+  layout.mesh = layout::Mesh({{"dp", 0}});
+  EXPECT_FALSE(to_json(layout));
 }
 
 TEST_F(TypedPlan, ExpressionsThatNoDocumentCouldSayAreRefused) {

@@ -74,7 +74,7 @@ class PlanPage {
     row("read", rank.read_bytes);
     row("owned", rank.owned_bytes);
     row("staging", rank.staging_bytes);
-    if (rank.unit_gap_bytes > 0) row("left as it is", rank.unit_gap_bytes);
+    if (rank.flat_parameter_gap_bytes > 0) row("left as it is", rank.flat_parameter_gap_bytes);
     for (const auto& [device, bytes] : peaks(rank)) row(fmt::format("peak {}", device.text()), bytes);
   }
 

@@ -130,6 +130,27 @@ const Placement& PlacementIndex::of(std::string_view name) const {
   return found == rules.size() ? replicated() : rules[found].placement;
 }
 
+Errors check_writable(const Layout& layout) {
+  Errors errors = check_mesh(layout.mesh);
+  if (!errors.empty()) return errors;
+  check_devices(layout, errors);
+  for (const PlacementRule& rule : layout.rules) {
+    check_slot_names(rule, errors);
+    for (const Slot& slot : rule.placement.slots) {
+      for (const Cut& cut : slot.cuts) {
+        if (std::all_of(cut.axes.begin(), cut.axes.end(),
+                        [&](std::size_t a) { return a < layout.mesh.axes().size(); })) {
+          continue;
+        }
+        errors.add(Error(Code::kLayout,
+                         fmt::format("the rule {}: a cut names an axis that the mesh lacks", quote(rule.pattern.text)))
+                       .wanted(fmt::format("an axis below {}", layout.mesh.axes().size())));
+      }
+    }
+  }
+  return errors;
+}
+
 Errors check_layout(const Layout& layout, const std::vector<TensorToPlace>& tensors) {
   Errors errors = check_mesh(layout.mesh);
   if (!errors.empty()) return errors;

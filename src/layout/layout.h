@@ -82,7 +82,10 @@ struct TensorToPlace {
 /// buffers whose members disagree or overlap, rules that match nothing (R43).
 Errors check_layout(const Layout& layout, const std::vector<TensorToPlace>& tensors);
 
-/// `lading.layout/1`, docs/schema/layout.md. The layout that is written must have passed check_layout().
+/// Mesh, devices, slots, and axes that are not in the mesh: what a document cannot say, whatever the tensors are.
+Errors check_writable(const Layout& layout);
+
+/// `lading.layout/1`, docs/schema/layout.md. The layout that is written must have passed check_writable().
 Result<Layout, Errors> parse_layout(const JsonDocument& document);
 std::string layout_json(const Layout& layout);
 
