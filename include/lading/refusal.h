@@ -21,8 +21,8 @@ struct Refusal {
   Stage stage = Stage::kRequest;
   Errors problems;
 
-  /// Of the command line: kUsage for kRequest, kPlan for kDocuments and kPlanning, kInternal for kProof; for
-  /// kCheckpoint as the first problem's code has it.
+  /// Exit code by stage: request 2, documents and planning 4, proof 1. For a refused checkpoint, the exit code of the
+  /// first problem.
   [[nodiscard]] LADING_API Exit exit_code() const;
 };
 
