@@ -68,16 +68,100 @@ Dense make(Indices dims, const At& at) {
 }
 inline Label at(const Dense& dense, const Indices& index) { return dense.labels[ravel(index, dense.dims)]; }
 
+inline std::optional<Dense> source_called(const std::string& key, const Plan& plan) {
+  for (const SourceId s : plan.sources.ids()) {
+    if (plan.sources[s].key != key) continue;
+    std::uint64_t next = 0;
+    return make(indices_of(plan.sources[s].shape), [&](const Indices&) { return Label{s, next++}; });
+  }
+  return std::nullopt;
+}
+
+// One function per operation, on parts that are evaluated already. There is at least one part. All operations but
+// stack, permute and reshape have a dim that is one of the first part.
+inline std::optional<Dense> concatenated(const mapping::Expression& e, const std::vector<Dense>& parts) {
+  Indices dims = parts.front().dims;
+  Indices starts;
+  dims[e.dim] = 0;
+  for (const Dense& part : parts) {
+    if (part.dims.size() != dims.size()) return std::nullopt;
+    for (std::size_t d = 0; d < dims.size(); ++d) {
+      if (d != e.dim && part.dims[d] != dims[d]) return std::nullopt;
+    }
+    starts.push_back(dims[e.dim]);
+    dims[e.dim] += part.dims[e.dim];
+  }
+  return make(dims, [&](Indices i) {
+    std::size_t p = parts.size() - 1;
+    while (i[e.dim] < starts[p]) --p;
+    i[e.dim] -= starts[p];
+    return at(parts[p], i);
+  });
+}
+
+inline std::optional<Dense> stacked(const mapping::Expression& e, const std::vector<Dense>& parts) {
+  Indices dims = parts.front().dims;
+  if (e.dim > dims.size()) return std::nullopt;
+  for (const Dense& part : parts) {
+    if (part.dims != parts.front().dims) return std::nullopt;
+  }
+  dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(e.dim), parts.size());
+  return make(dims, [&](Indices i) {
+    const std::uint64_t p = i[e.dim];
+    i.erase(i.begin() + static_cast<std::ptrdiff_t>(e.dim));
+    return at(parts[p], i);
+  });
+}
+
+inline std::optional<Dense> sliced(const mapping::Expression& e, const Dense& part) {
+  Indices dims = part.dims;
+  if (e.begin > e.end || e.end > dims[e.dim]) return std::nullopt;
+  dims[e.dim] = e.end - e.begin;
+  return make(dims, [&](Indices i) {
+    i[e.dim] += e.begin;
+    return at(part, i);
+  });
+}
+
+inline std::optional<Dense> permuted(const mapping::Expression& e, const Dense& part) {
+  Indices dims = part.dims;
+  if (!is_order(e.order, dims.size())) return std::nullopt;
+  for (std::size_t d = 0; d < dims.size(); ++d) dims[d] = part.dims[e.order[d]];
+  return make(dims, [&](const Indices& i) {
+    Indices from(i.size());
+    for (std::size_t d = 0; d < i.size(); ++d) from[e.order[d]] = i[d];
+    return at(part, from);
+  });
+}
+
+inline std::optional<Dense> rearranged(const mapping::Expression& e, const Dense& part) {
+  if (product(e.factors) != part.dims[e.dim] || !is_order(e.order, e.factors.size())) return std::nullopt;
+  Indices reordered;
+  for (const std::size_t f : e.order) reordered.push_back(e.factors[f]);
+  return make(part.dims, [&](Indices i) {
+    const Indices digits = unravel(i[e.dim], reordered);
+    Indices from(digits.size());
+    for (std::size_t k = 0; k < digits.size(); ++k) from[e.order[k]] = digits[k];
+    i[e.dim] = ravel(from, e.factors);
+    return at(part, i);
+  });
+}
+
+inline std::optional<Dense> reshaped(const mapping::Expression& e, const Dense& part) {
+  if (product(indices_of(e.shape)) != part.labels.size()) return std::nullopt;
+  return Dense{indices_of(e.shape), part.labels};
+}
+
+inline std::optional<Dense> padded(const mapping::Expression& e, const Dense& part) {
+  Indices dims = part.dims;
+  if (e.end < dims[e.dim]) return std::nullopt;
+  dims[e.dim] = e.end;
+  return make(dims, [&](const Indices& i) { return i[e.dim] < part.dims[e.dim] ? at(part, i) : constant(e.fill); });
+}
+
 inline std::optional<Dense> evaluate(const mapping::Expression& e, const Plan& plan) {
   using mapping::Op;
-  if (e.op == Op::kSource) {
-    for (const SourceId s : plan.sources.ids()) {
-      if (plan.sources[s].key != e.key) continue;
-      std::uint64_t next = 0;
-      return make(indices_of(plan.sources[s].shape), [&](const Indices&) { return Label{s, next++}; });
-    }
-    return std::nullopt;
-  }
+  if (e.op == Op::kSource) return source_called(e.key, plan);
   std::vector<Dense> parts;
   for (const auto& part : e.parts) {
     auto dense = evaluate(part, plan);
@@ -86,74 +170,16 @@ inline std::optional<Dense> evaluate(const mapping::Expression& e, const Plan& p
   }
   if (parts.empty() || (parts.size() > 1 && e.op != Op::kConcat && e.op != Op::kStack)) return std::nullopt;
   const Dense& first = parts.front();
-  Indices dims = first.dims;
-  const bool has_dim = e.dim < dims.size();
+  const bool has_dim = e.dim < first.dims.size();
   if (!has_dim && e.op != Op::kPermute && e.op != Op::kReshape && e.op != Op::kStack) return std::nullopt;
   switch (e.op) {
-    case Op::kConcat: {
-      Indices starts;
-      dims[e.dim] = 0;
-      for (const Dense& part : parts) {
-        if (part.dims.size() != dims.size()) return std::nullopt;
-        for (std::size_t d = 0; d < dims.size(); ++d) {
-          if (d != e.dim && part.dims[d] != dims[d]) return std::nullopt;
-        }
-        starts.push_back(dims[e.dim]);
-        dims[e.dim] += part.dims[e.dim];
-      }
-      return make(dims, [&](Indices i) {
-        std::size_t p = parts.size() - 1;
-        while (i[e.dim] < starts[p]) --p;
-        i[e.dim] -= starts[p];
-        return at(parts[p], i);
-      });
-    }
-    case Op::kStack:
-      if (e.dim > dims.size()) return std::nullopt;
-      for (const Dense& part : parts) {
-        if (part.dims != first.dims) return std::nullopt;
-      }
-      dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(e.dim), parts.size());
-      return make(dims, [&](Indices i) {
-        const std::uint64_t p = i[e.dim];
-        i.erase(i.begin() + static_cast<std::ptrdiff_t>(e.dim));
-        return at(parts[p], i);
-      });
-    case Op::kSlice:
-      if (e.begin > e.end || e.end > dims[e.dim]) return std::nullopt;
-      dims[e.dim] = e.end - e.begin;
-      return make(dims, [&](Indices i) {
-        i[e.dim] += e.begin;
-        return at(first, i);
-      });
-    case Op::kPermute:
-      if (!is_order(e.order, dims.size())) return std::nullopt;
-      for (std::size_t d = 0; d < dims.size(); ++d) dims[d] = first.dims[e.order[d]];
-      return make(dims, [&](const Indices& i) {
-        Indices from(i.size());
-        for (std::size_t d = 0; d < i.size(); ++d) from[e.order[d]] = i[d];
-        return at(first, from);
-      });
-    case Op::kRearrange: {
-      if (product(e.factors) != dims[e.dim] || !is_order(e.order, e.factors.size())) return std::nullopt;
-      Indices reordered;
-      for (const std::size_t f : e.order) reordered.push_back(e.factors[f]);
-      return make(dims, [&](Indices i) {
-        const Indices digits = unravel(i[e.dim], reordered);
-        Indices from(digits.size());
-        for (std::size_t k = 0; k < digits.size(); ++k) from[e.order[k]] = digits[k];
-        i[e.dim] = ravel(from, e.factors);
-        return at(first, i);
-      });
-    }
-    case Op::kReshape:
-      if (product(indices_of(e.shape)) != first.labels.size()) return std::nullopt;
-      return Dense{indices_of(e.shape), first.labels};
-    case Op::kPad:
-      if (e.end < dims[e.dim]) return std::nullopt;
-      dims[e.dim] = e.end;
-      return make(dims,
-                  [&](const Indices& i) { return i[e.dim] < first.dims[e.dim] ? at(first, i) : constant(e.fill); });
+    case Op::kConcat: return concatenated(e, parts);
+    case Op::kStack: return stacked(e, parts);
+    case Op::kSlice: return sliced(e, first);
+    case Op::kPermute: return permuted(e, first);
+    case Op::kRearrange: return rearranged(e, first);
+    case Op::kReshape: return reshaped(e, first);
+    case Op::kPad: return padded(e, first);
     case Op::kSource: break;
   }
   return std::nullopt;

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checker/check_naive.h"
+#include "checker/check_naive_destination.h"
 #include "checker/check_naive_reads.h"
 #include "checker/check_naive_region.h"
 #include "planner/value_checks.h"
@@ -250,75 +253,106 @@ class Verdict {
     return device.type == layout::DeviceType::kCpu ? "cpu" : "cuda:" + std::to_string(device.index);
   }
 
-  bool rank_good(const RankPlan& rank) {
+  // What the destinations of a rank add up to.
+  struct Sums {
+    using Buffer = std::pair<std::string, std::string>;  // that of a flat parameter, in a slot
+    std::map<Buffer, std::uint64_t> shared_bytes;
+    std::map<Buffer, std::set<std::uint64_t>> shared_elems;
+    std::map<Buffer, std::set<std::string>> shared_facts;
+    std::uint64_t owned_bytes = 0;
+    std::uint64_t gap_bits = 0;  // below 0 for a while, which 64 bits bear
+    std::size_t destinations = 0;
+  };
+
+  bool rank_good(const RankPlan& rank) const {
     if (!plan_.devices.list.empty() && rank.rank >= plan_.devices.list.size()) return false;
     if (plan_.devices.list.empty() && plan_.devices.per_node == 0) return false;
     if (rank.staging_bytes > plan_.budget_bytes) return false;
 
-    std::map<std::pair<std::string, std::string>, std::uint64_t> shared_bytes;
-    std::map<std::pair<std::string, std::string>, std::set<std::uint64_t>> shared_elems;
-    std::map<std::pair<std::string, std::string>, std::set<std::string>> shared_facts;
-    std::uint64_t owned_bytes = 0;
-    std::uint64_t gap_bits = 0;  // below 0 for a while, which 64 bits bear
-    std::size_t expected = 0;
+    Sums sums;
     for (const StatementId s : plan_.statements.ids()) {
-      const Statement& root = plan_.statements[s];
-      if (root.provenance == Provenance::kAlias) continue;
-      for (const std::string& slot : slots_of_class(root)) {
-        std::vector<StatementId> members;
-        for (const StatementId m : plan_.statements.ids()) {
-          const Statement& member = plan_.statements[m];
-          if (&root_of(member) != &root || slot_of(member, slot) == nullptr) continue;
-          const auto memory = memory_of(member, *slot_of(member, slot), plan_.mesh, rank.rank);
-          if (!memory || (memory->present && memory->uneven)) return false;
-          if (memory->present) members.push_back(m);
-        }
-        if (members.empty()) continue;
-        ++expected;
-        if (root.provenance == Provenance::kCall && !inputs_here(root, rank.rank)) return false;
-        const Statement& first = plan_.statements[members.front()];
-        const layout::Slot& place = *slot_of(first, slot);
-        const Destination* found = nullptr;
-        for (const Destination& d : rank.destinations) {
-          if (d.statement != members.front() || d.slot != place.name) continue;
-          if (found != nullptr) return false;
-          found = &d;
-        }
-        if (found == nullptr || found->device != device_of(first, rank.rank)) return false;
-        std::vector<StatementId> aliases = found->aliases;
-        std::sort(aliases.begin(), aliases.end());
-        if (aliases != std::vector<StatementId>(members.begin() + 1, members.end())) return false;
-        const Memory memory = *memory_of(first, place, plan_.mesh, rank.rank);
-        if (!destination_good(*found, root, memory)) return false;
-        if (found->root != s || !rank.regions.has(found->region)) return false;
-        if (!region_good(rank.regions[found->region], first.shape, memory)) return false;
-        if (rank.regions[found->region].flat_parameter != found->flat_parameter) return false;
-        std::string shared;
-        for (const auto& cut : place.cuts) {
-          if (cut.kind != layout::CutKind::kFlatGroup) continue;
-          shared = cut.flat_parameter;
-          const std::pair key(cut.flat_parameter, place.name);
-          shared_bytes[key] = found->buffer_bytes;
-          gap_bits -= found->owned_elems * bits(first.storage);
-          std::string facts = std::to_string(cut.group_elems) + found->device + std::string(name(first.storage));
-          for (const std::size_t axis : cut.axes) facts += "," + std::to_string(axis);
-          shared_facts[key].insert(facts);
-          for (std::uint64_t i = 0; i < product(indices_of(first.shape)); ++i) {
-            if (!shared_elems[key].insert(cut.group_offset_elems + i).second) return false;
-          }
-          if (shared_facts[key].size() > 1) return false;
-        }
-        if (shared != found->flat_parameter) return false;
-        if (shared.empty()) owned_bytes += found->buffer_bytes;
+      if (plan_.statements[s].provenance == Provenance::kAlias) continue;
+      for (const std::string& slot : slots_of_class(plan_.statements[s])) {
+        if (!slot_good(rank, s, slot, sums)) return false;
       }
     }
-    for (const auto& [key, bytes] : shared_bytes) {
-      owned_bytes += bytes;
-      gap_bits += bytes * 8;
+    for (const auto& [buffer, bytes] : sums.shared_bytes) {
+      sums.owned_bytes += bytes;
+      sums.gap_bits += bytes * 8;
     }
-    if (gap_bits / 8 != rank.flat_parameter_gap_bytes) return false;
-    if (expected != rank.destinations.size() || owned_bytes != rank.owned_bytes) return false;
+    if (sums.gap_bits / 8 != rank.flat_parameter_gap_bytes) return false;
+    if (sums.destinations != rank.destinations.size() || sums.owned_bytes != rank.owned_bytes) return false;
     return ReadsVerdict(plan_, rank).good();
+  }
+
+  // One destination for all members of the class that the rank has in this slot, or none for nobody.
+  bool slot_good(const RankPlan& rank, StatementId s, const std::string& slot, Sums& sums) const {
+    const Statement& root = plan_.statements[s];
+    const auto members = members_here(root, slot, rank.rank);
+    if (!members) return false;
+    if (members->empty()) return true;
+    ++sums.destinations;
+    if (root.provenance == Provenance::kCall && !inputs_here(root, rank.rank)) return false;
+    const Statement& first = plan_.statements[members->front()];
+    const layout::Slot& place = *slot_of(first, slot);
+    const Destination* found = only_destination(rank, members->front(), slot);
+    if (found == nullptr || found->device != device_of(first, rank.rank)) return false;
+    std::vector<StatementId> aliases = found->aliases;
+    std::sort(aliases.begin(), aliases.end());
+    if (aliases != std::vector<StatementId>(members->begin() + 1, members->end())) return false;
+    const Memory memory = *memory_of(first, place, plan_.mesh, rank.rank);
+    if (!DestinationVerdict(plan_, *found).good(root, memory)) return false;
+    if (found->root != s || !rank.regions.has(found->region)) return false;
+    if (!region_good(rank.regions[found->region], first.shape, memory)) return false;
+    if (rank.regions[found->region].flat_parameter != found->flat_parameter) return false;
+    return buffer_good(*found, first, place, sums);
+  }
+
+  // Nothing: one of them cannot be as its slot says.
+  std::optional<std::vector<StatementId>> members_here(const Statement& root, const std::string& slot,
+                                                       std::uint64_t rank) const {
+    std::vector<StatementId> members;
+    for (const StatementId m : plan_.statements.ids()) {
+      const Statement& member = plan_.statements[m];
+      if (&root_of(member) != &root || slot_of(member, slot) == nullptr) continue;
+      const auto memory = memory_of(member, *slot_of(member, slot), plan_.mesh, rank);
+      if (!memory || (memory->present && memory->uneven)) return std::nullopt;
+      if (memory->present) members.push_back(m);
+    }
+    return members;
+  }
+
+  // None if there are two.
+  static const Destination* only_destination(const RankPlan& rank, StatementId statement, const std::string& slot) {
+    const Destination* found = nullptr;
+    for (const Destination& d : rank.destinations) {
+      if (d.statement != statement || d.slot != slot) continue;
+      if (found != nullptr) return nullptr;
+      found = &d;
+    }
+    return found;
+  }
+
+  // A buffer of its own, or a place in a flat parameter's that nobody else has.
+  static bool buffer_good(const Destination& d, const Statement& first, const layout::Slot& place, Sums& sums) {
+    std::string shared;
+    for (const auto& cut : place.cuts) {
+      if (cut.kind != layout::CutKind::kFlatGroup) continue;
+      shared = cut.flat_parameter;
+      const Sums::Buffer buffer(cut.flat_parameter, place.name);
+      sums.shared_bytes[buffer] = d.buffer_bytes;
+      sums.gap_bits -= d.owned_elems * bits(first.storage);
+      std::string facts = std::to_string(cut.group_elems) + d.device + std::string(name(first.storage));
+      for (const std::size_t axis : cut.axes) facts += "," + std::to_string(axis);
+      sums.shared_facts[buffer].insert(facts);
+      for (std::uint64_t i = 0; i < product(indices_of(first.shape)); ++i) {
+        if (!sums.shared_elems[buffer].insert(cut.group_offset_elems + i).second) return false;
+      }
+      if (sums.shared_facts[buffer].size() > 1) return false;
+    }
+    if (shared != d.flat_parameter) return false;
+    if (shared.empty()) sums.owned_bytes += d.buffer_bytes;
+    return true;
   }
 
   bool inputs_here(const Statement& call, std::uint64_t rank) const {
@@ -332,91 +366,6 @@ class Verdict {
         }
       }
       if (!here) return false;
-    }
-    return true;
-  }
-
-  // Every element that the transfers write, by the bit of the buffer where it begins.
-  bool destination_good(const Destination& d, const Statement& root, const Memory& memory) const {
-    const std::uint64_t width = bits(root.storage);
-    if (memory.cells.size() * width != d.buffer_bytes * 8) return false;
-    const auto owned = static_cast<std::uint64_t>(
-        std::count_if(memory.cells.begin(), memory.cells.end(), [](const auto& c) { return c.first == Cell::kOwned; }));
-    if (owned != d.owned_elems) return false;
-    std::map<std::uint64_t, Label> written;
-    if (!transfers_good(d.transfers, d, width, written)) return false;
-    if (!comparisons_good(d, root, memory)) return false;
-    Dense dense;
-    if (root.provenance == Provenance::kFile) dense = *evaluate(root.expression, plan_);
-    if (root.provenance == Provenance::kFill) {
-      dense = make(indices_of(root.shape), [&](const Indices& i) {
-        return constant(root.recipe.zero_row && i[0] == *root.recipe.zero_row ? 0 : root.recipe.value);
-      });
-    }
-    std::map<std::uint64_t, Label> elems;
-    std::map<std::uint64_t, Label> padding;
-    for (std::uint64_t i = 0; i < memory.cells.size(); ++i) {
-      const auto& [cell, index] = memory.cells[i];
-      if (cell == Cell::kOwned && !dense.labels.empty()) elems[i * width] = dense.labels[index];
-      if (cell == Cell::kZero) padding[i * width] = constant(0);
-    }
-    if (root.provenance == Provenance::kKept && written.empty()) return true;
-    if (root.provenance == Provenance::kFill && written == padding) return true;
-    elems.merge(padding);
-    return written == elems;
-  }
-
-  bool comparisons_good(const Destination& d, const Statement& root, const Memory& memory) const {
-    if (d.comparisons.size() != root.must_equal.size()) return false;
-    for (std::size_t c = 0; c < d.comparisons.size(); ++c) {
-      const Dense dense = *evaluate(root.must_equal[c], plan_);
-      std::map<std::uint64_t, Label> compared;
-      std::map<std::uint64_t, Label> wanted;
-      if (!transfers_good(d.comparisons[c], d, bits(root.storage), compared)) return false;
-      for (std::uint64_t i = 0; i < memory.cells.size(); ++i) {
-        const auto& [cell, index] = memory.cells[i];
-        if (cell == Cell::kOwned) wanted[i * bits(root.storage)] = dense.labels[index];
-      }
-      if (compared != wanted) return false;
-    }
-    return true;
-  }
-
-  bool transfers_good(const std::vector<Transfer>& transfers, const Destination& d, std::uint64_t width,
-                      std::map<std::uint64_t, Label>& written) const {
-    for (std::size_t t = 0; t < transfers.size(); ++t) {
-      if (t > 0 && transfers[t - 1].target_begin_bytes >= transfers[t].target_begin_bytes) return false;
-      if (!transfer_good(transfers[t], d, width, written)) return false;
-    }
-    return true;
-  }
-
-  bool transfer_good(const Transfer& t, const Destination& d, std::uint64_t width,
-                     std::map<std::uint64_t, Label>& written) const {
-    if (!t.is_fill() && !plan_.sources.has(t.source)) return false;
-    const Source* source = t.is_fill() ? nullptr : &plan_.sources[t.source];
-    const std::uint64_t source_width = source == nullptr ? 8 : bits(source->dtype);
-    if (t.run_elems * width % 8 != 0 || (source != nullptr && t.run_elems * source_width % 8 != 0)) return false;
-    Indices counts;
-    for (const auto& loop : t.loops) counts.push_back(loop.count);
-    counts.push_back(t.run_elems);
-    if (product(counts) == 0 || product(counts) * width > d.buffer_bytes * 8) return false;  // or some twice
-    for (std::uint64_t i = 0; i < product(counts); ++i) {
-      const Indices index = unravel(i, counts);
-      std::uint64_t target = t.target_begin_bytes * 8 + index.back() * width;
-      std::uint64_t from = t.source_begin_bytes * 8 + index.back() * source_width;
-      for (std::size_t k = 0; k < t.loops.size(); ++k) {
-        target += index[k] * t.loops[k].target_stride_bytes * 8;
-        from += index[k] * t.loops[k].source_stride_bytes * 8;
-      }
-      if (target % width != 0 || target + width > d.buffer_bytes * 8) return false;
-      Label label = constant(t.fill);
-      if (source != nullptr) {
-        if (from < source->bytes.begin * 8 || from + source_width > source->bytes.end * 8) return false;
-        if ((from - source->bytes.begin * 8) % source_width != 0) return false;
-        label = {t.source, (from - source->bytes.begin * 8) / source_width};
-      }
-      if (!written.emplace(target, label).second) return false;
     }
     return true;
   }

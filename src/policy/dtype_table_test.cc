@@ -264,6 +264,58 @@ std::string text(const Case& given) {
 
 using Maybe = std::optional<DType>;
 
+// What a question can say of the checkpoint's side.
+struct Origin {
+  Maybe checkpoint;
+  bool derived;
+  Maybe declared;
+};
+
+std::vector<Origin> all_origins() {
+  const std::vector<Maybe> checkpoints = {{},          DType::kF32,    DType::kF16,    DType::kBF16,
+                                          DType::kF64, DType::kF8E4M3, DType::kF8E8M0, DType::kF4,
+                                          DType::kI64, DType::kI32,    DType::kBool,   DType::kC64};
+  std::vector<Origin> origins;
+  for (const Maybe& checkpoint : checkpoints) origins.push_back({checkpoint, false, {}});
+  origins.insert(origins.end(), {{{}, true, {}}, {{}, true, DType::kF32}, {DType::kBF16, true, {}}});
+  return origins;
+}
+
+// Of one tensor, whatever the policy.
+std::vector<DTypeQuestion> all_questions() {
+  const std::vector<DType> constructed = {DType::kF32,    DType::kBF16, DType::kF64,
+                                          DType::kF8E4M3, DType::kF4,   DType::kI64};
+  const std::vector<std::optional<PinStrength>> pins = {{}, PinStrength::kFloat16, PinStrength::kFloat16AndBFloat16};
+  struct Where {
+    bool frozen, requires_grad;
+  };
+  const std::vector<Where> wheres = {{false, true}, {false, false}, {true, false}, {true, true}};
+  std::vector<DTypeQuestion> questions;
+  for (const Origin& origin : all_origins()) {
+    for (const DType made : constructed) {
+      for (const auto& pin : pins) {
+        for (const Where& where : wheres) {
+          for (std::uint8_t kind = 0; kind < 5; ++kind) {
+            for (std::uint8_t presence = 0; presence < 3; ++presence) {
+              questions.push_back({.name = "t",
+                                   .kind = Kind{kind},
+                                   .constructed = made,
+                                   .presence = Presence{presence},
+                                   .checkpoint = origin.checkpoint,
+                                   .pinned = pin,
+                                   .derived = origin.derived,
+                                   .declared = origin.declared,
+                                   .frozen = where.frozen,
+                                   .requires_grad = where.requires_grad});
+            }
+          }
+        }
+      }
+    }
+  }
+  return questions;
+}
+
 // The whole cross product. `visit` gets every `stride`-th case.
 void for_each_case(std::size_t stride, const std::function<void(const Case&)>& visit) {
   struct Asked {
@@ -279,24 +331,7 @@ void for_each_case(std::size_t stride, const std::function<void(const Case&)>& v
     for (const Maybe& compute : {Maybe(), Maybe(DType::kBF16), Maybe(DType::kF16), Maybe(DType::kF32)})
       computes.emplace_back(compute, record);
   }
-  const std::vector<Maybe> checkpoints = {{},          DType::kF32,    DType::kF16,    DType::kBF16,
-                                          DType::kF64, DType::kF8E4M3, DType::kF8E8M0, DType::kF4,
-                                          DType::kI64, DType::kI32,    DType::kBool,   DType::kC64};
-  const std::vector<DType> constructed = {DType::kF32,    DType::kBF16, DType::kF64,
-                                          DType::kF8E4M3, DType::kF4,   DType::kI64};
-  const std::vector<std::optional<PinStrength>> pins = {{}, PinStrength::kFloat16, PinStrength::kFloat16AndBFloat16};
-  struct Where {
-    bool frozen, requires_grad;
-  };
-  const std::vector<Where> wheres = {{false, true}, {false, false}, {true, false}, {true, true}};
-  struct Origin {
-    Maybe checkpoint;
-    bool derived;
-    Maybe declared;
-  };
-  std::vector<Origin> origins;
-  for (const Maybe& checkpoint : checkpoints) origins.push_back({checkpoint, false, {}});
-  origins.insert(origins.end(), {{{}, true, {}}, {{}, true, DType::kF32}, {DType::kBF16, true, {}}});
+  const std::vector<DTypeQuestion> questions = all_questions();
 
   std::size_t i = 0;
   Case given;
@@ -307,30 +342,11 @@ void for_each_case(std::size_t stride, const std::function<void(const Case&)>& v
       for (const auto& [compute, record] : computes) {
         given.policy.compute_dtype = compute;
         given.policy.compute_record = record;
-        for (const Origin& origin : origins) {
-          for (const DType made : constructed) {
-            for (const auto& pin : pins) {
-              for (const Where& where : wheres) {
-                for (std::uint8_t kind = 0; kind < 5; ++kind) {
-                  for (std::uint8_t presence = 0; presence < 3; ++presence) {
-                    if (i++ % stride != 0) continue;
-                    given.question = {.name = "t",
-                                      .kind = Kind{kind},
-                                      .constructed = made,
-                                      .presence = Presence{presence},
-                                      .checkpoint = origin.checkpoint,
-                                      .pinned = pin,
-                                      .derived = origin.derived,
-                                      .declared = origin.declared,
-                                      .frozen = where.frozen,
-                                      .requires_grad = where.requires_grad};
-                    if (request.by_subtree) given.question.request = Request{request.dtype, true};
-                    visit(given);
-                  }
-                }
-              }
-            }
-          }
+        for (const DTypeQuestion& question : questions) {
+          if (i++ % stride != 0) continue;
+          given.question = question;
+          if (request.by_subtree) given.question.request = Request{request.dtype, true};
+          visit(given);
         }
       }
     }
