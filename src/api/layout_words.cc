@@ -2,10 +2,10 @@
 
 #include <utility>
 
+#include "api/refuse.h"
+
 namespace lading {
 namespace {
-
-Error usage(std::string message) { return {Code::kUsage, std::move(message)}; }
 
 class WordReader {
  public:

@@ -92,6 +92,7 @@ class Loading {
                         .got(std::to_string(request_.owners.size())));
       return false;
     }
+    if (!check_owners(destinations)) return false;
     auto own = std::make_shared<exec::OwnMemory>();
     if (!request_.memory) {
       if (auto allocated = own->allocate(plan()); !allocated) {
@@ -118,6 +119,21 @@ class Loading {
       }
       loaded.destination = std::move(d);
       report_.tensors.push_back(std::move(loaded));
+    }
+    return problems_.empty();
+  }
+
+  // What is received must come from a rank that holds the same bytes.
+  bool check_owners(const std::vector<DestinationInfo>& destinations) {
+    for (std::size_t i = 0; i < request_.owners.size() && !problems_.is_full(); ++i) {
+      const auto& owner = request_.owners[i];
+      const std::vector<std::uint64_t>& replicas = *destinations[i].replicas;
+      if (!owner || std::binary_search(replicas.begin(), replicas.end(), *owner)) continue;
+      problems_.add(Error(Code::kUsage, fmt::format("rank {} does not hold the bytes that it is to read", *owner))
+                        .of_tensor(destinations[i].name)
+                        .on_rank(static_cast<int>(destinations[i].rank))
+                        .by_rule("R17")
+                        .try_this("Take the owners that owners_of() gives."));
     }
     return problems_.empty();
   }
@@ -239,9 +255,10 @@ std::vector<DestinationInfo> destinations_of(const PlanReport& report) {
 }
 
 Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>& nodes) {
-  if (nodes.size() != plan.rank_count) {
+  if (!Planned::is_behind(plan)) return fail(not_planned());
+  if (const std::uint64_t ranks = Planned::of(plan).plan.mesh.ranks(); nodes.size() != ranks) {
     return fail(Error(Code::kUsage, "there must be the name of a node for each rank")
-                    .wanted(std::to_string(plan.rank_count))
+                    .wanted(std::to_string(ranks))
                     .got(std::to_string(nodes.size())));
   }
   Owners owners;
@@ -261,6 +278,7 @@ Result<void> check_memory(const layout::Device& device, std::uint64_t needed_byt
 }
 
 Result<LoadReport, LoadFailure> load_plan(const LoadRequest& request, PlanReport plan) {
+  if (!Planned::is_behind(plan)) return fail(LoadFailure{Stage::kRequest, false, not_planned(), ""});
   return Loading(request, std::move(plan)).run();
 }
 

@@ -31,8 +31,6 @@ namespace {
 constexpr std::uint64_t kMaxRanksAtOnce = 4096;
 constexpr std::uint64_t kMaxPlanBytes = 1'000'000'000;
 
-Error usage(std::string message) { return {Code::kUsage, std::move(message)}; }
-
 PlanReport report_of(const plan::Plan& made) {
   PlanReport report;
   report.mesh = made.mesh;
@@ -220,7 +218,7 @@ class Planning {
 Exit Refusal::exit_code() const {
   switch (stage) {
     case Stage::kRequest: return Exit::kUsage;
-    case Stage::kCheckpoint: return lading::exit_code(problems.front().code);
+    case Stage::kCheckpoint: return problems.empty() ? Exit::kCheckpoint : lading::exit_code(problems.front().code);
     case Stage::kDocuments:
     case Stage::kPlanning: return Exit::kPlan;
     case Stage::kProof: return Exit::kInternal;
@@ -231,12 +229,14 @@ Exit Refusal::exit_code() const {
 Result<PlanReport, Refusal> make_plan(const PlanRequest& request) { return Planning(request).run(); }
 
 Result<std::string> sampled_contents(const PlanReport& report) {
+  if (!Planned::is_behind(report)) return fail(not_planned());
   return source::sampled_contents(Planned::of(report).source);
 }
 
 std::string plan_json(const PlanReport& report) { return plan::plan_json(Planned::of(report).plan); }
 
 Result<std::vector<ExplainedFact>, Refusal> explain(const PlanReport& report, std::string_view tensor) {
+  if (!Planned::is_behind(report)) return refuse(Stage::kRequest, not_planned());
   const plan::Plan& made = Planned::of(report).plan;
   const plan::Statement* statement = made.find(tensor);
   if (statement == nullptr) {
@@ -250,6 +250,7 @@ Result<std::vector<ExplainedFact>, Refusal> explain(const PlanReport& report, st
 }
 
 Result<PlanDifference, Refusal> diff(const PlanReport& report, const Document& before) {
+  if (!Planned::is_behind(report)) return refuse(Stage::kRequest, not_planned());
   const DocumentLimits limits{"plan", kMaxPlanBytes, JsonLimits{}};
   const auto old_plan = read_document(before, limits);
   if (!old_plan) return refuse(Stage::kDocuments, old_plan.error());

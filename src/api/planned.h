@@ -17,11 +17,17 @@ struct Planned {
   SkeletonValues values;
 
   static PlanHandle handle(Planned planned) { return PlanHandle(std::make_shared<const Planned>(std::move(planned))); }
+  static bool is_behind(const PlanReport& report) { return report.handle.planned_ != nullptr; }
   /// Of a report that make_plan() made.
   static const Planned& of(const PlanReport& report) {
     LADING_CHECK(report.handle.planned_ != nullptr);
     return *report.handle.planned_;
   }
 };
+
+inline Error not_planned() {
+  return Error(Code::kUsage, "the report was not made by make_plan()")
+      .try_this("Pass the report that make_plan() returned.");
+}
 
 }  // namespace lading

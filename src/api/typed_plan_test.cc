@@ -2,12 +2,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lading/load.h"
 #include "lading/plan.h"
+#include "lading/verify.h"
 #include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
 
@@ -186,9 +189,121 @@ TEST_F(TypedPlan, ExpressionsThatNoDocumentCouldSayAreRefused) {
   EXPECT_THAT(told(source), HasSubstr("a source has no parts"));
   Expression deep = Expression::source("gate");
   for (int i = 0; i < 200; ++i) deep = Expression::slice(std::move(deep), 0, 0, 4);
-  EXPECT_THAT(told(deep), HasSubstr("levels deep"));
+  EXPECT_THAT(told(deep), HasSubstr("levels of JSON deep"));
   EXPECT_THAT(told(Expression::permute(Expression::source("gate"), {0, 0})), HasSubstr("gate_up"));
   EXPECT_THAT(told(Expression::rearrange(Expression::source("gate"), 0, {0, 4}, {1, 0})), HasSubstr("gate_up"));
+}
+
+// A document has one NaN. A plan of another one would say what no ledger can.
+TEST_F(TypedPlan, R33_EveryNanIsTheSameOne) {
+  const auto bytes_of = [&](double nan) {
+    model::Tensor made = parameter("made", {2});
+    made.init = model::Recipe{.kind = model::RecipeKind::kFill, .value = nan};
+    give_values();
+    auto skeleton = skeleton_;
+    skeleton.tensors.push_back(made);
+    request_.skeleton = skeleton;
+    auto policy = policy_;
+    policy.allow_missing = {"made"};
+    request_.policy = policy;
+    mapping::Mapping mapping = mapping_;
+    mapping.rules[0] = Rule::build_one("fuse", "gate_up", Expression::pad(Expression::source("gate"), 0, 8, nan));
+    mapping.rules.push_back(Rule::ignore_key("up", "up"));
+    request_.mapping = mapping;
+    LoadRequest load;
+    load.plan = request_;
+    const auto report = materialize(load);
+    EXPECT_TRUE(report) << report.error().problems.front().text();
+    std::string bytes;
+    for (const LoadedTensor& tensor : report->tensors) {
+      bytes.append(reinterpret_cast<const char*>(tensor.memory.data()), tensor.memory.size());
+    }
+    VerifyRequest verified;
+    verified.checkpoint = request_.checkpoint;
+    verified.ledgers = {Document::text(ledger_json(*report))};
+    const auto found = verify(verified);
+    EXPECT_TRUE(found);
+    EXPECT_TRUE(found->differences.empty()) << found->differences.front().text();
+    return bytes;
+  };
+  EXPECT_EQ(bytes_of(std::nan("")), bytes_of(-std::nan("0x123")));
+}
+
+TEST_F(TypedPlan, WhatNoDocumentCouldSayIsRefusedAndNotLoaded) {
+  const auto told = [&](const model::Tensor& tensor) {
+    give_values();
+    auto skeleton = skeleton_;
+    skeleton.tensors.push_back(tensor);
+    request_.skeleton = skeleton;
+    return refusal();
+  };
+  EXPECT_THAT(told(parameter("bad\xff", {2})), HasSubstr("UTF-8"));
+  EXPECT_THAT(told(parameter("deep", Shape(std::vector<std::uint64_t>(65, 1)))), HasSubstr("too many dims"));
+  model::Tensor odd = parameter("odd", {2});
+  odd.dtype = static_cast<DType>(99);
+  EXPECT_THAT(told(odd), HasSubstr("no enumerator"));
+  give_values();
+  auto layout = layout_;
+  layout.rules[0].placement.slots[0].cuts[0].kind = static_cast<layout::CutKind>(99);
+  request_.layout = layout;
+  EXPECT_THAT(refusal(), HasSubstr("no enumerator"));
+  give_values();
+  request_.layout = layout::ByStrategy{.strategy = static_cast<layout::Strategy>(99)};
+  EXPECT_THAT(refusal(), HasSubstr("no enumerator"));
+}
+
+TEST_F(TypedPlan, AnExpressionAtTheLimitIsVerifiedFromItsLedger) {
+  give_values();
+  Expression deep = Expression::concat(0, {Expression::source("gate"), Expression::source("up")});
+  std::size_t levels = 0;
+  for (;; ++levels) {
+    Expression deeper = Expression::slice(deep, 0, 0, 8);
+    request_.mapping = mapping::Mapping{{Rule::build_one("fuse", "gate_up", deeper)}};
+    if (!make_plan(request_)) break;
+    deep = std::move(deeper);
+  }
+  EXPECT_GT(levels, 20U);
+  request_.mapping = mapping::Mapping{{Rule::build_one("fuse", "gate_up", deep)}};
+  LoadRequest load;
+  load.plan = request_;
+  const auto report = materialize(load);
+  ASSERT_TRUE(report) << report.error().problems.front().text();
+  VerifyRequest verified;
+  verified.checkpoint = request_.checkpoint;
+  verified.ledgers = {Document::text(ledger_json(*report))};
+  const auto found = verify(verified);
+  ASSERT_TRUE(found) << found.error().problems.front().text();
+  EXPECT_TRUE(found->differences.empty());
+}
+
+TEST_F(TypedPlan, R17_OwnersMustHoldTheBytesThatTheyRead) {
+  give_values();
+  LoadRequest load;
+  load.plan = request_;
+  const auto plan = make_plan(request_);
+  ASSERT_TRUE(plan);
+  for (const std::uint64_t owner : {std::uint64_t{999}, std::uint64_t{1}}) {
+    load.owners.assign(destinations_of(*plan).size(), owner);
+    load.receive = [](const LoadReport&) -> Result<void> { return {}; };
+    const auto report = materialize(load);
+    ASSERT_FALSE(report);
+    EXPECT_THAT(report.error().problems.front().text(), HasSubstr("does not hold the bytes"));
+    EXPECT_FALSE(report.error().begun);
+  }
+}
+
+TEST(EmptyReports, AreRefusedWhereAnErrorCanSaySo) {
+  const PlanReport none;
+  EXPECT_EQ(explain(none, "a").error().problems.front().code, Code::kUsage);
+  EXPECT_EQ(diff(none, Document::text("{}")).error().problems.front().code, Code::kUsage);
+  EXPECT_EQ(sampled_contents(none).error().code, Code::kUsage);
+  EXPECT_EQ(owners_of(none, {"a"}).error().code, Code::kUsage);
+  EXPECT_EQ(load_plan({}, none).error().problems.front().code, Code::kUsage);
+  EXPECT_EQ((Refusal{Stage::kCheckpoint, {}}).exit_code(), Exit::kCheckpoint);
+  model::Skeleton stale;
+  stale.tensors = {parameter("a", {2})};
+  stale.tensors[0].tie_class = 77;
+  EXPECT_EQ(stale.frozen_subtrees(), (std::vector<std::string>{""}));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/checked.h"
+#include "base/enumerator.h"
 #include "base/text.h"
 #include "layout/chunk.h"
 
@@ -240,6 +241,14 @@ Errors check_cuts(const Shape& global, const std::vector<Cut>& cuts, const Mesh&
     return errors;
   }
   if (cuts.empty()) return errors;
+  for (const Cut& cut : cuts) {
+    if (!is_enumerator(cut.kind, CutKind::kOwner))
+      errors.add(Error(Code::kLayout, "a cut of a kind that is no enumerator"));
+    if (find_invalid_utf8(cut.flat_parameter)) {
+      errors.add(Error(Code::kLayout, "the name of a flat parameter is not UTF-8").got(quote(cut.flat_parameter)));
+    }
+  }
+  if (!errors.empty()) return errors;
   std::vector<bool> bad(cuts.size(), false);
   for (CutProblem& problem : cut_list_problems(cuts, mesh)) {
     bad[problem.cut] = true;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/enumerator.h"
 #include "base/text.h"
 
 namespace lading::layout {
@@ -60,7 +61,10 @@ Result<ChosenDevices> choose_devices(const DeviceQuestion& question) {
     return fail(usage("a number of devices per node goes with the device \"cuda\" only"));
   }
   if (choice.per_node == std::uint64_t{0}) return fail(usage("a node without devices").wanted("1 or more"));
+  if (!is_enumerator(choice.type, DeviceType::kCuda)) return fail(usage("a device of a type that is no enumerator"));
+  if (choice.type == DeviceType::kCpu && choice.index) return fail(usage("the CPU has no index").wanted("cpu"));
   if (choice.type == DeviceType::kCpu) return ChosenDevices{};
+  if (choice.per_node) LADING_TRY(parse_device(Device{choice.type, *choice.per_node - 1}.text()));
   if (is_counted) return count_by_rank(choice, question.rank_count);
   const Device device{choice.type, *choice.index};
   LADING_TRY(parse_device(device.text()));  // its index is in bounds

@@ -92,7 +92,7 @@ void check_slot_names(const PlacementRule& rule, Errors& errors) {
   std::set<std::string_view> names;
   const auto& slots = rule.placement.slots;
   bool good = !slots.empty() && slots.front().name.empty();
-  for (const Slot& slot : slots) good = names.insert(slot.name).second && good;
+  for (const Slot& slot : slots) good = names.insert(slot.name).second && !find_invalid_utf8(slot.name) && good;
   if (good) return;
   errors.add(Error(Code::kLayout, fmt::format("the rule {}: its slots are not one without a name, first, and others "
                                               "with names of their own",

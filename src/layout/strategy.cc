@@ -9,6 +9,7 @@
 #include <set>
 #include <unordered_set>
 
+#include "base/enumerator.h"
 #include "base/text.h"
 
 namespace lading::layout {
@@ -222,6 +223,11 @@ Result<TpStyle> parse_tp_style(std::string_view text) {
 
 Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const std::vector<TensorToPlace>& tensors) {
   Errors errors = check_mesh(request.mesh);
+  const bool is_known = is_enumerator(request.strategy, Strategy::kZero3) &&
+                        std::all_of(request.tp_plan.begin(), request.tp_plan.end(),
+                                    [](const TpRule& rule) { return is_enumerator(rule.style, TpStyle::kVocab); });
+  if (!is_known)
+    errors.add(Error(Code::kLayout, "a strategy, or a style of tensor parallelism, that is no enumerator"));
   if (!errors.empty()) return fail(std::move(errors));
   check_fit(request, errors);
   const bool uses_plan = request.strategy == Strategy::kTp || request.strategy == Strategy::kFsdp2Tp;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/text.h"
@@ -80,6 +82,8 @@ Expression Expression::reshape(Expression part, Shape shape) {
 }
 
 Expression Expression::pad(Expression part, std::size_t dim, std::uint64_t end, double fill) {
+  // Every NaN is the same one, as in a document.
+  if (std::isnan(fill)) fill = std::numeric_limits<double>::quiet_NaN();
   Expression expression = unary(Op::kPad, std::move(part));
   expression.dim = dim;
   expression.end = end;

@@ -1,13 +1,18 @@
 // Whether an expression template has what its form needs. A document cannot say otherwise; a program can.
 #include <fmt/format.h>
 
+#include "base/enumerator.h"
 #include "mapping/template.h"
 
 namespace lading::mapping {
 namespace {
 
-// As deep as a document may be.
-constexpr std::size_t kMaxDepth = 64;
+// JSON has 64 levels. A ledger, which also holds the expression, has a few of its own around it.
+constexpr std::size_t kMaxJsonLevels = 56;
+constexpr std::size_t kMaxDims = 64;
+
+// {"slice": {"of": …}} has two, {"concat": {"parts": […]}} three.
+std::size_t json_levels(Form form) { return form == Form::kConcat || form == Form::kStack ? 3 : 2; }
 
 std::optional<std::string> find_bad_parts(const ExpressionTemplate& node) {
   switch (node.form) {
@@ -27,17 +32,20 @@ std::optional<std::string> find_bad_numbers(const ExpressionTemplate& node) {
     case Form::kTranspose: return node.order.size() == 2 ? std::nullopt : std::optional("a transpose has two dims");
     case Form::kChunk:
       return node.count.value_or(0) > node.begin ? std::nullopt : std::optional("not one of the chunks");
+    case Form::kReshape:
+      return node.shape.rank() <= kMaxDims ? std::nullopt : std::optional("a reshape to more than 64 dims");
     case Form::kRope: return node.count.value_or(0) > 0 ? std::nullopt : std::optional("a rope has one head or more");
     default: return std::nullopt;
   }
 }
 
-std::optional<std::string> find_bad_form(const ExpressionTemplate& node, std::size_t depth) {
-  if (depth == kMaxDepth) return fmt::format("the expression is more than {} levels deep", kMaxDepth);
+std::optional<std::string> find_bad_form(const ExpressionTemplate& node, std::size_t levels) {
+  if (!is_enumerator(node.form, Form::kRope)) return "a form that is no enumerator";
+  if (levels > kMaxJsonLevels) return fmt::format("the expression is more than {} levels of JSON deep", kMaxJsonLevels);
   if (auto bad = find_bad_parts(node)) return bad;
   if (auto bad = find_bad_numbers(node)) return bad;
   for (const ExpressionTemplate& part : node.parts) {
-    if (auto bad = find_bad_form(part, depth + 1)) return bad;
+    if (auto bad = find_bad_form(part, levels + json_levels(node.form))) return bad;
   }
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/enumerator.h"
 #include "base/text.h"
 #include "mapping/rule_check.h"
 
@@ -60,6 +61,10 @@ Result<ReadyRule, Errors> make_ready(const Rule& rule, const std::string& where)
   const auto problem = [&](std::string_view field, std::string message) {
     errors.add(in_field(Error(Code::kMapping, std::move(message)), where, field));
   };
+  if (!is_enumerator(rule.kind, RuleKind::kBuild)) problem("kind", "it is no enumerator");
+  for (const auto& [field, text] : {std::pair("id", &rule.id), {"from", &rule.from}, {"to", &rule.to}}) {
+    if (find_invalid_utf8(*text)) problem(field, "it is not UTF-8: no document could say it");
+  }
   if (rule.id.empty()) problem("id", "a rule needs a name, so that the ledger can show it");
   const bool has_pattern = rule.kind == RuleKind::kRenamePattern || rule.kind == RuleKind::kIgnore;
   if (rule.from.empty() && rule.kind != RuleKind::kBuild) problem("from", "it is empty");

@@ -31,15 +31,19 @@ bool ModuleSet::is_above(std::string_view tensor) const {
 std::vector<std::string> Skeleton::frozen_subtrees() const {
   // One storage is updated whichever of its names the optimizer sees.
   std::vector<bool> class_trains(tie_classes.size(), false);
+  // Of a skeleton that make_skeleton() has not seen, the number may be anything.
+  const auto is_in_class = [&](const Tensor& tensor) {
+    return tensor.tie_class && *tensor.tie_class < tie_classes.size();
+  };
   for (const Tensor& tensor : tensors) {
-    if (tensor.tie_class && tensor.requires_grad) class_trains[*tensor.tie_class] = true;
+    if (is_in_class(tensor) && tensor.requires_grad) class_trains[*tensor.tie_class] = true;
   }
 
   // Modules that own a parameter, and whether one of theirs trains.
   std::unordered_map<std::string_view, bool> trains;
   for (const Tensor& tensor : tensors) {
     if (tensor.kind != Kind::kParameter) continue;
-    const bool parameter_trains = tensor.requires_grad || (tensor.tie_class && class_trains[*tensor.tie_class]);
+    const bool parameter_trains = tensor.requires_grad || (is_in_class(tensor) && class_trains[*tensor.tie_class]);
     for (std::string_view module = tensor.name; !module.empty();) {
       module = parent_of(module);
       bool& module_trains = trains[module];

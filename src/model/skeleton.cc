@@ -214,6 +214,9 @@ Result<Skeleton, Errors> build_skeleton(SkeletonParts parts, const Locate& locat
   Problems problems(locate);
   for (std::size_t i = 0; i < parts.tensors.size(); ++i) {
     parts.tensors[i].tie_class.reset();
+    for (std::optional<Recipe>* recipe : {&parts.tensors[i].derivation, &parts.tensors[i].init}) {
+      if (*recipe) *recipe = only_what_counts(**recipe);
+    }
     for (Error& error : check_tensor(parts.tensors[i])) problems.add(std::move(error), Part::kTensor, i);
   }
   Sorted sorted = sort_by_name(std::move(parts.tensors));

@@ -29,6 +29,10 @@ Result<Skeleton, Errors> build_skeleton(SkeletonParts parts, const Locate& locat
 /// What is wrong with a tensor by itself: all but its neighbours.
 std::vector<Error> check_tensor(const Tensor& tensor);
 
+/// Without the fields that its kind does not use, so that equal recipes are equal; and every NaN is the same one, as in
+/// a document, so that what is loaded is what a ledger can say.
+[[nodiscard]] Recipe only_what_counts(const Recipe& recipe);
+
 /// Torch gives neither modules nor tensors an empty name, and one would make two modules of one: ".weight"
 /// and "weight" would both lie in "".
 [[nodiscard]] bool has_empty_component(std::string_view name);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "base/enumerator.h"
 #include "base/text.h"
 #include "model/skeleton_parts.h"
 
@@ -13,6 +15,9 @@ namespace {
 Error problem(const Tensor& tensor, std::string message) {
   return Error(Code::kSkeleton, std::move(message)).of_tensor(tensor.name);
 }
+
+// As documents have it (base/json_fields.cc).
+constexpr std::size_t kMaxDims = 64;
 
 bool is_random(RecipeKind kind) {
   return kind == RecipeKind::kUniform || kind == RecipeKind::kNormal || kind == RecipeKind::kTruncatedNormal;
@@ -117,8 +122,45 @@ bool has_empty_component(std::string_view name) {
   return name.empty() || name.front() == '.' || name.back() == '.' || name.find("..") != std::string_view::npos;
 }
 
+Recipe only_what_counts(const Recipe& recipe) {
+  Recipe made;
+  made.kind = recipe.kind;
+  made.zero_row = recipe.zero_row;
+  made.inputs = recipe.inputs;
+  if (recipe.kind == RecipeKind::kFill) {
+    made.value = std::isnan(recipe.value) ? std::numeric_limits<double>::quiet_NaN() : recipe.value;
+  }
+  if (recipe.kind == RecipeKind::kUniform || recipe.kind == RecipeKind::kTruncatedNormal) {
+    made.low = recipe.low;
+    made.high = recipe.high;
+  }
+  if (recipe.kind == RecipeKind::kNormal || recipe.kind == RecipeKind::kTruncatedNormal) {
+    made.mean = recipe.mean;
+    made.std = recipe.std;
+  }
+  return made;
+}
+
 std::vector<Error> check_tensor(const Tensor& tensor) {
   std::vector<Error> errors;
+  const auto is_known = [](const std::optional<Recipe>& recipe) {
+    return !recipe || is_enumerator(recipe->kind, RecipeKind::kCall);
+  };
+  if (!is_enumerator(tensor.kind, Kind::kExtraState) || !is_enumerator(tensor.presence, Presence::kEmpty) ||
+      !is_enumerator(tensor.dtype, DType::kU64) ||
+      (tensor.declared_dtype && !is_enumerator(*tensor.declared_dtype, DType::kU64)) || !is_known(tensor.derivation) ||
+      !is_known(tensor.init)) {
+    errors.push_back(problem(tensor, "a kind, presence, dtype or recipe that is no enumerator"));
+    return errors;  // nothing else can be asked of it
+  }
+  if (find_invalid_utf8(tensor.name)) {
+    errors.push_back(problem(tensor, "a name that is not UTF-8: no document could say it").got(quote(tensor.name)));
+  }
+  if (tensor.shape.rank() > kMaxDims) {
+    errors.push_back(problem(tensor, "too many dims")
+                         .wanted(fmt::format("at most {}", kMaxDims))
+                         .got(std::to_string(tensor.shape.rank())));
+  }
   if (has_empty_component(tensor.name)) {
     errors.push_back(problem(tensor, "a name with an empty component").got(quote(tensor.name)));
   }

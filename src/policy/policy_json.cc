@@ -5,6 +5,7 @@
 #include <array>
 #include <set>
 
+#include "base/enumerator.h"
 #include "base/json_fields.h"
 #include "base/json_writer.h"
 #include "base/text.h"
@@ -183,6 +184,12 @@ void write_patterns(JsonWriter& json, std::string_view key, const std::vector<Na
 
 Errors check_policy(const Policy& policy) {
   Errors errors;
+  if (!is_enumerator(policy.cast, Cast::kDestination) ||
+      !is_enumerator(policy.compute_record, ComputeRecord::kIgnore) ||
+      !is_enumerator(policy.unexpected, Strictness::kReport) || !is_enumerator(policy.ties, Ties::kUntie)) {
+    errors.add(Error(Code::kPolicy, "cast, compute_record, unexpected or ties: a value that is no enumerator"));
+    return errors;
+  }
   for (auto& [field, error] : problems_of(policy)) errors.add(std::move(error));
   return errors;
 }

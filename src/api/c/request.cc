@@ -142,6 +142,7 @@ class Reader {
   // Mesh, strategy and devices are words; a layout is a document.
   void layout(LayoutChoice& out) {
     LayoutWords words;
+    const std::size_t errors_before = errors_.size();
     document("layout", words.layout);
     fields_.optional_string("mesh", words.mesh);
     fields_.optional_string("strategy", words.strategy);
@@ -151,6 +152,8 @@ class Reader {
       words.devices_per_node = value->as_uint64();
       if (!words.devices_per_node) fields_.problem(*value, "devices_per_node", "not a whole number", "a whole number");
     }
+    // Words that could not be read are told of once.
+    if (errors_.size() != errors_before) return;
     auto made = layout_of(words);
     if (made) {
       out = *std::move(made);

@@ -89,7 +89,12 @@ class Verification {
     const Group& group = groups_[number];
     GroupOutcome& outcome = outcomes_[number];
     outcome.agrees.assign(group.members.size(), true);
-    auto result = can_be_compared(number) ? verify_open(group, outcome) : Result<void>();
+    Result<void> result;
+    try {
+      if (can_be_compared(number)) result = verify_open(group, outcome);
+    } catch (const std::bad_alloc&) {
+      result = fail(Error(Code::kOutOfMemory, "there is no memory left to put the tensor together"));
+    }
     for (const std::uint32_t file : group.files) {
       auto released = files_.release(file);
       if (result && !released) result = std::move(released);
