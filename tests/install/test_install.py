@@ -1,5 +1,6 @@
 """What `cmake --install` leaves is enough to build and run a program, and shows nothing but the API."""
 
+import math
 import os
 import re
 import subprocess
@@ -132,15 +133,14 @@ def test_fsdp2_shards_are_those_of_torch_chunk(examples, checkpoint, ranks):
     assert len(lines) == len(expected) and set(lines) == expected
 
 
-def test_the_largest_of_512_ranks(examples, checkpoint):
-    lines = run(examples / "plan_512_ranks", checkpoint).splitlines()
-    tensors = load_file(checkpoint)
-    rows = {name: -(-tensor.shape[0] // 64) for name, tensor in tensors.items() if tensor.ndim > 0}
-    # Nothing is called …_proj, so tp cuts nothing; rank 0 has a full chunk of every tensor.
-    largest = sum(
-        tensor.nbytes if tensor.ndim == 0 else tensor[: rows[name]].nbytes for name, tensor in tensors.items()
-    )
-    assert lines[0].startswith(f"512 ranks, {len(tensors)} tensors, ")
+def test_the_largest_of_512_ranks(examples, tmp_path):
+    shapes = {"q_proj.weight": (1024, 48), "o_proj.weight": (130, 64), "down_proj.weight": (96, 80), "norm": (70,)}
+    save_file({name: numpy.ones(shape, numpy.float32) for name, shape in shapes.items()}, tmp_path / "model.safetensors")
+    # Rank 0 has the first chunk of every cut: over tp = 8, then of the rows that are left over dp = 64.
+    parts = {"q_proj.weight": (1024 // 8, 48), "o_proj.weight": (130, 64 // 8), "down_proj.weight": (96, 80 // 8), "norm": (70,)}
+    largest = 4 * sum(-(-rows // 64) * math.prod(columns) for rows, *columns in parts.values())
+    lines = run(examples / "plan_512_ranks", tmp_path).splitlines()
+    assert lines[0].startswith("512 ranks, 4 tensors, ")
     assert lines[1].startswith(f"the largest is rank 0: it holds {largest} bytes and reads ")
     assert lines[2] == f"  cuda:0: {largest} bytes"
 
