@@ -34,7 +34,7 @@ struct DestinationInfo {
   DType dtype = DType::kF32;                  ///< of the memory
   Shape shape;                                ///< of the whole tensor
   Shape local_shape;                          ///< of this part; of a flat partition: one dim, padding included
-  std::uint64_t size_bytes = 0;      ///< of the memory, padding included; of a flat parameter: of the whole of it
+  std::uint64_t size_bytes = 0;  ///< of the memory, padding included; of the whole flat parameter, if it lies in one
   std::vector<std::string> aliases;  ///< other names of the same storage
   /// The ranks that hold the same bytes under the same name, ascending, this one among them.
   std::shared_ptr<const std::vector<std::uint64_t>> replicas;

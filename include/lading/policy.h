@@ -16,7 +16,7 @@ namespace lading::policy {
 enum class Cast : std::uint8_t {
   kPromote,      ///< storage = promote(checkpoint, requested): an explicit request never narrows (R23)
   kExact,        ///< everything floating becomes the requested dtype, pins excepted: transformers' meaning
-  kDestination,  ///< memory that is there decides; what is on meta is as under kPromote
+  kDestination,  ///< a tensor with memory keeps its dtype; one on meta is as under kPromote
 };
 
 /// What the checkpoint's dtype says about the dtype to compute in (R26, ADR 0004).

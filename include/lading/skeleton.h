@@ -64,7 +64,7 @@ struct Tensor {
   std::string name;
   Kind kind = Kind::kParameter;
   Shape shape;                ///< global
-  DType dtype = DType::kF32;  ///< as constructed, or of the memory that is there
+  DType dtype = DType::kF32;  ///< as constructed, or of the memory that the tensor has already
   bool requires_grad = false;
   bool adapter = false;  ///< a LoRA matrix or the like: not expected in the base checkpoint (R65)
   Presence presence = Presence::kMeta;

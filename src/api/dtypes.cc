@@ -19,9 +19,9 @@ class Resolving {
     if (!request_.skeleton) {
       return refuse(Stage::kRequest, Error(Code::kUsage, "there is no skeleton, so no model to decide about"));
     }
-    take(skeleton_given(*request_.skeleton), skeleton_);
-    if (request_.mapping) take(mapping_given(*request_.mapping), mapping_);
-    if (request_.policy) take(policy_given(*request_.policy), policy_);
+    take(skeleton_given(*request_.skeleton), skeleton_, problems_);
+    if (request_.mapping) take(mapping_given(*request_.mapping), mapping_, problems_);
+    if (request_.policy) take(policy_given(*request_.policy), policy_, problems_);
     if (!problems_.empty()) return refuse(Stage::kDocuments, std::move(problems_));
     report_.frozen_subtrees = skeleton_.frozen_subtrees();
     if (!request_.checkpoint) {
@@ -34,15 +34,6 @@ class Resolving {
   }
 
  private:
-  template <class T>
-  void take(Result<T, Errors> given, T& out) {
-    if (given) {
-      out = *std::move(given);
-    } else {
-      problems_.add(std::move(given).error());
-    }
-  }
-
   bool decide_by_model() {
     auto decisions = policy::decide_without_files(policy_, skeleton_);
     if (!decisions) {

@@ -23,29 +23,20 @@ class WordReader {
     if (!words_.mesh.empty() && words_.strategy.empty()) {
       errors_.add(usage("a mesh needs a strategy").wanted("single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3"));
     }
-    if (!words_.mesh.empty()) take(layout::parse_mesh(words_.mesh), made.mesh);
-    if (!words_.strategy.empty()) take(layout::parse_strategy(words_.strategy), made.strategy);
-    if (!words_.device.empty()) take(layout::parse_device_choice(words_.device), made.device);
+    if (!words_.mesh.empty()) take(layout::parse_mesh(words_.mesh), made.mesh, errors_);
+    if (!words_.strategy.empty()) take(layout::parse_strategy(words_.strategy), made.strategy, errors_);
+    if (!words_.device.empty()) take(layout::parse_device_choice(words_.device), made.device, errors_);
     made.device.per_node = words_.devices_per_node;
     for (const auto& [pattern, style] : words_.tp_plan) {
       layout::TpRule& rule = made.tp_plan.emplace_back();
       rule.pattern = pattern;
-      take(layout::parse_tp_style(style), rule.style);
+      take(layout::parse_tp_style(style), rule.style, errors_);
     }
     if (!errors_.empty()) return fail(std::move(errors_));
     return LayoutChoice(std::move(made));
   }
 
  private:
-  template <class T>
-  void take(Result<T> result, T& out) {
-    if (result) {
-      out = *std::move(result);
-    } else {
-      errors_.add(std::move(result).error());
-    }
-  }
-
   const LayoutWords& words_;
   Errors errors_;
 };

@@ -80,7 +80,7 @@ class Planning {
     if (!problems_.empty()) return refuse(Stage::kDocuments, std::move(problems_));
     problems_.add(planner::check_amount(catalog));
     if (!problems_.empty()) return refuse(Stage::kPlanning, std::move(problems_));
-    if (!request_.skeleton) take(planner::skeleton_of(catalog), skeleton_);
+    if (!request_.skeleton) take(planner::skeleton_of(catalog), skeleton_, problems_);
     if (problems_.empty()) lay_out();
     if (!problems_.empty()) return refuse(Stage::kPlanning, std::move(problems_));
     if (!choose_ranks()) return refuse(Stage::kRequest, std::move(problems_));
@@ -136,20 +136,12 @@ class Planning {
     return tied ? std::move(tied) : std::move(made);
   }
 
-  template <class T, class E>
-  void take(Result<T, E> result, T& out) {
-    if (result) {
-      out = *std::move(result);
-    } else {
-      problems_.add(std::move(result).error());
-    }
-  }
-
   void read_documents() {
-    if (request_.skeleton) take(skeleton_given(*request_.skeleton), skeleton_);
-    if (request_.mapping) take(mapping_given(*request_.mapping), mapping_);
-    if (request_.policy) take(policy_given(*request_.policy), policy_);
-    if (const auto* document = std::get_if<Document>(&request_.layout)) take(read_layout(*document), layout_);
+    if (request_.skeleton) take(skeleton_given(*request_.skeleton), skeleton_, problems_);
+    if (request_.mapping) take(mapping_given(*request_.mapping), mapping_, problems_);
+    if (request_.policy) take(policy_given(*request_.policy), policy_, problems_);
+    if (const auto* document = std::get_if<Document>(&request_.layout))
+      take(read_layout(*document), layout_, problems_);
     if (const auto* layout = std::get_if<layout::Layout>(&request_.layout)) {
       layout_ = *layout;
       problems_.add(layout::check_mesh(layout_.mesh));
@@ -162,7 +154,7 @@ class Planning {
     problems_.add(layout::check_mesh(wanted->mesh));
     if (!problems_.empty()) return false;
     const bool is_for_one_rank = request_.ranks && request_.ranks->size() == 1;
-    take(layout::choose_devices({wanted->device, wanted->mesh.ranks(), is_for_one_rank}), devices_);
+    take(layout::choose_devices({wanted->device, wanted->mesh.ranks(), is_for_one_rank}), devices_, problems_);
     if (!devices_.note.empty()) warnings_.add(Error(Code::kLayout, devices_.note).by_rule("R34"));
     return problems_.empty();
   }
@@ -176,7 +168,8 @@ class Planning {
       infos.push_back({tensor.name, tensor.shape, model::is_laid_out_as_parameter(skeleton_, tensor)});
     }
     layout::StrategyLayout made;
-    take(layout::make_layout({wanted->strategy, wanted->mesh, devices_.devices, wanted->tp_plan}, infos), made);
+    take(layout::make_layout({wanted->strategy, wanted->mesh, devices_.devices, wanted->tp_plan}, infos), made,
+         problems_);
     layout_ = std::move(made.layout);
     for (std::string& note : made.notes) warnings_.add(Error(Code::kLayout, std::move(note)));
   }

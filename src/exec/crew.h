@@ -36,7 +36,8 @@ class Crew {
 
   explicit Crew(const CrewOptions& options) : options_(options) {}
 
-  /// Lanes for as many threads as are wanted and can be had, at least one. Without devices: threads without lanes.
+  /// Lanes for each thread wanted, for fewer where memory is short, for at least one. Without devices, threads have no
+  /// lanes.
   Result<void> open(const std::vector<LoadDevice>& devices, std::uint32_t threads);
   /// Gives the lanes back. The devices may go then.
   void close();

@@ -28,6 +28,13 @@ void wait_for(const std::function<bool()>& is_true) {
   EXPECT_TRUE(is_true());
 }
 
+// Ends a task when three are at work, so that it cannot pass if they follow one another.
+Result<void> wait_for_three(std::atomic<int>& inside, Result<void> answer) {
+  ++inside;
+  wait_for([&] { return inside == 3; });
+  return answer;
+}
+
 TEST(Crew, EveryTaskRunsOnce) {
   for (const std::uint32_t threads : {1U, 2U, 7U}) {
     Crew crew(crew_options());
@@ -62,11 +69,7 @@ TEST(Crew, ThreadsWorkAtTheSameTime) {
   Crew crew(crew_options());
   open_threads(crew, 3);
   std::atomic<int> inside = 0;
-  crew.run(3, [&](const Lanes&, std::size_t) -> Result<void> {
-    ++inside;
-    wait_for([&] { return inside == 3; });
-    return {};
-  });
+  crew.run(3, [&](const Lanes&, std::size_t) { return wait_for_three(inside, {}); });
   EXPECT_EQ(inside, 3);
 }
 
@@ -115,11 +118,8 @@ TEST(Crew, EveryErrorIsKept) {
   Crew crew(crew_options());
   open_threads(crew, 3);
   std::atomic<int> inside = 0;
-  crew.run(3, [&](const Lanes&, std::size_t) -> Result<void> {
-    ++inside;
-    wait_for([&] { return inside == 3; });
-    return fail(Error(Code::kReadFailed, "ants"));
-  });
+  crew.run(3,
+           [&](const Lanes&, std::size_t) { return wait_for_three(inside, fail(Error(Code::kReadFailed, "ants"))); });
   EXPECT_EQ(crew.take_errors().size(), 3U);
 }
 

@@ -41,7 +41,7 @@ class Replicas {
   std::map<Key, std::shared_ptr<const RankList>> sets_;
 };
 
-/// Of each destination: the rank that reads it for all that hold the same bytes; nothing: everybody who has it reads
+/// Of each destination: the rank that reads it for all that hold the same bytes; nothing: each rank that holds it reads
 /// it.
 using Readers = IndexedVector<DestinationId, std::optional<std::uint64_t>>;
 

@@ -110,12 +110,13 @@ Result<Asked, DTypeRefusal> ask(const Policy& policy, const DTypeQuestion& quest
 }
 
 Error too_narrow(const DTypeQuestion& question, const Asked& asked) {
-  return Error(Code::kDType, fmt::format("the memory that is there cannot hold what it should: {}", asked.reason))
+  return Error(Code::kDType,
+               fmt::format("the tensor's memory is too narrow for the dtype that it should have: {}", asked.reason))
       .of_tensor(question.name)
       .by_rule(asked.rule)
       .wanted(fmt::format("{}, or wider", name(asked.dtype)))
       .got(std::string(name(question.constructed)))
-      .try_this("allocate it wider, or say cast \"destination\" if what is there shall decide");
+      .try_this("allocate it wider, or say cast \"destination\": then the memory keeps its dtype");
 }
 
 Result<Asked, DTypeRefusal> settle(const Policy& policy, const DTypeQuestion& question, Asked asked) {

@@ -99,7 +99,7 @@ class Pins {
 struct DTypeQuestion {
   std::string_view name = {};
   model::Kind kind = model::Kind::kParameter;
-  DType constructed = DType::kF32;  ///< or of the memory that is there
+  DType constructed = DType::kF32;  ///< or of the memory that the tensor has already
   model::Presence presence = model::Presence::kMeta;
   std::optional<DType> checkpoint = {};           ///< of the file, or the value handed in, that it comes from
   std::optional<model::PinStrength> pinned = {};  ///< Pins::of

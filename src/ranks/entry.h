@@ -19,7 +19,7 @@ namespace lading::ranks {
 /// Goes up when entries or steps change their meaning.
 inline constexpr std::uint64_t kProtocol = 1;
 
-/// What a code of an error is called in an entry or a request, back. Nothing: it is not one of ours.
+/// The code of the error that an entry or a request calls by this name. Nothing: no code of ours is called so.
 [[nodiscard]] std::optional<Code> code_from_word(std::string_view text);
 
 /// A value, and the ranks that have it.
