@@ -27,7 +27,7 @@ class CallbackChannel::Worker {
     if (is_closed_) return Reply::gone(why_);
     calls_.push_back(call);
     changed_.notify_all();
-    const bool is_done = changed_.wait_for(lock, patience, [&] { return call->is_done; });
+    const bool is_done = wait_while_running(lock, patience, *call);
     if (is_done && !call->reply.is_gone()) return std::move(call->reply);
     close(is_done ? call->reply.why : "the store did not answer in time");
     return Reply::gone(why_);
@@ -55,6 +55,18 @@ class CallbackChannel::Worker {
   }
 
  private:
+  /// Short waits, each of which counts as little more than itself: a rank that was stopped meanwhile could hear nobody,
+  /// and the store, which did answer, tells it how the load ended.
+  bool wait_while_running(std::unique_lock<std::mutex>& lock, Time patience, const Call& call) {
+    const Time tick = std::clamp<Time>(patience / 16, std::chrono::milliseconds(1), std::chrono::milliseconds(100));
+    for (Time left = patience; !call.is_done && left > Time::zero();) {
+      const Time begin = steady_now();
+      changed_.wait_for(lock, std::min(tick, left), [&] { return call.is_done; });
+      left -= std::min(steady_now() - begin, 2 * tick);
+    }
+    return call.is_done;
+  }
+
   void close(std::string why) {
     if (is_closed_) return;
     is_closed_ = true;

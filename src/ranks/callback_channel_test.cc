@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -72,6 +75,35 @@ TEST(CallbackChannel, Fault51_AStoreThatHangsIsLeftBehind) {
   EXPECT_LT(steady_now() - begin, 5s);
   *released = true;
   std::this_thread::sleep_for(10ms);
+}
+
+// A child of this process asks a store that needs a little of the child's running time, and is stopped meanwhile.
+int ask_while_stopped(Time answer_timeout) {
+  CallbackBackend backend;
+  backend.put = [](const std::string&, const std::string&) {
+    for (int i = 0; i < 50; ++i) std::this_thread::sleep_for(1ms);
+    return Reply::ready();
+  };
+  CallbackChannel channel({0, 1, true, answer_timeout}, std::move(backend));
+  std::thread([] {
+    std::this_thread::sleep_for(10ms);
+    ::kill(::getpid(), SIGSTOP);
+  }).detach();
+  return channel.put("a", "b").is_ready() ? 0 : 1;
+}
+
+TEST(CallbackChannel, TheTimeThatARankIsStoppedIsNotTheStores) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(ask_while_stopped(400ms));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  std::this_thread::sleep_for(800ms);
+  ASSERT_EQ(::kill(child, SIGCONT), 0);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "the store was given up, which answered as soon as the rank could hear it";
 }
 
 TEST(CallbackChannel, AStoreThatFailsIsGone) {

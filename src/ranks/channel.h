@@ -5,9 +5,9 @@
 // decided entry; that is why it is the same everywhere (docs/adr/0006). Protocol stands in Coordinator, not here:
 // backends stay small.
 //
-// Invariants: every call returns by its deadline and `answer_timeout` at the latest. now() is the clock of all
-// deadlines, it does not go back, and it belongs to the backend, so that a simulation owns time. Calls may come from
-// several threads.
+// Invariants: every call returns by its deadline and `answer_timeout` at the latest, not counting the time while the
+// process was stopped. now() is the clock of all deadlines, it does not go back, and it belongs to the backend, so that
+// a simulation owns time. Calls may come from several threads.
 #pragma once
 
 #include <chrono>
