@@ -95,7 +95,7 @@ endfunction()
 
 lading_room(base PUBLIC byte_range.h detail/inline_vector.h dtype.h error.h export.h name_pattern.h provenance.h result.h shape.h THIRD_PARTY fmt::fmt simdjson::simdjson)
 lading_room(checkpoint USES base THIRD_PARTY fmt::fmt)
-lading_room(io USES base THIRD_PARTY fmt::fmt uring::uring)
+lading_room(io USES base PUBLIC read_method.h THIRD_PARTY fmt::fmt uring::uring)
 lading_room(source USES base checkpoint io THIRD_PARTY fmt::fmt OpenSSL::Crypto xxhash::xxhash)
 lading_room(model USES base PUBLIC skeleton.h PRIVATE skeleton_parts.h THIRD_PARTY fmt::fmt)
 lading_room(layout USES base PUBLIC layout.h PRIVATE chunk.h cut_checks.h THIRD_PARTY fmt::fmt)

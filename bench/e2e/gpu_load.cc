@@ -105,11 +105,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--pool-factor", options.pool_factor, "Memory for tensors, in sizes of the checkpoint")
       ->check(CLI::PositiveNumber);
   app.add_option("--threads", request.threads, "0: lading's own choice");
-  const std::map<std::string, lading::ReadMethod> methods = {{"auto", lading::ReadMethod::kAuto},
-                                                             {"pread", lading::ReadMethod::kPread},
-                                                             {"direct", lading::ReadMethod::kDirect},
-                                                             {"uring", lading::ReadMethod::kUring},
-                                                             {"uring-direct", lading::ReadMethod::kUringDirect}};
+  const std::map<std::string, lading::ReadMethod> methods(lading::kReadMethods.begin(), lading::kReadMethods.end());
   app.add_option("--io", request.read_method, "How files are read")->transform(CLI::CheckedTransformer(methods));
   app.add_flag_callback(
       "--no-digests", [&request] { request.digests = lading::Digests::kOff; }, "Take no digests");

@@ -16,6 +16,7 @@
 #include "lading/export.h"
 #include "lading/plan.h"
 #include "lading/provenance.h"
+#include "lading/read_method.h"
 #include "lading/result.h"
 #include "lading/shape.h"
 
@@ -55,9 +56,6 @@ struct LoadProgress {
   std::uint64_t total_bytes = 0;
   std::uint64_t read_bytes = 0;  ///< from files
 };
-
-/// How files are read; kAuto looks at where they lie and whether they are cached.
-enum class ReadMethod : std::uint8_t { kAuto, kPread, kDirect, kUring, kUringDirect };
 
 enum class Digests : std::uint8_t { kOn, kOff };
 enum class PoisonFirst : std::uint8_t { kNo, kYes };

@@ -22,17 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-io::BackendChoice choice_of(ReadMethod method) {
-  switch (method) {
-    case ReadMethod::kAuto: return io::BackendChoice::kAuto;
-    case ReadMethod::kPread: return io::BackendChoice::kPread;
-    case ReadMethod::kDirect: return io::BackendChoice::kDirect;
-    case ReadMethod::kUring: return io::BackendChoice::kUring;
-    case ReadMethod::kUringDirect: return io::BackendChoice::kUringDirect;
-  }
-  return io::BackendChoice::kAuto;
-}
-
 DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, const plan::Destination& destination) {
   const plan::Statement& s = plan.statements[destination.statement];
   const plan::Statement& root = plan.statements[destination.root];
@@ -218,7 +207,7 @@ class Loading {
     options.threads = request_.threads;
     options.verify = request_.digests == Digests::kOn ? exec::Verify::kDigest : exec::Verify::kOff;
     options.poison = request_.poison == PoisonFirst::kYes ? exec::Poison::kOn : exec::Poison::kOff;
-    options.choice = choice_of(request_.read_method);
+    options.method = request_.read_method;
     options.cancelled = request_.cancelled;
     if (request_.progress) {
       options.progress = [this](const exec::Progress& p) {

@@ -243,10 +243,9 @@ TEST_F(LoadTest, R62_ThreadsAndASecondRunChangeNothing) {
     request_.threads = threads;
     EXPECT_EQ(ledger_json(load()), once);
   }
-  for (const ReadMethod method :
-       {ReadMethod::kPread, ReadMethod::kDirect, ReadMethod::kUring, ReadMethod::kUringDirect}) {
+  for (const auto& [word, method] : kReadMethods) {
     request_.read_method = method;
-    EXPECT_EQ(ledger_json(load()), once);
+    EXPECT_EQ(ledger_json(load()), once) << word;
   }
 }
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/header.h"
 #include "checkpoint/index.h"
-#include "checkpoint/safetensors_header.h"
 #include "lading/result.h"
 
 namespace lading::checkpoint {

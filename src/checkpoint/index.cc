@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/text.h"
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/header.h"
 
 namespace lading::checkpoint {
 namespace {

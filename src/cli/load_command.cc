@@ -19,11 +19,7 @@
 namespace lading::cli {
 namespace {
 
-const std::map<std::string, ReadMethod> kReadMethods = {{"auto", ReadMethod::kAuto},
-                                                        {"pread", ReadMethod::kPread},
-                                                        {"direct", ReadMethod::kDirect},
-                                                        {"uring", ReadMethod::kUring},
-                                                        {"uring-direct", ReadMethod::kUringDirect}};
+const std::map<std::string, ReadMethod> kMethodOf(kReadMethods.begin(), kReadMethods.end());
 
 const std::map<std::string, Exchange> kExchanges = {
     {"never", Exchange::kNever}, {"node", Exchange::kNode}, {"job", Exchange::kJob}};
@@ -125,7 +121,7 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
       ->add_option_function<std::string>(
           "--exchange", [&arguments](const std::string& word) { arguments.exchange = kExchanges.at(word); },
           "Under mpirun: what several ranks hold is read once per node or job, and handed over (docs/exchange.md)")
-      ->check(CLI::IsMember({"never", "node", "job"}));
+      ->check(CLI::IsMember(kExchanges));
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
   command->add_option(
       "--values", arguments.values,
@@ -133,9 +129,9 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
   command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
   command
       ->add_option_function<std::string>(
-          "--io", [&request](const std::string& word) { request.read_method = kReadMethods.at(word); },
+          "--io", [&request](const std::string& word) { request.read_method = kMethodOf.at(word); },
           "How files are read, for experiments; auto looks at the files")
-      ->check(CLI::IsMember({"auto", "pread", "direct", "uring", "uring-direct"}));
+      ->check(CLI::IsMember(kMethodOf));
   command->add_flag_callback(
       "--no-digests", [&request] { request.digests = Digests::kOff; }, "Do not take digests of what is in memory");
   command->add_flag_callback(

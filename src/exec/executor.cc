@@ -183,7 +183,7 @@ Outcome execute(const Inputs& inputs, const Options& options) {
     devices = open_devices(states, crew);
     outcome.opening_seconds = seconds_since(begin);
     refuse_overlaps(states, crew);
-    io::Chooser chooser(options.choice);
+    io::Chooser chooser(options.method);
     device::DigestAccounts accounts(states.size());
     if (!crew.stopped()) {
       for (const auto& state : states) {

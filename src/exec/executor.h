@@ -52,7 +52,7 @@ struct Options {
   std::uint64_t staging_buffer_bytes = 0;  ///< 0: what suits the device
   Verify verify = Verify::kDigest;
   Poison poison = Poison::kOff;  ///< kOn: every byte that the plan defines is overwritten with kPoison first (R3)
-  io::BackendChoice choice = io::BackendChoice::kAuto;
+  ReadMethod method = ReadMethod::kAuto;
   io::ReadBackend* backend = nullptr;             ///< for tests: instead of what is chosen
   const std::atomic<bool>* cancelled = nullptr;   ///< looked at between reads
   std::function<void(const Progress&)> progress;  ///< called by the calling thread, a few times a second

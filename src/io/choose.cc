@@ -18,13 +18,13 @@ bool is_direct_worth_it(const FileFacts& facts) {
          (facts.file_system == FileSystem::kExt || facts.file_system == FileSystem::kXfs);
 }
 
-std::unique_ptr<ReadBackend> make_forced(BackendChoice choice, Notes& notes) {
-  switch (choice) {
-    case BackendChoice::kAuto: return nullptr;
-    case BackendChoice::kPread: return std::make_unique<PreadBackend>();
-    case BackendChoice::kDirect: return make_direct_backend(notes);
-    case BackendChoice::kUring: return make_uring_backend(notes);
-    case BackendChoice::kUringDirect: return make_uring_direct_backend(notes);
+std::unique_ptr<ReadBackend> make_forced(ReadMethod method, Notes& notes) {
+  switch (method) {
+    case ReadMethod::kAuto: return nullptr;
+    case ReadMethod::kPread: return std::make_unique<PreadBackend>();
+    case ReadMethod::kDirect: return make_direct_backend(notes);
+    case ReadMethod::kUring: return make_uring_backend(notes);
+    case ReadMethod::kUringDirect: return make_uring_direct_backend(notes);
   }
   return nullptr;
 }
@@ -38,8 +38,8 @@ FileVerdict judge(const FileFacts& facts) {
   return share <= kColdShare ? FileVerdict::kDirect : FileVerdict::kByRead;
 }
 
-Chooser::Chooser(BackendChoice choice)
-    : choice_(choice), cold_(make_uring_direct_backend(notes_)), forced_(make_forced(choice, notes_)) {}
+Chooser::Chooser(ReadMethod method)
+    : method_(method), cold_(make_uring_direct_backend(notes_)), forced_(make_forced(method, notes_)) {}
 
 FileVerdict Chooser::verdict_on(const File& file) {
   const std::pair key(file.identity().device, file.identity().inode);
@@ -61,7 +61,7 @@ bool Chooser::is_in_memory(const File& file) {
 }
 
 ReadBackend& Chooser::pick(const File& file, ByteRange range) {
-  if (choice_ != BackendChoice::kAuto) return *forced_;
+  if (method_ != ReadMethod::kAuto) return *forced_;
   switch (verdict_on(file)) {
     case FileVerdict::kBuffered: return pread_;
     case FileVerdict::kDirect: return *cold_;

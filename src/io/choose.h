@@ -18,10 +18,9 @@
 #include "io/read_backend.h"
 #include "io/residency.h"
 #include "lading/byte_range.h"
+#include "lading/read_method.h"
 
 namespace lading::io {
-
-enum class BackendChoice : std::uint8_t { kAuto, kPread, kDirect, kUring, kUringDirect };
 
 /// A file of which so much is in the page cache counts as cached: the few missing pages are not worth a second way
 /// through it.
@@ -46,7 +45,7 @@ struct FileFacts {
 
 class Chooser {
  public:
-  explicit Chooser(BackendChoice choice);
+  explicit Chooser(ReadMethod method);
 
   /// For reads of `range` of `file`. The backend lives as long as the chooser.
   [[nodiscard]] ReadBackend& pick(const File& file, ByteRange range);
@@ -60,11 +59,11 @@ class Chooser {
  private:
   [[nodiscard]] FileVerdict verdict_on(const File& file);
 
-  const BackendChoice choice_;
+  const ReadMethod method_;
   Notes notes_;  // before the backends, which refer to it
   PreadBackend pread_;
   std::unique_ptr<ReadBackend> cold_;    // for kAuto's cold reads
-  std::unique_ptr<ReadBackend> forced_;  // for the other choices
+  std::unique_ptr<ReadBackend> forced_;  // for the other methods
 
   std::shared_mutex mutex_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, FileVerdict> verdicts_;  // by device and inode

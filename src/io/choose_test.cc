@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <thread>
@@ -73,16 +74,16 @@ class ChooserTest : public ::testing::Test {
 TEST_F(ChooserTest, LooksAtRealFiles) {
   const File file = make(dir_, 64 * kMiB);
   if (!is_plain_disk(file)) GTEST_SKIP() << "no ext or xfs here";
-  EXPECT_EQ(Chooser(BackendChoice::kAuto).pick(file, {0, kMiB}).name(), "pread") << "just written";
+  EXPECT_EQ(Chooser(ReadMethod::kAuto).pick(file, {0, kMiB}).name(), "pread") << "just written";
   if (!evict(file)) GTEST_SKIP() << "the pages stay";
-  Chooser cold(BackendChoice::kAuto);
+  Chooser cold(ReadMethod::kAuto);
   EXPECT_EQ(cold.pick(file, {0, kMiB}).name(), "uring_direct");
 
   // A third of it comes into the cache: by then each range is looked at.
   std::string out(20 * kMiB, '?');
   ASSERT_TRUE(file.read_exact(0, out).has_value());
   EXPECT_EQ(cold.pick(file, {0, kMiB}).name(), "uring_direct") << "a file is judged once";
-  Chooser partly(BackendChoice::kAuto);
+  Chooser partly(ReadMethod::kAuto);
   EXPECT_EQ(partly.pick(file, {0, 8 * kMiB}).name(), "pread");
   EXPECT_EQ(partly.pick(file, {40 * kMiB, 48 * kMiB}).name(), "uring_direct");
   EXPECT_EQ(partly.pick(file, {16 * kMiB, 60 * kMiB}).name(), "uring_direct") << "mostly cold";
@@ -91,7 +92,7 @@ TEST_F(ChooserTest, LooksAtRealFiles) {
 TEST_F(ChooserTest, SmallFilesAreBuffered) {
   const File file = make(dir_, kMiB);
   evict(file);
-  EXPECT_EQ(Chooser(BackendChoice::kAuto).pick(file, {0, kMiB}).name(), "pread");
+  EXPECT_EQ(Chooser(ReadMethod::kAuto).pick(file, {0, kMiB}).name(), "pread");
 }
 
 TEST_F(ChooserTest, MemoryIsBuffered) {
@@ -99,17 +100,16 @@ TEST_F(ChooserTest, MemoryIsBuffered) {
   const test::TempDir memory;
   ::unsetenv("TMPDIR");
   const File file = make(memory, 65 * kMiB);
-  EXPECT_EQ(Chooser(BackendChoice::kAuto).pick(file, {0, kMiB}).name(), "pread");
+  EXPECT_EQ(Chooser(ReadMethod::kAuto).pick(file, {0, kMiB}).name(), "pread");
 }
 
-TEST_F(ChooserTest, AChoiceIsObeyedAndReads) {
+TEST_F(ChooserTest, AMethodIsObeyedAndReads) {
   const File file = make(dir_, 2 * kMiB + 3);
-  const std::pair<BackendChoice, std::string> choices[] = {{BackendChoice::kPread, "pread"},
-                                                           {BackendChoice::kDirect, "direct"},
-                                                           {BackendChoice::kUring, "uring"},
-                                                           {BackendChoice::kUringDirect, "uring_direct"}};
-  for (const auto& [choice, name] : choices) {
-    Chooser chooser(choice);
+  for (const auto& [word, method] : kReadMethods) {
+    if (method == ReadMethod::kAuto) continue;
+    std::string name(word);
+    std::replace(name.begin(), name.end(), '-', '_');
+    Chooser chooser(method);
     ReadBackend& backend = chooser.pick(file, {0, 2 * kMiB + 3});
     EXPECT_EQ(backend.name(), name);
     std::string out(2 * kMiB + 3, '?');
@@ -121,7 +121,7 @@ TEST_F(ChooserTest, AChoiceIsObeyedAndReads) {
 TEST_F(ChooserTest, ManyThreadsPickAndRead) {
   const File file = make(dir_, 65 * kMiB);
   evict(file);
-  Chooser chooser(BackendChoice::kAuto);
+  Chooser chooser(ReadMethod::kAuto);
   std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < 4; ++t) {

@@ -1,4 +1,4 @@
-// ReadBackend: one way to get bytes of a file into memory; and the four that there are.
+// ReadBackend: one way to get bytes of a file into memory; and those that there are.
 //
 //   pread          through the page cache, one system call                         (default)
 //   direct         past the page cache (O_DIRECT), one system call

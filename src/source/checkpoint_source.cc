@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "checkpoint/foreign.h"
+#include "checkpoint/safetensors_header.h"
 #include "io/writers.h"
 #include "source/model_config.h"
 

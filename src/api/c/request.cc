@@ -14,12 +14,6 @@ constexpr std::string_view kSchema = "lading.request/1";
 
 constexpr std::array<std::pair<std::string_view, TrailingBytesPolicy>, 2> kTrailingBytes = {
     {{"refuse", TrailingBytesPolicy::kRefuse}, {"allow", TrailingBytesPolicy::kAllow}}};
-constexpr std::array<std::pair<std::string_view, ReadMethod>, 5> kReadMethods = {
-    {{"auto", ReadMethod::kAuto},
-     {"pread", ReadMethod::kPread},
-     {"direct", ReadMethod::kDirect},
-     {"uring", ReadMethod::kUring},
-     {"uring-direct", ReadMethod::kUringDirect}}};
 
 // The characters of an object in the text that it was parsed from. The text is known to be JSON.
 std::string object_text(std::string_view text, const JsonValue& object) {

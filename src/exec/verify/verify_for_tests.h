@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/safetensors_header.h"
 #include "exec/executor.h"
 #include "exec/verify/verify.h"
 #include "ledger/ledger_for_tests.h"
