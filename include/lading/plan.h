@@ -35,8 +35,17 @@ enum class TiedKeys : std::uint8_t {
   kCompare,      ///< read, and refused if they differ (R50)
 };
 
+/// Where a model starts from.
+enum class Start : std::uint8_t {
+  kFromCheckpoint,
+  /// Nothing is read: every tensor gets the value that its recipe in the skeleton says, keeps the one that it has, or
+  /// is handed in. No key can be missing, because nobody expects one.
+  kWithoutCheckpoint,
+};
+
 struct PlanRequest {
   CheckpointRef checkpoint = {};
+  Start start = Start::kFromCheckpoint;
 
   std::optional<Given<model::Skeleton>> skeleton = {};  ///< nothing: the checkpoint itself is the model
   /// The skeleton is a part of a model whose whole plan was made before, so scales of its quantized tensors may be
@@ -83,13 +92,13 @@ class PlanHandle {
 };
 
 struct PlanReport {
-  std::string path;                                               ///< of the index or the only file, resolved
-  layout::Mesh mesh;                                              ///< without axes: one rank
-  std::uint64_t rank_count = 1;                                   ///< of the mesh
-  std::string digest;                                             ///< equal on ranks that agree
-  std::uint64_t bytes_proved = 0;                                 ///< by the checker, over `ranks`
-  std::vector<PlannedTensor> tensors;                             ///< sorted by name
-  std::vector<RankTotals> ranks;                                  ///< those that were asked for
+  std::string path;                    ///< of the index or the only file, resolved; empty: no checkpoint
+  layout::Mesh mesh;                   ///< without axes: one rank
+  std::uint64_t rank_count = 1;        ///< of the mesh
+  std::string digest;                  ///< equal on ranks that agree
+  std::uint64_t bytes_proved = 0;      ///< by the checker, over `ranks`
+  std::vector<PlannedTensor> tensors;  ///< sorted by name
+  std::vector<RankTotals> ranks;       ///< those that were asked for
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
   Errors warnings;

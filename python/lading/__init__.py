@@ -22,6 +22,7 @@ _HOMES = {
     "Report": "report",
     "audit": "audit_model",
     "from_pretrained": "pretrained",
+    "initialize": "initializing",
     "is_incomplete": "loading",
     "materialize": "loading",
     "Recipe": "recipes",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from .errors import LadingError as LadingError
     from .frozen import cast_frozen as cast_frozen
     from .fsdp1 import empty_parameters as empty_parameters
+    from .initializing import initialize as initialize
     from .inventory import take_inventory as take_inventory
     from .inventory_json import skeleton_json as skeleton_json
     from .loading import is_incomplete as is_incomplete

@@ -20,6 +20,13 @@ from .inventory import Entry, take_inventory
 from .patterns import Pattern
 
 
+class NoCheckpoint:
+    """In the place of a checkpoint: `lading.initialize`. None would be taken for a path that somebody forgot."""
+
+
+NO_CHECKPOINT = NoCheckpoint()
+
+
 @dataclasses.dataclass
 class Conversion:
     """Everything may be left out.
@@ -101,13 +108,26 @@ class Catalog:
 
 
 def conversion_of(
-    parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry] | None = None, naming: Any = None
+    parts: Sequence[nn.Module], checkpoint: str | None, entries: Sequence[Entry] | None = None, naming: Any = None
 ) -> Conversion:
-    """What is known about these parts of a model, whose inventory this is, and this checkpoint. `naming`: what the user
-    says about names (naming.py)."""
+    """What is known about these parts of a model, whose inventory this is, and this checkpoint, if there is one.
+    `naming`: what the user says about names (naming.py)."""
+    if checkpoint is None:
+        return _declared(parts, entries)
     named = naming.read(checkpoint) if naming is not None else None
     known = _known(parts, checkpoint, entries, named.catalog if named is not None else None)
     return named.applied(known) if named is not None else known
+
+
+def _declared(parts: Sequence[nn.Module], entries: Sequence[Entry] | None) -> Conversion:
+    huggingface = importlib.import_module(".huggingface", __package__)
+    peft = importlib.import_module(".peft", __package__)
+    declared: Conversion = huggingface.declarations(list(parts), entries) or Conversion()
+    if peft.unwrapped(parts, take_inventory(list(parts)) if entries is None else entries) is not None:
+        message = "PEFT's adapters start from the base model's weights, which there are none of yet"
+        remedy = "Initialize the base model, and call get_peft_model then: PEFT initialises its adapters by itself."
+        declared.problems.append(Problem("policy", message, rule="R65", remedy=remedy))
+    return declared
 
 
 def _known(

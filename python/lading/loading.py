@@ -30,6 +30,7 @@ from . import _engine
 from .agreement import TIMEOUT_S, VALUE, Agreement, agreed
 from .allocate import KEEP, Slot, attach, make_slots, settle
 from .bits import bits_digest
+from .conversion import NoCheckpoint
 from .dtypes import torch_dtype
 from .emptied import kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
@@ -73,7 +74,7 @@ def _outside_inference_mode(function: Callable[..., Report]) -> Callable[..., Re
 @_outside_inference_mode
 def materialize(
     model: nn.Module | Sequence[nn.Module],
-    checkpoint: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str] | NoCheckpoint,
     *,
     device: Any = None,
     dtype: Any = "auto",
@@ -184,10 +185,10 @@ def materialize(
                     "materialize was called under lading.skeleton(), where nothing has memory: call it after the block"
                 )
             parts = parts_of(model)
-            location = os.fspath(checkpoint)
+            location = None if isinstance(checkpoint, NoCheckpoint) else os.fspath(checkpoint)
             prepared = prepare(parts, location, options, ranks)
             step.message = facts(prepared, options, location)
-            step.must_match = ["version", *(f"policy: {name}" for name in POLICY_FIELDS), "mapping", "exchange"]
+            step.must_match = ["version", *(f"policy: {name}" for name in POLICY_FIELDS), "mapping", "exchange", "start"]
         assert prepared is not None
         everybody = step.answers
         devices = [message["device"] for message in everybody]
@@ -241,7 +242,7 @@ def is_incomplete(model: nn.Module) -> str:
 
 
 def _agreed_plan(
-    parts: list[nn.Module], location: str, options: Options, prepared: Prepared, devices: list[str], ranks: Agreement
+    parts: list[nn.Module], location: str | None, options: Options, prepared: Prepared, devices: list[str], ranks: Agreement
 ) -> tuple[_engine.Plan, list[Slot]]:
     """The plan of this rank, and the memory that it fills; all ranks have the same plan."""
     plan: _engine.Plan | None = None
@@ -257,7 +258,7 @@ def _agreed_plan(
         slots = _checked_slots(plan, prepared)
         digest = plan.answer["plan_digest"]
         step.message = {"plan": digest, "writes": any(slot.writes for slot in slots)}
-        if ranks.size > 1:
+        if ranks.size > 1 and location is not None:
             step.message["contents of the checkpoint's files"] = plan.sampled_contents()
             step.must_match = ["contents of the checkpoint's files"]
     assert plan is not None
@@ -335,10 +336,11 @@ def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:
         raise LadingError(problems, stage="planning", exit_code=4)
 
 
-def _request(prepared: Prepared, options: Options, location: str, devices: list[str], rank: int) -> dict[str, Any]:
+def _request(prepared: Prepared, options: Options, location: str | None, devices: list[str], rank: int) -> dict[str, Any]:
     """docs/schema/request.md"""
     return {
         "checkpoint": location,
+        "start": "checkpoint" if location is not None else "nothing",
         "skeleton": prepared.skeleton,
         "layout": prepared.layout.document(devices),
         "policy": options.policy(prepared.conversion),
@@ -394,7 +396,7 @@ def _checked_slots(plan: _engine.Plan, prepared: Prepared) -> list[Slot]:
 
 
 def _agreed_load(
-    load: _Load, location: str, options: Options, *, shows_progress: bool
+    load: _Load, location: str | None, options: Options, *, shows_progress: bool
 ) -> tuple[_engine.Report, dict[str, Any] | None]:
     """Every rank has filled its memory, and replicas are the same bits (R17). What fails here is told at once, and not
     when all have come: others may be waiting for bytes of this rank."""
@@ -466,8 +468,8 @@ class _Load:
         return _engine.HostValue(tensor.data_ptr(), size_bytes, dtype_name(tensor.dtype), tensor)
 
 
-def _verified(loaded: _engine.Report, location: str, options: Options, *, has_written: bool) -> dict[str, Any] | None:
-    if options.verify not in (True, "full"):
+def _verified(loaded: _engine.Report, location: str | None, options: Options, *, has_written: bool) -> dict[str, Any] | None:
+    if options.verify not in (True, "full") or location is None:
         return None
     ledger = json.loads(loaded.ledger())
     if not any(tensor.get("sources") for tensor in ledger["tensors"]):

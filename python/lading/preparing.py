@@ -47,7 +47,7 @@ class Prepared:
     refreshes: list[Refresh]  # of copies that others keep, once everything is loaded
 
 
-def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agreement) -> Prepared:
+def prepare(parts: list[nn.Module], location: str | None, options: Options, ranks: Agreement) -> Prepared:
     modules = [module for part in parts for module in part.modules()]
     for module, groups in fsdp_states(modules):
         if groups:
@@ -140,7 +140,7 @@ def _skeleton(
     return document
 
 
-def facts(prepared: Prepared, options: Options, location: str) -> dict[str, Any]:
+def facts(prepared: Prepared, options: Options, location: str | None) -> dict[str, Any]:
     """What ranks must have in common, beside the model. The budget may differ, and where files are mounted."""
     policy = options.policy(prepared.conversion)
     return {
@@ -149,6 +149,7 @@ def facts(prepared: Prepared, options: Options, location: str) -> dict[str, Any]
         **{f"policy: {name}": _said(policy.get(name)) for name in POLICY_FIELDS},
         "mapping": _digest(prepared.conversion.mapping_document()),
         "checkpoint": location,
+        "start": "no checkpoint" if location is None else "a checkpoint",
         "exchange": options.exchange,
         "node": node_name(),
     }

@@ -39,8 +39,7 @@ Result<Inspection, Errors> inspect(const CheckpointRef& ref, HashCheck hash) {
   const checkpoint::Catalog& catalog = checkpoint.catalog();
 
   Inspection inspection;
-  const SourceFile& main_file = checkpoint.index() ? *checkpoint.index() : checkpoint.shards().front();
-  inspection.path = checkpoint.anchor().display(main_file.relative);
+  inspection.path = checkpoint.main_path();
   if (checkpoint.index()) inspection.index_path = inspection.path;
   inspection.warnings = checkpoint.warnings();
   inspection.warnings.add(checkpoint::quantization_notes(catalog));

@@ -70,7 +70,7 @@ class Planning {
 
   Result<PlanReport, Refusal> run() {
     if (!choose_devices()) return refuse(Stage::kRequest, std::move(problems_));
-    auto checkpoint = open_checkpoint(request_.checkpoint);
+    auto checkpoint = opened();
     read_documents();
     if (!checkpoint) {
       checkpoint.error().add(std::move(problems_));
@@ -104,14 +104,24 @@ class Planning {
       for (const checker::Unread& unread : checked->unread) *made->unread_bytes += unread.bytes;
     }
     PlanReport report = report_of(*made);
-    const source::SourceFile& main_file = checkpoint->index() ? *checkpoint->index() : checkpoint->shards().front();
-    report.path = checkpoint->anchor().display(main_file.relative);
+    report.path = checkpoint->main_path();
     report.bytes_proved = checked->bytes_proved;
     report.handle = Planned::handle({*std::move(made), *std::move(checkpoint), SkeletonValues(skeleton_)});
     return report;
   }
 
  private:
+  [[nodiscard]] Result<source::CheckpointSource, Errors> opened() const {
+    if (request_.start == Start::kFromCheckpoint) return open_checkpoint(request_.checkpoint);
+    Errors problems;
+    if (!request_.skeleton) problems.add(usage("without a checkpoint there must be a skeleton: it says what to make"));
+    if (!request_.checkpoint.path.empty()) {
+      problems.add(usage("a checkpoint is named, and the load is to start without one").got(request_.checkpoint.path));
+    }
+    if (!problems.empty()) return fail(std::move(problems));
+    return source::CheckpointSource::none();
+  }
+
   Result<plan::Plan, Errors> planned(const checkpoint::Catalog& catalog) const {
     return planner::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model, is_cached_},
                               ranks_);

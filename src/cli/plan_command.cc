@@ -88,13 +88,22 @@ Exit run_diff(const PlanReport& report, const PlanArguments& arguments, Output& 
 
 }  // namespace
 
-void add_checkpoint(CLI::App& command, CheckpointRef& checkpoint) {
-  command.add_option("CKPT", checkpoint.path, "The checkpoint, as inspect takes it")->required();
+CLI::Option* add_checkpoint(CLI::App& command, CheckpointRef& checkpoint) {
+  CLI::Option* option = command.add_option("CKPT", checkpoint.path, "The checkpoint, as inspect takes it")->required();
   add_checkpoint_options(command, checkpoint);
+  return option;
 }
 
 void add_plan_inputs(CLI::App& command, PlanInputs& inputs) {
-  add_checkpoint(command, inputs.checkpoint);
+  CLI::Option* checkpoint = add_checkpoint(command, inputs.checkpoint);
+  const auto without_checkpoint = [&inputs, checkpoint] {
+    inputs.start = Start::kWithoutCheckpoint;
+    checkpoint->required(false);
+  };
+  command
+      .add_flag_callback("--initialize", without_checkpoint,
+                         "Start without a checkpoint: every tensor of the skeleton gets its initial value")
+      ->excludes(checkpoint);
   add_documents(command, inputs);
   add_strategy(command, inputs.layout);
 }
@@ -103,8 +112,12 @@ Result<PlanRequest, Errors> request_of(const PlanInputs& inputs, Output& output)
   PlanRequest request;
   LADING_ASSIGN_OR_RETURN(request.layout, layout_of(inputs.layout));
   request.checkpoint = inputs.checkpoint;
+  request.start = inputs.start;
   if (inputs.skeleton) request.skeleton = *inputs.skeleton;
-  if (auto mapping = document_or_beside(inputs.mapping, inputs.skeleton, "mapping", output)) request.mapping = *mapping;
+  // The mapping beside the skeleton is about keys.
+  const bool has_keys = inputs.start == Start::kFromCheckpoint;
+  auto mapping = has_keys ? document_or_beside(inputs.mapping, inputs.skeleton, "mapping", output) : inputs.mapping;
+  if (mapping) request.mapping = *std::move(mapping);
   if (auto policy = document_or_beside(inputs.policy, inputs.skeleton, "policy", output)) request.policy = *policy;
   return request;
 }

@@ -17,6 +17,7 @@ namespace lading::cli {
 /// What plan and load are asked alike: the checkpoint, the documents, and the layout in words.
 struct PlanInputs {
   CheckpointRef checkpoint;
+  Start start = Start::kFromCheckpoint;
   std::optional<Document> skeleton;
   std::optional<Document> mapping;
   std::optional<Document> policy;
@@ -32,7 +33,7 @@ struct PlanArguments {
   bool json = false;
 };
 
-void add_checkpoint(CLI::App& command, CheckpointRef& checkpoint);
+CLI::Option* add_checkpoint(CLI::App& command, CheckpointRef& checkpoint);
 void add_plan_inputs(CLI::App& command, PlanInputs& inputs);
 
 /// With the mapping and the policy beside the skeleton, where none is named; says so.

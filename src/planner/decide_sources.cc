@@ -322,8 +322,9 @@ class SourceDecider {
       s.reason = "no file has it, and the value that is there is kept";
       return;
     }
-    const std::string_view why = other_shape ? "the checkpoint has it in another shape, so it is initialised"
-                                             : "no file has it; it is initialised";
+    const std::string_view why = other_shape        ? "the checkpoint has it in another shape, so it is initialised"
+                                 : has_checkpoint() ? "no file has it; it is initialised"
+                                                    : "there is no checkpoint; it is initialised";
     if (take_recipe(members, &Tensor::init, other_shape ? "R21" : "R12", why)) return;
     const Tensor& t = tensor(members.front());
     const bool never_in_file = !can_be_in_a_file(t.kind);
@@ -334,9 +335,11 @@ class SourceDecider {
                .try_this("Build the model under lading.skeleton(), or give a recipe for it"));
   }
 
+  [[nodiscard]] bool has_checkpoint() const { return !inputs_.catalog.files.empty(); }
+
   // A key that the checkpoint should have had, and that nobody said may be missing (R39).
   [[nodiscard]] bool is_missing(const Tensor& t) const {
-    return can_be_in_a_file(t.kind) && !t.adapter && !allow_missing_.matches(t.name);
+    return has_checkpoint() && can_be_in_a_file(t.kind) && !t.adapter && !allow_missing_.matches(t.name);
   }
 
   bool take_recipe(const Members& members, std::optional<model::Recipe> Tensor::*which, std::string_view rule,

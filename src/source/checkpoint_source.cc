@@ -255,7 +255,7 @@ class SourceReader {
   }
 
   static std::string name_of(const std::string& relative) { return relative.substr(relative.rfind('/') + 1); }
-  [[nodiscard]] const io::Anchor& anchor() const { return source_.anchor_; }
+  [[nodiscard]] const io::Anchor& anchor() const { return *source_.anchor_; }
 
   const OpenOptions& options_;
   LocationKind kind_;
@@ -269,8 +269,13 @@ Result<CheckpointSource, Errors> CheckpointSource::open(const std::string& path,
   return SourceReader(std::move(location), options).read();
 }
 
+std::string CheckpointSource::main_path() const {
+  if (index_) return anchor_->display(index_->relative);
+  return shards_.empty() ? "" : anchor_->display(shards_.front().relative);
+}
+
 Result<io::File> CheckpointSource::open_file(const SourceFile& file) const {
-  LADING_ASSIGN_OR_RETURN(io::File opened, anchor_.open_file(file.relative));
+  LADING_ASSIGN_OR_RETURN(io::File opened, anchor_->open_file(file.relative));
   if (opened.identity() != file.identity) {
     return fail(Error(Code::kFileChanged, "the file was replaced or rewritten since its header was read")
                     .in_file(opened.path())

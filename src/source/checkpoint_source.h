@@ -42,6 +42,8 @@ struct SourceFile {
 class CheckpointSource {
  public:
   static Result<CheckpointSource, Errors> open(const std::string& path, const OpenOptions& options);
+  /// Of a load that reads no checkpoint: no file, no tensor.
+  static CheckpointSource none() { return CheckpointSource(std::nullopt); }
 
   [[nodiscard]] const checkpoint::Catalog& catalog() const { return catalog_; }
   /// For those who have no more use for the rest: a catalog of a million tensors is large enough once.
@@ -49,7 +51,10 @@ class CheckpointSource {
   /// In the order of catalog().files.
   [[nodiscard]] const std::vector<SourceFile>& shards() const { return shards_; }
   [[nodiscard]] const std::optional<SourceFile>& index() const { return index_; }
-  [[nodiscard]] const io::Anchor& anchor() const { return anchor_; }
+  /// Not of none().
+  [[nodiscard]] const io::Anchor& anchor() const { return *anchor_; }
+  /// Of the index or the only file, for people. Empty: none().
+  [[nodiscard]] std::string main_path() const;
   [[nodiscard]] bool in_hub_cache() const { return in_hub_cache_; }
   [[nodiscard]] const Errors& warnings() const { return warnings_; }
 
@@ -57,9 +62,9 @@ class CheckpointSource {
 
  private:
   friend class SourceReader;
-  explicit CheckpointSource(io::Anchor anchor) : anchor_(std::move(anchor)) {}
+  explicit CheckpointSource(std::optional<io::Anchor> anchor) : anchor_(std::move(anchor)) {}
 
-  io::Anchor anchor_;
+  std::optional<io::Anchor> anchor_;
   checkpoint::Catalog catalog_;
   std::vector<SourceFile> shards_;
   std::optional<SourceFile> index_;

@@ -15,6 +15,9 @@ constexpr std::string_view kSchema = "lading.request/1";
 constexpr std::array<std::pair<std::string_view, TrailingBytesPolicy>, 2> kTrailingBytes = {
     {{"refuse", TrailingBytesPolicy::kRefuse}, {"allow", TrailingBytesPolicy::kAllow}}};
 
+constexpr std::array<std::pair<std::string_view, Start>, 2> kStarts = {
+    {{"checkpoint", Start::kFromCheckpoint}, {"nothing", Start::kWithoutCheckpoint}}};
+
 // The characters of an object in the text that it was parsed from. The text is known to be JSON.
 std::string object_text(std::string_view text, const JsonValue& object) {
   const auto begin = static_cast<std::size_t>(object.offset());
@@ -48,6 +51,13 @@ class Reader {
   void checkpoint(CheckpointRef& out) {
     fields_.string("checkpoint", out.path);
     beside_checkpoint(out);
+  }
+
+  void checkpoint(PlanRequest& out) {
+    fields_.optional_word("start", kStarts, out.start);
+    if (out.start == Start::kFromCheckpoint) return checkpoint(out.checkpoint);
+    fields_.optional_string("checkpoint", out.checkpoint.path);
+    beside_checkpoint(out.checkpoint);
   }
 
   void beside_checkpoint(CheckpointRef& out) {
@@ -204,7 +214,7 @@ Result<LoadRequest, Errors> parse_load_request(std::string_view json) {
   Reader reader(json, document);
   LoadRequest request;
   PlanRequest& plan = request.plan;
-  reader.checkpoint(plan.checkpoint);
+  reader.checkpoint(plan);
   reader.document("skeleton", plan.skeleton);
   reader.layout(plan.layout);
   reader.document("mapping", plan.mapping);
