@@ -68,7 +68,8 @@ struct Tensor {
   bool requires_grad = false;
   bool adapter = false;  ///< a LoRA matrix or the like: not expected in the base checkpoint (R65)
   Presence presence = Presence::kMeta;
-  std::string device;                ///< where a real value is; "cpu", "cuda:0"; empty on meta
+  bool assigned = false;  ///< a real value that somebody put into a model built without values: no key is missed (R14)
+  std::string device;     ///< where a real value is; "cpu", "cuda:0"; empty on meta
   std::optional<Recipe> derivation;  ///< what the value must be: a function of the config alone (RoPE)
   /// Of a derivation whose memory is there in another dtype: zero.Init makes RoPE tables bf16 (R29).
   std::optional<DType> declared_dtype;

@@ -9,6 +9,7 @@ so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry
 from .patterns import Pattern, matches
 from .recording import SkeletonError, snapshot_of
 from .replay import Seeds, value_of
-from .watch import is_dtensor, is_unwritten, was_recorded
+from .watch import is_dtensor, is_emptied, was_recorded
 
 _LOADED = "_lading_loaded"
 
@@ -60,12 +61,32 @@ def kept_unwritten(kept: Iterable[str], entries: Iterable[Entry], spoken_for: Se
         ):
             continue
         # FSDP1 copies parameters into a buffer when it wraps: what it copied then, nobody can tell.
-        is_new = entry.is_real and (type(entry.value) is fsdp1.FlatMember or is_unwritten(entry.value))
+        is_new = entry.is_real and (type(entry.value) is fsdp1.FlatMember or is_emptied(entry.value))
         if is_new and (snapshot_of(entry.module, entry.attribute) is not None or was_recorded(entry.module)):
             message = "the checkpoint does not have it, and it got memory since it was built on meta, but no value"
             remedy = "Leave it on meta, and it is initialised. If the value is yours, name it in keep"
             problems.append(Problem("skeleton", message, tensor=entry.name, rule="R13", remedy=remedy))
     return problems
+
+
+def say_what_was_assigned(tensors: Iterable[dict[str, Any]], parts: Sequence[nn.Module], entries: Iterable[Entry]) -> None:
+    """Says in the skeleton's tensors which of them somebody gave a value after the model was built without any: such a
+    value is meant, so no missing key hides behind it (R14). Memory that `to_empty` made has none."""
+    recorded = {id(module) for part in parts if was_recorded(part) for module in part.modules()}
+    assigned = {
+        entry.name
+        for entry in entries
+        if entry.kind in (PARAMETER, BUFFER)
+        and entry.is_tensor
+        and entry.is_real
+        and type(entry.value) is not fsdp1.FlatMember
+        and (id(entry.module) in recorded or was_recorded(entry.module))
+        and not _was_loaded(entry.module)
+        and not is_emptied(entry.value)
+    }
+    for tensor in tensors:
+        if tensor["name"] in assigned and tensor.get("presence") == "real":
+            tensor["assigned"] = True
 
 
 def _was_loaded(module: nn.Module) -> bool:

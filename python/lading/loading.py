@@ -49,7 +49,7 @@ from .replicas import combined, refuse_different_replicas, replica_sets
 from .report import LoadedTensor, Report
 from .skeleton_recorder import is_recording
 from .stages import joined
-from .telling import tell
+from .telling import listed, tell
 from .watch import release
 
 _BAR_DELAY_S = 0.5
@@ -217,7 +217,7 @@ def materialize(
     if prepared.conversion.may_untie:
         forget_untied(parts)
     unfollowed = _kept_wide(plan, options)
-    prepared.notes += unfollowed
+    prepared.notes += [*unfollowed, *_kept_as_assigned(plan, prepared.skeleton)]
     report = _report(plan, loaded, prepared, ranks, verification, time.perf_counter() - began)
     tell(parts, report, unfollowed, passed_over=_passed_over(plan), is_first=ranks.rank == 0)
     return report
@@ -321,6 +321,13 @@ def _kept_wide(plan: _engine.Plan, options: Options) -> list[str]:
     why = 'by default (cast="promote") a request never rounds (R23)'
     remedy = 'Pass cast="exact" to round them, except those that the model keeps in F32.'
     return [f"dtype {options.dtype} was requested, but {stay} {', '.join(sorted(wide))}: {why}. {remedy}"]
+
+
+def _kept_as_assigned(plan: _engine.Plan, skeleton: dict[str, Any]) -> list[str]:
+    """Values that survive although nobody named them in `keep` (R14)."""
+    assigned = {tensor["name"] for tensor in skeleton["tensors"] if tensor.get("assigned")}
+    kept = [one.name for one in plan.destinations if one.provenance == "kept" and one.name in assigned]
+    return [f"kept as it was put in after the model was built, since no file has it: {listed(kept)}"] if kept else []
 
 
 def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from .agreement import Agreement
 from .allocate import is_made_with
 from .conversion import Conversion, conversion_of
 from .devices import rank_device
-from .emptied import emptied
+from .emptied import emptied, say_what_was_assigned
 from .errors import LadingError, Problem
 from .exchange_scope import node_name
 from .holders_common import Refresh
@@ -83,6 +83,7 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         values.hand_in(restored.values)
         conversion.constructed_dtypes |= restored.dtypes
         skeleton = _skeleton(held, conversion, values, with_all_inits=bool(options.allow_mismatch))
+        say_what_was_assigned(skeleton["tensors"], parts, held)
         zero3.say_what_has_values(skeleton["tensors"], held, options.keep, conversion.adapters)
     except SkeletonError as error:
         problem = Problem("skeleton", error.reason, tensor=error.tensor or None)

@@ -57,12 +57,13 @@ def tell(
     by_provenance = report.by_provenance()
     for word, what in (("random", "initialised at random"), ("fill", "initialised"), ("kept", "kept as it was")):
         if names := by_provenance.get(word):
-            logger.info("%s: %s", what, _listed(names))
+            logger.info("%s: %s", what, listed(names))
     if passed_over:
-        logger.info("keys that nothing reads: %s", _listed(passed_over))
+        logger.info("keys that nothing reads: %s", listed(passed_over))
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 

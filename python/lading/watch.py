@@ -178,9 +178,9 @@ def watch_to_empty() -> None:
         nn.Module.to_empty = _note_emptied  # type: ignore[method-assign]
 
 
-def is_unwritten(tensor: torch.Tensor) -> bool:
-    """Whether nobody has written to a tensor since it got its memory."""
-    return _write_count(tensor) in (0, vars(tensor).get(_EMPTIED))
+def is_emptied(tensor: torch.Tensor) -> bool:
+    """Whether `to_empty` gave a tensor its memory, and nobody has written to it since."""
+    return vars(tensor).get(_EMPTIED) == _write_count(tensor)
 
 
 # ---- replacements

@@ -52,6 +52,25 @@ TEST_F(PlanCommand, TheSummaryComesFirst) {
   EXPECT_THAT(plan({"--tensors"}).out, HasSubstr("model.layers.1.self_attn.q_proj.weight"));
 }
 
+TEST_F(PlanCommand, R12_InitializeNeedsNoCheckpoint) {
+  dir_.write("s.json", R"({"schema": "lading.skeleton/1", "tensors": [
+    {"name": "a", "kind": "parameter", "shape": [6, 2], "dtype": "F32", "init": {"kind": "normal", "mean": 0, "std": 1}},
+    {"name": "b", "kind": "buffer", "shape": [2], "dtype": "F32", "init": {"kind": "fill", "value": 3}}]})");
+  const std::vector<std::string> words = {"--initialize", "--skeleton", dir_.path("s.json")};
+  const auto with = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    return run_with(arguments);
+  };
+  const Ran planned = with({"plan"});
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("accepted: 2 tensors on 1 rank"));
+  EXPECT_EQ(with({"load", "--ledger", dir_.path("one.json")}).code, 0);
+  EXPECT_EQ(with({"load", "--mesh", "dp=3", "--strategy", "fsdp2", "--ledger", dir_.path("three.json")}).code, 0);
+  const Ran differs = run_with({"diff", dir_.path("one.json"), dir_.path("three.json")});
+  EXPECT_EQ(differs.code, 0) << differs.out << "the same bits on three ranks (R16)";
+  EXPECT_EQ(with({"plan", sample()}).code, 2) << "a checkpoint, and none";
+}
+
 TEST_F(PlanCommand, AllRanksAreToldByTheirExtremes) {
   const Ran ran = plan({"--mesh", "dp=4,tp=2", "--strategy", "fsdp2+tp", "--all-ranks"});
   EXPECT_EQ(ran.code, 0);

@@ -112,6 +112,7 @@ Tensor read_tensor(const JsonValue& value, const std::string& path, Errors& erro
   fields.dtype("dtype", tensor.dtype);
   fields.optional_boolean("requires_grad", tensor.requires_grad);
   fields.optional_boolean("adapter", tensor.adapter);
+  fields.optional_boolean("assigned", tensor.assigned);
   fields.optional_word("presence", kPresences, tensor.presence);
   fields.optional_string("device", tensor.device);
   tensor.derivation = read_recipe(fields, "derivation", errors);
@@ -142,6 +143,7 @@ void write_tensor(JsonWriter& json, const Tensor& tensor) {
   if (tensor.requires_grad) json.key("requires_grad").boolean(true);
   if (tensor.adapter) json.key("adapter").boolean(true);
   if (tensor.presence != Presence::kMeta) json.key("presence").string(word_of(kPresences, tensor.presence));
+  if (tensor.assigned) json.key("assigned").boolean(true);
   if (!tensor.device.empty()) json.key("device").string(tensor.device);
   if (tensor.derivation) write_recipe(json.key("derivation"), *tensor.derivation);
   if (tensor.declared_dtype) json.key("declared_dtype").string(name(*tensor.declared_dtype));

@@ -125,9 +125,10 @@ TEST(SkeletonJson, TheExampleInTheDocumentIsRead) {
 TEST(SkeletonJson, TheDocumentNamesEveryField) {
   const std::string doc = doc_text("schema/skeleton.md");
   for (const char* field :
-       {"schema",  "tensors",  "ties",   "pins",       "name",           "kind",    "shape",   "dtype", "requires_grad",
-        "adapter", "presence", "device", "derivation", "declared_dtype", "init",    "data",    "value", "low",
-        "high",    "mean",     "std",    "zero_row",   "inputs",         "pattern", "strength"}) {
+       {"schema",        "tensors", "ties",     "pins",     "name",   "kind",       "shape",          "dtype",
+        "requires_grad", "adapter", "presence", "assigned", "device", "derivation", "declared_dtype", "init",
+        "data",          "value",   "low",      "high",     "mean",   "std",        "zero_row",       "inputs",
+        "pattern",       "strength"}) {
     EXPECT_THAT(doc, HasSubstr("| `" + std::string(field) + "` |")) << field;
   }
 }

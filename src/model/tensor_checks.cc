@@ -96,6 +96,10 @@ void check_presence(const Tensor& tensor, std::vector<Error>& errors) {
                          .wanted("\"cpu\" or such as \"cuda:0\"")
                          .got(quote(tensor.device)));
   }
+  if (tensor.assigned && tensor.presence != Presence::kReal) {
+    errors.push_back(
+        problem(tensor, "somebody put a value in, and yet it has none").by_rule("R14").wanted("presence \"real\""));
+  }
   if (tensor.declared_dtype && !tensor.derivation) {
     errors.push_back(problem(tensor, "a declared dtype without a derivation").by_rule("R29"));
   }

@@ -304,9 +304,11 @@ class SourceDecider {
       give_up(members);  // a mapping that holds may find it
       return;
     }
+    const bool is_assigned =
+        std::any_of(members.begin(), members.end(), [&](StatementId i) { return tensor(i).assigned; });
     const auto missing =
         std::find_if(members.begin(), members.end(), [&](StatementId i) { return is_missing(tensor(i)); });
-    if (!other_shape && missing != members.end()) {
+    if (!other_shape && !is_assigned && missing != members.end()) {
       report_missing(members, tensor(*missing));
       return;
     }
@@ -318,8 +320,9 @@ class SourceDecider {
       if (tensor(i).presence != Presence::kReal) continue;
       s.provenance = Provenance::kKept;
       s.kept_device = tensor(i).device;
-      s.rule = "R7";
-      s.reason = "no file has it, and the value that is there is kept";
+      s.rule = is_assigned ? "R14" : "R7";
+      s.reason = is_assigned ? "no file has it, and the value that was put in after the model was built is kept"
+                             : "no file has it, and the value that is there is kept";
       return;
     }
     const std::string_view why = other_shape        ? "the checkpoint has it in another shape, so it is initialised"

@@ -19,7 +19,8 @@ ONE_PROCESS = {
     "transformers_model.py": r"LlamaForCausalLM, logits \(1, 8, 97\)",
 }
 AS_A_SCRIPT = {"quickstart.py": r"2 tensors \(2 file\)(.|\n)*requires_grad=True"}
-SEVERAL_RANKS = {"tp.py": 2, "fsdp2_tp.py": 4, "hsdp.py": 4, "transformers_model.py": 2}
+SEVERAL_RANKS = {"tp.py": 2, "fsdp2_tp.py": 4, "hsdp.py": 4, "transformers_model.py": 2, "from_nothing.py": 2}
+SAME = r"rank \d of 2: 19 tensors(.|\n)*the same bits as in one process"
 TORCHRUN = {"fsdp2.py": 2, "sharded.py": 2}  # like AS_A_SCRIPT as its users start it, which takes longer
 
 
@@ -55,7 +56,8 @@ def test_as_a_script(name, tmp_path):
 def test_on_several_ranks(name, printed):
     by_rank = printed[1][name]
     assert len(by_rank) == SEVERAL_RANKS[name]
-    wanted = ONE_PROCESS.get(name, rf"rank \d of {SEVERAL_RANKS[name]}(.|\n)*{RIGHT}").replace("Llama", "FSDPLlama")
+    otherwise = SAME if name == "from_nothing.py" else rf"rank \d of {SEVERAL_RANKS[name]}(.|\n)*{RIGHT}"
+    wanted = ONE_PROCESS.get(name, otherwise).replace("Llama", "FSDPLlama")
     for text in by_rank:
         assert re.search(wanted, text), text
 

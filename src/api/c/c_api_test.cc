@@ -216,6 +216,19 @@ TEST_F(CApiTest, TheStageSaysWhoRefuses) {
               AllOf(HasSubstr(R"("stage": "documents")"), HasSubstr("$.cats"), HasSubstr("policy (text)")));
 }
 
+TEST_F(CApiTest, R12_ALoadMayStartFromNothing) {
+  const std::string skeleton = R"("skeleton": {"schema": "lading.skeleton/1", "tensors": [
+    {"name": "a", "kind": "parameter", "shape": [2], "dtype": "F32", "init": {"kind": "fill", "value": 3}}]})";
+  const std::string begin = R"({"schema": "lading.request/1", "start": "nothing", )";
+  const Answer plan(lading_plan((begin + skeleton + "}").c_str()));
+  EXPECT_EQ(plan.exit_code(), 0) << plan.text();
+  EXPECT_THAT(plan.text(), HasSubstr(R"("path": "")"));
+  const Answer both(lading_plan((begin + R"("checkpoint": "here", )" + skeleton + "}").c_str()));
+  EXPECT_THAT(both.text(), HasSubstr("a checkpoint is named, and the load is to start without one"));
+  const Answer neither(lading_plan((begin.substr(0, begin.size() - 2) + "}").c_str()));
+  EXPECT_THAT(neither.text(), HasSubstr("without a checkpoint there must be a skeleton"));
+}
+
 TEST_F(CApiTest, InlineDocumentsAreCutOutWhole) {
   // Braces and quotes in strings, and fields behind the document.
   const std::string skeleton = R"({"schema": "lading.skeleton/1", "tensors": [

@@ -72,6 +72,29 @@ TEST(PlannerSources, R14_KeepAndExternalMayUseStarsAndMustMatch) {
   EXPECT_EQ(verdict(world), "R43");
 }
 
+TEST(PlannerSources, R14_AnAssignedValueIsKeptWithoutAWord) {
+  Tensor t = real(param("t", {2}));
+  t.assigned = true;
+  EXPECT_EQ(source_of(with(t), "t"), "kept R14");
+  EXPECT_EQ(source_of(with(t, {{"t", {2}}}), "t"), "file R38") << "a file that has it wins";
+  World tied{{{"w", {2}}}, {param("w", {2}), t, param("u", {2})}};
+  tied.ties = {{"t", "u"}};
+  EXPECT_EQ(source_of(tied, "t"), "kept R14") << "its tie has the value too";
+  t.presence = model::Presence::kEmpty;
+  EXPECT_EQ(verdict(with(t)), "R14 t") << "memory without a value was not assigned";
+}
+
+TEST(PlannerSources, R12_R39_WithoutACheckpointNoKeyIsMissing) {
+  World world{{}, {init(param("a", {2}), normal(0.02)), init(buffer("b", {2}), fill(3)), real(param("c", {2}))}};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(source_of(plan, "a"), "random R12");
+  EXPECT_EQ(source_of(plan, "b"), "fill R12");
+  EXPECT_EQ(source_of(plan, "c"), "kept R7");
+  world.tensors.push_back(param("d", {2}));
+  EXPECT_EQ(verdict(world), "R13 d") << "but every tensor needs a value";
+}
+
 TEST(PlannerSources, R39_R40_ARealValueDoesNotHideAMissingPersistentKey) {
   EXPECT_EQ(verdict(with(real(param("t", {2})))), "R39 t");
   EXPECT_EQ(verdict(with(real(buffer("t", {2})))), "R39 t");
