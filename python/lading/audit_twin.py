@@ -20,6 +20,7 @@ from .huggingface_view import Library, View, original_class
 from .inventory import ATTRIBUTE, BUFFER, EXTRA_STATE, NON_PERSISTENT, PARAMETER, Entry, take_inventory
 from .recording import snapshot_of
 from .replay import Seeds, is_random, value_of
+from .twin_values import main_dtype
 
 
 @dataclasses.dataclass
@@ -110,19 +111,10 @@ def _twins(
     if view is None:
         return [], []
     twins: list[list[nn.Module]] = []
-    for dtype in dict.fromkeys((_main_dtype(entries), torch.float32)):
+    for dtype in dict.fromkeys((main_dtype(entries), torch.float32)):
         try:
             own = view.config if config is None else config
             twins.append([huggingface.build(original_class(view.model), own, dtype, cast="exact")])
         except Exception as error:  # a constructor that wants more than its config
             return [], [f"{original_class(view.model).__name__} could not be built from its config: {error}"]
     return twins, []
-
-
-def _main_dtype(entries: Sequence[Entry]) -> torch.dtype:
-    """The dtype that most elements of floating parameters have."""
-    counts: dict[torch.dtype, int] = {}
-    for entry in entries:
-        if entry.kind == PARAMETER and entry.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-            counts[entry.dtype] = counts.get(entry.dtype, 0) + max(1, torch.Size(entry.shape).numel())
-    return max(counts, key=lambda dtype: counts[dtype], default=torch.float32)

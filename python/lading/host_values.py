@@ -27,6 +27,7 @@ from .inventory_json import dtype_name
 from .own_numbers import OnCpu, own_random_numbers
 from .patterns import Pattern, matches
 from .placements import is_dtensor
+from .twin_values import twin_values
 
 _PATTERNS = (0xA5, 0x3C)
 
@@ -55,6 +56,8 @@ class HostValues:
         self._loaded: Mapping[str, torch.Tensor] = {}
         wanted = [entry for entry in entries if self._needs_initialiser(entry)]
         self._initialised = initialised_values(parts, wanted) if wanted else {}
+        if unknown := [entry for entry in wanted if entry.name not in self._initialised]:
+            self._initialised |= twin_values(parts, unknown)
 
     def documents(self, tensors: list[dict[str, Any]]) -> None:
         """Says in the skeleton's tensors that a value will be handed in: what is derived, and the user's recipes."""
