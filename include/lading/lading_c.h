@@ -100,7 +100,11 @@ typedef struct lading_memory {
   uint64_t size_bytes;
 } lading_memory;
 
-/* A tensor's whole value in host memory, row-major. The bytes must stay until lading_load() returns. */
+/* A tensor's whole value in host memory, row-major. The bytes must stay until lading_load() returns; of a "call" tensor,
+ * and of a deferred value, only until the next value is asked for.
+ * data NULL, with size and dtype, defers the value of a "host" tensor, so that not all of them need be in memory at
+ * once: it is asked for again when it is written, and *value then holds this size and dtype. At the first time it holds
+ * zeros. */
 typedef struct lading_value {
   const void* data;
   uint64_t size_bytes;
@@ -151,6 +155,10 @@ LADING_API lading_handle* lading_ledger(const lading_handle* load);
 
 /* Compares the digests in a ledger with the files. The exit code is 6 where they differ. */
 LADING_API lading_handle* lading_verify(const char* request);
+
+/* The digest (docs/digests.md) of bytes that stand at [begin_bytes, …) of a tensor: "digest" in the answer. Nothing is
+ * copied. Digests of the parts of a tensor add up to its own. */
+LADING_API lading_handle* lading_digest(const void* data, uint64_t size_bytes, uint64_t begin_bytes);
 
 /* Whether a device ("cpu", "cuda:1") has so many bytes free: for callers that allocate the memory of a load, before
  * they do. The exit code is 5 if it has fewer. */

@@ -49,6 +49,7 @@ struct HostTensor {
   std::span<const std::byte> bytes;  ///< valid until materialize() returns
   DType dtype = DType::kF32;
   std::optional<Shape> shape = {};  ///< if it is known: it must be the tensor's
+  std::uint64_t deferred_bytes = 0;  ///< not 0: how many `bytes` LoadRequest::deferred_value will have; here are none
 };
 
 struct LoadProgress {
@@ -70,8 +71,13 @@ struct LoadRequest {
   /// memory for all tensors of a flat parameter. lading first waits for the caller's pending GPU work; when the call
   /// returns, the data is visible to all streams. If empty, lading allocates the memory (LoadReport::owned).
   std::function<Result<std::span<std::byte>>(const DestinationInfo&)> memory;
-  /// Values of "host" and "call" tensors; a call is made when its inputs are complete.
+  /// Values of "host" and "call" tensors; a call is made when its inputs are complete. Of a call, the bytes must be
+  /// valid only until the next value is asked for.
   std::function<Result<HostTensor>(const std::string& name, std::uint64_t rank)> value;
+  /// The bytes of a "host" value that `value` deferred, so that not all of them need be in memory at once: each is
+  /// written before the next one is asked for, and must be valid until then. `deferred` is what `value` returned.
+  std::function<Result<HostTensor>(const std::string& name, std::uint64_t rank, const HostTensor& deferred)>
+      deferred_value;
 
   /// Who reads what, as owners_of() has it; empty: this load reads everything. What another rank reads is not read
   /// here.

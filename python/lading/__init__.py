@@ -25,7 +25,7 @@ _HOMES = {
     "initialize": "initializing",
     "is_incomplete": "loading",
     "materialize": "loading",
-    "Recipe": "recipes",
+    "Initializer": "recipes",
     "Recording": "recording",
     "SkeletonError": "recording",
     "empty_parameters": "fsdp1",
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from .pretrained import from_pretrained as from_pretrained
     from .skeleton_files import skeleton_of as skeleton_of
     from .skeleton_files import write_skeleton as write_skeleton
-    from .recipes import Recipe as Recipe
+    from .recipes import Initializer as Initializer
     from .recording import Recording as Recording
     from .recording import SkeletonError as SkeletonError
     from .recording import recording_of as recording_of

@@ -106,6 +106,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
             [handle, pointer, ctypes.c_uint64, ctypes.POINTER(_Callbacks), ctypes.POINTER(_Exchange)],
         ),
         ("lading_owners", handle, [handle, text]),
+        ("lading_digest", handle, [pointer, ctypes.c_uint64, ctypes.c_uint64]),
         ("lading_sampled_contents", handle, [handle]),
         ("lading_ledger", handle, [handle]),
         ("lading_verify", handle, [text]),
@@ -204,12 +205,19 @@ class Destination(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HostValue:
-    """A tensor's whole value in host memory, row-major. `owner` keeps the memory alive until the load is done."""
+    """A tensor's whole value in host memory, row-major. `owner` keeps the memory alive until the load is done, or, of a
+    call and of a value that was deferred, until the next value is asked for (`is_brief`)."""
 
     address: int
     size_bytes: int
     dtype: str
     owner: Any = None
+    is_brief: bool = False
+
+    @classmethod
+    def deferred(cls, size_bytes: int, dtype: str) -> HostValue:
+        """No bytes yet: they are asked for when they are written."""
+        return cls(0, size_bytes, dtype)
 
     @classmethod
     def of_bytes(cls, data: bytes | bytearray | memoryview, dtype: str) -> HostValue:
@@ -259,12 +267,14 @@ class _Caller:
         progress: Callable[[Progress], None] | None,
         cancelled: Callable[[], bool] | None,
         receive: Callable[[Callable[[], bool]], None] | None = None,
+        deferred_value: Callable[[str, int], HostValue] | None = None,
     ) -> None:
-        self._value = value
+        self._value, self._deferred_value = value, deferred_value
         self._progress = progress
         self._cancelled = cancelled
         self._receive = receive
         self._alive: list[tuple[HostValue, bytes]] = []  # the engine borrows them, as this object does
+        self._brief: tuple[HostValue, bytes] | None = None  # and this one until it asks for the next
         self._flag = ctypes.c_int(0)
         self.stopped_by: BaseException | None = None  # to be raised as it is
         self.called_error: Exception | None = None  # the reason of a problem that the engine tells
@@ -296,9 +306,14 @@ class _Caller:
 
     def _on_value(self, _user: int, name: bytes, rank: int, out: Any) -> int:
         try:
-            value = self._value(name.decode(), rank)
+            self._brief = None  # before the next value is made: its memory can be used for that
+            is_second = out[0].dtype is not None
+            value = (self._deferred_value if is_second else self._value)(name.decode(), rank)
             dtype = value.dtype.encode()
-            self._alive.append((value, dtype))
+            if value.is_brief:
+                self._brief = (value, dtype)
+            else:
+                self._alive.append((value, dtype))
             out[0] = _Value(value.address, value.size_bytes, dtype)
             self._look_at_cancelled()
             return 0
@@ -380,6 +395,7 @@ class Plan:
         memories: Sequence[tuple[int, int]],
         *,
         value: Callable[[str, int], HostValue] | None = None,
+        deferred_value: Callable[[str, int], HostValue] | None = None,
         progress: Callable[[Progress], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
         owners: Sequence[int | None] | None = None,
@@ -392,6 +408,8 @@ class Plan:
                 device, and alive until this returns. Destinations of one unit on one rank have the same memory.
             value: answers the value of a "host" or "call" tensor, by name and rank. What it raises becomes the cause of
                 the LadingError, which lists all values that could not be had.
+            deferred_value: answers the bytes of a "host" value that `value` deferred, one at a time, each written before
+                the next one is asked for.
             progress: called several times a second. What it raises stops the load, and is raised when nothing is in
                 flight any more, with the load's LadingError, if it was stopped in time, as its cause. So is
                 KeyboardInterrupt.
@@ -402,7 +420,7 @@ class Plan:
                 a function that says whether the load was stopped meanwhile, and should look. What it raises becomes the
                 cause of the LadingError.
         """
-        caller = _Caller(value, progress, cancelled, receive)
+        caller = _Caller(value, progress, cancelled, receive, deferred_value)
         # Two words a memory, as struct lading_memory has them; an address and a size are both 8 bytes wide.
         words = array.array("Q", [word for address, size_bytes in memories for word in (address or 0, size_bytes)])
         with _interrupts_stop(caller), awaited_at_exit(caller.stop):
@@ -472,6 +490,13 @@ def check_memory(device: str, needed_bytes: int) -> int | None:
     """
     answer = _Answer(_library.lading_check_memory(device.encode(), needed_bytes)).checked()
     return json.loads(answer)["available_bytes"]
+
+
+def digest(address: int, size_bytes: int) -> str:
+    """Of the bytes of a whole tensor in host memory, where they are (docs/digests.md)."""
+    answered = _Answer(_library.lading_digest(address or None, size_bytes, 0))
+    found: str = json.loads(answered.checked())["digest"]
+    return found
 
 
 def gpus() -> dict[str, Any]:

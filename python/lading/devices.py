@@ -84,5 +84,21 @@ def _with_index(device: torch.device) -> torch.device:
     return torch.device(device.type, torch.get_device_module(device.type).current_device())
 
 
+def own_device() -> torch.device:
+    """This rank's accelerator, where neither a mesh nor the user names one (R34); the CPU if there is none.
+
+    The current one counts if somebody chose it. Number 0 is also what nobody chose: then LOCAL_RANK counts, if the
+    process sees so many.
+    """
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None:
+        return torch.device("cpu")
+    index = torch.accelerator.current_device_index()
+    local_rank = os.environ.get("LOCAL_RANK", "")
+    if index == 0 and local_rank.isdigit() and int(local_rank) < torch.accelerator.device_count():
+        index = int(local_rank)
+    return torch.device(found.type, index)
+
+
 def _refused(message: str, remedy: str = "") -> LadingError:
     return LadingError(Problem("no_device", message, rule="R34", remedy=remedy), stage="request", exit_code=4)

@@ -20,7 +20,7 @@ from .errors import Problem
 from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry
 from .patterns import Pattern, matches
 from .recording import SkeletonError, snapshot_of
-from .replay import Seeds, value_of
+from .replay import Seeds, forget_derivations, value_of
 from .watch import is_dtensor, is_emptied, was_recorded
 
 _LOADED = "_lading_loaded"
@@ -95,10 +95,11 @@ def _was_loaded(module: nn.Module) -> bool:
 
 
 def mark_loaded(parts: Sequence[nn.Module]) -> None:
-    """From now on what a buffer holds is what somebody wanted."""
+    """From now on what a buffer holds is what somebody wanted, and how it was made counts no more."""
     for part in parts:
         for module in part.modules():
             module.__dict__[_LOADED] = True
+            forget_derivations(module)
         fsdp1.mark_filled(part.modules())
 
 

@@ -74,6 +74,20 @@ class Exchange:
         finally:
             self._ranks.is_stopped = lambda: False
 
+    def planned_bytes(self) -> int:
+        """The most host memory that blocks will have for themselves while they are under way, as `move` sends them."""
+        most = staged = flying = 0
+        under_way: collections.deque[tuple[int, int]] = collections.deque()
+        for block in self._blocks():
+            is_on_host = block.device.type == "cpu" or not self.wires.takes(block.device.type)
+            under_way.append((block.size, block.size if block.is_staged and is_on_host else 0))
+            flying, staged = flying + under_way[-1][0], staged + under_way[-1][1]
+            most = max(most, staged)
+            while flying > _IN_FLIGHT_BYTES:
+                size, own = under_way.popleft()
+                flying, staged = flying - size, staged - own
+        return most
+
     def _blocks(self) -> list[Block]:
         """What an owner and its members have in common decides what goes into a block, and nothing else: what this rank
         holds beside it, other members may not hold. Blocks are in the order of their first parts."""
@@ -111,6 +125,11 @@ class Block:
     @property
     def device(self) -> torch.device:
         return self.parts[0].device
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether it has memory of its own on its way."""
+        return len(self.parts) > 1 or self.must_stage
 
     def __str__(self) -> str:
         return f"from rank {self.owner} to ranks {ranges([rank for rank in self.members if rank != self.owner])}"
@@ -213,7 +232,7 @@ class _Flight:
         self._is_mine = block.owner == wires.ranks.rank
         self._staging: torch.Tensor | None = None
         wire = block.parts[0]
-        if len(block.parts) > 1 or block.must_stage:
+        if block.is_staged:
             device = wire.device if wires.takes(wire.device.type) else torch.device("cpu")
             wire = self._staging = torch.empty(block.size, dtype=torch.uint8, device=device)
             if self._is_mine:

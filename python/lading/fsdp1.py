@@ -158,16 +158,18 @@ def mark_filled(modules: Iterable[nn.Module]) -> None:
 
 def empty_parameters(module: nn.Module, device: Any = None) -> None:
     """Gives a module's own parameters that are on meta memory without values, each object once: a `param_init_fn` of
-    FSDP1. Buffers stay on meta until `materialize`. Without `device`: the current accelerator, or the CPU.
+    FSDP1. Buffers stay on meta until `materialize`. Without `device`: this rank's accelerator, which is the current one,
+    or that of LOCAL_RANK if none was chosen; the CPU where there is no accelerator.
 
         model = FullyShardedDataParallel(model, param_init_fn=lading.empty_parameters, use_orig_params=True)
         lading.materialize(model, "path/to/checkpoint")
     """
     from .allocate import put
+    from .devices import own_device
     from .watch import keep_record
 
     if device is None:
-        device = torch.accelerator.current_accelerator() or torch.device("cpu")
+        device = own_device()
     for name, parameter in module._parameters.items():
         if parameter is not None and parameter.is_meta:
             module.__dict__.setdefault(EMPTY, set()).add(name)

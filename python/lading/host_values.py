@@ -22,6 +22,7 @@ from .bits import same_bits
 from .computed import Computed
 from .errors import LadingError, Problem
 from .fsdp1 import FlatMember, flat_members
+from .handed_in import Offer, is_plain
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, canonical_modules, take_inventory
 from .inventory_json import dtype_name
 from .own_numbers import OnCpu, own_random_numbers
@@ -52,6 +53,7 @@ class HostValues:
         self._seed = seed
         self._others: dict[int, dict[str, Entry]] = {}
         self._gathered: dict[str, torch.Tensor] = {}
+        self.gathering_bytes = 0  # that torch took beside the gathered values: one of them once more
         self._settled: dict[str, torch.Tensor | Exception] = {}
         self._loaded: Mapping[str, torch.Tensor] = {}
         wanted = [entry for entry in entries if self._needs_initialiser(entry)]
@@ -89,6 +91,39 @@ class HostValues:
                     return self._checked(name, found)
         raise ValueError(f"nothing has a value for {names[0]}")
 
+    def offered(self, names: Sequence[str]) -> Offer:
+        """What `value` will give, as far as it is known before anything is made."""
+        settled = self._settled.get(names[0])
+        if isinstance(settled, Exception):
+            raise settled
+        if settled is not None:
+            return Offer(settled, is_ours=True)
+        for name in names:
+            if (given := self._from_external(name)) is not None:
+                return Offer(self._fitting(name, given), is_ours=name in self._gathered)
+        for name in names:
+            if self._recipe(name) is not None:
+                return Offer(_outline(self._entries[name].shape, self._entries[name].dtype))
+        for name in names:
+            if (value := self._from_initialiser(name)) is not None:
+                return Offer(self._fitting(name, value), is_ours=True)
+        for name in names:
+            if name in self._entries and (recorded := self._entries[name].recorded) is not None:
+                return Offer(_outline(self._entries[name].shape, recorded.dtype))
+        raise ValueError(f"nothing has a value for {names[0]}")
+
+    def input_bytes(self, names: Sequence[str]) -> int:
+        """Of the copies that the function of a `Computed` is given."""
+        own = next((one for name in names if isinstance(one := self._recipe(name), Computed)), None)
+        inputs = [self._loaded[name] for name in own.inputs] if own is not None else []
+        return sum(one.numel() * one.element_size() for one in inputs if one.device.type == "cpu")
+
+    def release(self, names: Sequence[str]) -> None:
+        """Lets go of a value that the engine has."""
+        for name in names:
+            for held in (self._settled, self._gathered, self._initialised):
+                held.pop(name, None)
+
     def hand_in(self, values: Mapping[str, torch.Tensor]) -> None:
         """Further values, of tensors that have other ones."""
         self._initialised = {**self._initialised, **values}
@@ -118,11 +153,13 @@ class HostValues:
 
     def gather(self) -> None:
         """Puts together external values that are sharded: a collective of their ranks, so all names in one order,
-        before the load."""
+        before the load. In the load the first rank that fails would leave the others waiting."""
         for name in sorted(self._entries):
             source = self._from_external(name)
             if is_dtensor(source):
-                self._gathered[name] = source.detach().full_tensor()
+                self._gathered[name] = found = source.detach().full_tensor()
+                is_on_host = found.device.type == "cpu"
+                self.gathering_bytes = max(self.gathering_bytes, found.nbytes if is_on_host else 0)
 
     def settle(self, asked: Iterable[Sequence[str]], written: Iterable[torch.Tensor]) -> None:
         """Takes what depends on memory that the load will write, before its first byte is written.
@@ -186,6 +223,11 @@ class HostValues:
         return entry.derive(self._seed) if entry is not None and entry.recorded is not None else None
 
     def _checked(self, name: str, value: Any) -> torch.Tensor:
+        value = self._fitting(name, value)
+        # One copy at most: `resolve_conj().cpu().contiguous()` may make three.
+        return value if is_plain(value) else torch.empty(value.shape, dtype=value.dtype, device="cpu").copy_(value)
+
+    def _fitting(self, name: str, value: Any) -> torch.Tensor:
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"the value of {name} is a {type(value).__name__}, and should be a tensor")
         value = value.detach()
@@ -194,7 +236,11 @@ class HostValues:
         if tuple(value.shape) != tuple(self._entries[name].shape):
             wanted = list(self._entries[name].shape)
             raise ValueError(f"the value of {name} has the shape {list(value.shape)}, and should have {wanted}")
-        return value.resolve_conj().resolve_neg().cpu().contiguous()
+        return value
+
+
+def _outline(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(tuple(shape), dtype=dtype, device="meta")
 
 
 class _Spans:

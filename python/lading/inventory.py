@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from .fsdp1 import FlatMember, flat_members, is_flat_buffer
-from .recipes import Recipe, recipe_of_operand
+from .recipes import Initializer, recipe_of_operand
 from .overlap import byte_extent
 from .reach import attributes
 from .recording import Operand, SkeletonError, is_dense
@@ -109,7 +109,7 @@ class Entry:
     def is_real(self) -> bool:
         return self.presence == "real"
 
-    def recipe(self) -> Recipe | None:
+    def recipe(self) -> Initializer | None:
         """How to make the recorded value, or None if there is none."""
         return recipe_of_operand(self.recorded) if self.recorded is not None and not self.problem else None
 

@@ -27,9 +27,8 @@ import torch
 from torch import nn
 
 from . import _engine
-from .agreement import TIMEOUT_S, VALUE, Agreement, agreed
+from .agreement import TIMEOUT_S, Agreement, agreed
 from .allocate import KEEP, Slot, attach, make_slots, settle
-from .bits import bits_digest
 from .conversion import NoCheckpoint
 from .dtypes import torch_dtype
 from .emptied import kept_unwritten, mark_loaded
@@ -37,16 +36,16 @@ from .errors import LadingError, Problem
 from .exchange import Exchange
 from .exchange_scope import exchange_nodes
 from .exiting import ending_before_python
+from .handed_in import HandedIn
 from .host_values import Recipe
 from .huggingface import forget_untied
 from .inventory import EXTRA_STATE, parts_of
-from .inventory_json import dtype_name
 from .last_look import LastLook
 from .options import POLICY_FIELDS, Options
 from .patterns import matches
 from .preparing import Prepared, facts, prepare
 from .replicas import combined, refuse_different_replicas, replica_sets
-from .report import LoadedTensor, Report
+from .report import HostMemory, LoadedTensor, Report
 from .skeleton_recorder import is_recording
 from .stages import joined
 from .telling import listed, tell
@@ -139,7 +138,7 @@ def materialize(
         seed: seed for initial values.
         verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
             digest.
-        budget: limit for host memory besides the model, per node, in bytes.
+        budget: limit for the host memory that reading takes besides the model, per node, in bytes; `report.memory` has all.
         exchange: "never": each rank reads all that it holds. Where ranks hold the same bytes, one of them can read them
             and hand them to the others: "node" within a machine, "job" everywhere, "auto" if a measurement says that
             it is clearly faster (docs/exchange.md).
@@ -218,7 +217,9 @@ def materialize(
         forget_untied(parts)
     unfollowed = _kept_wide(plan, options)
     prepared.notes += [*unfollowed, *_kept_as_assigned(plan, prepared.skeleton)]
+    prepared.notes += load.memory.notes(options.budget)
     report = _report(plan, loaded, prepared, ranks, verification, time.perf_counter() - began)
+    report.memory = load.memory
     tell(parts, report, unfollowed, passed_over=_passed_over(plan), is_first=ranks.rank == 0)
     return report
 
@@ -413,14 +414,14 @@ def _agreed_load(
     verification = _verified(loaded, location, options, has_written=load.writes)
     _wait(load.prepared.device)
     sets = replica_sets(loaded, options.keep)
-    message = {**load.handed_in, "replicas": combined(sets)}
+    message = {**load.handed_in.digests, "replicas": combined(sets)}
     answers = load.ranks.say("what was loaded", message, while_alive=True)
     refuse_different_replicas(load.ranks, sets, [answer["replicas"] for answer in answers])
     return loaded, verification
 
 
 class _Load:
-    """This rank's own part of a load. `handed_in` gets the digest of every value that is not the engine's."""
+    """This rank's own part of a load."""
 
     def __init__(
         self,
@@ -434,8 +435,9 @@ class _Load:
         self.plan, self.slots, self.prepared, self.ranks, self.exchanged = plan, slots, prepared, ranks, exchanged
         self.last_look = last_look
         self.writes = any(slot.writes for slot in slots)
-        self.handed_in: dict[str, Any] = {}
         self._names = {slot.destination.name: (slot.destination.name, *slot.destination.aliases) for slot in slots}
+        self.handed_in = HandedIn(prepared.values, slots, self._names, is_compared=ranks.size > 1)
+        self.memory = HostMemory()
 
     def run(self, *, shows_progress: bool) -> _engine.Report:
         values = self.prepared.values
@@ -443,6 +445,11 @@ class _Load:
         values.gather()
         asked = [self._names[slot.destination.name] for slot in self.slots if slot.destination.provenance == "host"]
         values.settle(asked, [slot.memory for slot in self.slots if slot.writes])
+        self.memory = HostMemory(
+            staging=sum(rank["staging_bytes"] for rank in self.plan.answer["ranks"]),
+            handed_in=self.handed_in.planned_bytes(),
+            exchange=self.exchanged.planned_bytes() if self.exchanged is not None else 0,
+        )
         try:
             with contextlib.closing(_Bar()) as bar, self.ranks.progress() as tell:
 
@@ -454,7 +461,8 @@ class _Load:
                 exchanged = self.exchanged
                 return self.plan.load(
                     [slot.for_engine() for slot in self.slots],
-                    value=self._value,
+                    value=self.handed_in.value,
+                    deferred_value=self.handed_in.deferred_value,
                     progress=show,
                     cancelled=self.ranks.has_failed,
                     owners=exchanged.owners if exchanged is not None else None,
@@ -466,13 +474,6 @@ class _Load:
             # What was written is memory of ours, which the model never sees: it is as it was.
             kept = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "ledger", "not_listed")}
             raise LadingError(error.problems, **kept) from error
-
-    def _value(self, name: str, rank: int) -> _engine.HostValue:
-        tensor = self.prepared.values.value(self._names[name])
-        if self.ranks.size > 1:
-            self.handed_in[VALUE + name] = bits_digest(tensor)
-        size_bytes = tensor.numel() * tensor.element_size()
-        return _engine.HostValue(tensor.data_ptr(), size_bytes, dtype_name(tensor.dtype), tensor)
 
 
 def _verified(loaded: _engine.Report, location: str | None, options: Options, *, has_written: bool) -> dict[str, Any] | None:

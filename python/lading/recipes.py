@@ -31,12 +31,13 @@ _FILLS: dict[str, float | int] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
-    """As in docs/schema/skeleton.md. The fields that belong to `kind` are set, the others None.
+class Initializer:
+    """How the engine makes an initial value: a recipe of docs/schema/skeleton.md. The fields that belong to `kind` are
+    set, the others None. (`recipes=` of `materialize` takes functions.)
 
     with lading.skeleton():
         norm = nn.LayerNorm(8)
-    lading.recipe_of(norm.weight)                       # Recipe(kind="fill", value=1.0)
+    lading.recipe_of(norm.weight)                       # Initializer(kind="fill", value=1.0)
     """
 
     kind: str  # fill, uniform, normal, truncated_normal, host
@@ -65,20 +66,20 @@ def _json_number(value: float) -> float | int | str:
 class _Law:
     """What all elements of a storage are, apart from zeroed places."""
 
-    recipe: Recipe
+    recipe: Initializer
     zeros: tuple[Operand, ...] = ()
 
 
-def recipe_of_operand(operand: Operand) -> Recipe | None:
+def recipe_of_operand(operand: Operand) -> Initializer | None:
     version = operand.version
     if version is None:
         return None
     if operand.numel() == 0:
-        return Recipe("fill", value=0.0)
+        return Initializer("fill", value=0.0)
     ops = slice_of(version)
     if any(op.kind == "unknown" for op in ops) or version.op.kind == "blank":
         return None
-    host = Recipe("host")
+    host = Initializer("host")
     if not any(op.shared_key or op.frozen for op in ops):
         law = _Reader().law(version)
         if law is not None:
@@ -91,7 +92,7 @@ def recipe_of_operand(operand: Operand) -> Recipe | None:
     return host
 
 
-def _for_tensor(law: _Law, operand: Operand) -> Recipe | None:
+def _for_tensor(law: _Law, operand: Operand) -> Initializer | None:
     recipe = law.recipe
     if recipe.kind != "fill" and (not operand.dtype.is_floating_point or _repeats(operand)):
         return None
@@ -150,11 +151,11 @@ class _Reader:
             place = _FILLS[name]
             return _fill(place if isinstance(place, float) else args[place], out.dtype)
         if name in ("randn", "randn_like"):
-            return _Law(Recipe("normal", mean=0.0, std=1.0))
+            return _Law(Initializer("normal", mean=0.0, std=1.0))
         if name in ("rand", "rand_like"):
-            return _Law(Recipe("uniform", low=0.0, high=1.0))
+            return _Law(Initializer("uniform", low=0.0, high=1.0))
         if op.name == "aten.normal.float_float":
-            return _Law(Recipe("normal", mean=float(args[0]), std=float(args[1])))
+            return _Law(Initializer("normal", mean=float(args[0]), std=float(args[1])))
         if args and isinstance(args[0], Operand):
             return self._changed(name, op, self._part(args[0]), out.dtype)
         return None
@@ -166,11 +167,11 @@ class _Reader:
             value = self._number(args[1]) if name == "fill_" else 0.0
             return None if value is None else _fill(value, written.dtype)
         if name == "normal_":
-            return _Law(Recipe("normal", mean=_at(args, 1, 0.0), std=_at(args, 2, 1.0)))
+            return _Law(Initializer("normal", mean=_at(args, 1, 0.0), std=_at(args, 2, 1.0)))
         if name == "uniform_":
-            return _Law(Recipe("uniform", low=_at(args, 1, 0.0), high=_at(args, 2, 1.0)))
+            return _Law(Initializer("uniform", low=_at(args, 1, 0.0), high=_at(args, 2, 1.0)))
         if name == "trunc_normal_":
-            return _Law(Recipe("truncated_normal", mean=args[1], std=args[2], low=args[3], high=args[4]))
+            return _Law(Initializer("truncated_normal", mean=args[1], std=args[2], low=args[3], high=args[4]))
         if name == "copy_":
             source = self._part(args[1]) if isinstance(args[1], Operand) else _constant(args[1])
             return _cast(source, written.dtype)
@@ -273,7 +274,7 @@ def _inverse_error(law: _Law) -> _Law | None:
         return _STANDARD.inv_cdf((x + 1) / 2) * math.sqrt(0.5)
 
     return _Law(
-        Recipe("truncated_normal", mean=0.0, std=math.sqrt(0.5), low=inverse(recipe.low), high=inverse(recipe.high))
+        Initializer("truncated_normal", mean=0.0, std=math.sqrt(0.5), low=inverse(recipe.low), high=inverse(recipe.high))
     )
 
 
@@ -292,7 +293,7 @@ def _clamped(law: _Law, low: float | None, high: float | None) -> _Law | None:
     if whole <= 0 or cut / whole > _NEGLIGIBLE:
         return None
     mean, std = recipe.mean, recipe.std
-    return _Law(Recipe("truncated_normal", mean=mean, std=std, low=max(low, before[0]), high=min(high, before[1])))
+    return _Law(Initializer("truncated_normal", mean=mean, std=std, low=max(low, before[0]), high=min(high, before[1])))
 
 
 def _cast(law: _Law | None, dtype: torch.dtype) -> _Law | None:
@@ -310,7 +311,7 @@ def _fill(value: Any, dtype: torch.dtype) -> _Law | None:
     if isinstance(value, int) and abs(value) > 1 << 53:
         return None
     stored = _stored(value, repr(value), dtype)
-    return None if stored is None else _Law(Recipe("fill", value=stored))
+    return None if stored is None else _Law(Initializer("fill", value=stored))
 
 
 @functools.lru_cache(maxsize=256)

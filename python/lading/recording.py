@@ -35,7 +35,7 @@ CAPTURE_BYTES = 1 << 20  # up to here a real tensor is captured by copying it, b
 
 _serials = itertools.count(1)
 _idents = itertools.count(1)
-# What each module held when its recording ended.
+# What each module held when its recording ended. After a load most of it is forgotten (replay.forget_derivations).
 _snapshots: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Snapshot]] = weakref.WeakKeyDictionary()
 
 

@@ -32,6 +32,7 @@ from .recording import (
     cell_of,
     operand_of,
     replace_bytes,
+    snapshots_of,
     unrecorded,
 )
 
@@ -78,6 +79,23 @@ def slice_of(version: Version) -> list[Op]:
 
 def is_random(version: Version) -> bool:
     return any(op.random for op in slice_of(version))
+
+
+def forget_derivations(module: torch.nn.Module) -> None:
+    """After a load: lets go of how the module's tensors were made, and of the real tensors that its constructor read.
+
+    Of a non-persistent buffer the record stays if it is small: no file has its value, and `audit` asks what it should be.
+    """
+    for snapshot in snapshots_of(module).values():
+        version = snapshot.operand.version
+        is_asked_for = snapshot.kind == "non_persistent_buffer"
+        if version is not None and not (is_asked_for and _captured_bytes(version) <= CAPTURE_BYTES):
+            snapshot.operand.version = None
+
+
+def _captured_bytes(version: Version) -> int:
+    arguments = tree_flatten([(op.args, op.kwargs) for op in slice_of(version)])[0]
+    return sum(argument.tensor.nbytes for argument in arguments if isinstance(argument, Captured))
 
 
 def value_of(target: Operand, seeds: Seeds) -> torch.Tensor:

@@ -40,6 +40,28 @@ class LoadedTensor(NamedTuple):
         )
 
 
+class HostMemory(NamedTuple):
+    """Host memory that a load takes on this rank beside the model, as planned before it begins, in bytes."""
+
+    staging: int = 0  # for reading: within `budget`
+    handed_in: int = 0  # for values that no file has, beside the user's own
+    exchange: int = 0  # for bytes on their way between ranks
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+    def notes(self, budget: int | None) -> list[str]:
+        """That it is more than the budget, which holds for reading only."""
+        if budget is None or self.total <= budget or not (self.handed_in or self.exchange):
+            return []
+        parts = ", ".join(f"{size / 1e6:.1f} MB for {what}" for what, size in zip(_USES, self, strict=True) if size)
+        return [f"the load takes more host memory than its budget of {budget / 1e6:.1f} MB: {parts}"]
+
+
+_USES = ("reading", "values that no file has", "the exchange")
+
+
 @dataclasses.dataclass
 class Report:
     """A load that is done, on this rank.
@@ -64,6 +86,7 @@ class Report:
     notes: tuple[str, ...]
     warnings: tuple[Problem, ...]
     verification: dict[str, Any] | None = None
+    memory: HostMemory = HostMemory()
     _engine_report: Any = dataclasses.field(default=None, repr=False)
 
     @functools.cached_property
@@ -81,6 +104,7 @@ class Report:
     def to_json(self) -> str:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name[0] != "_"}
         fields["tensors"] = {name: tensor._asdict() for name, tensor in self.tensors.items()}
+        fields["memory"] = self.memory._asdict()
         fields["warnings"] = [dataclasses.asdict(warning) for warning in self.warnings]
         return json.dumps(fields, indent=2)
 

@@ -3,7 +3,7 @@
     with lading.skeleton():
         model = Model(config)
     lading.derive(model.rotary.inv_freq)          # the value that the constructor would have given it, on the CPU
-    lading.recipe_of(model.head.weight)           # Recipe(kind="normal", mean=0.0, std=0.02)
+    lading.recipe_of(model.head.weight)           # Initializer(kind="normal", mean=0.0, std=0.02)
 
 Two modes do it. A dispatch mode sees each operator, runs it on meta and records it. A function mode is for what never
 reaches an operator: `.tolist()`, `.numpy()`, `.data = …`, and questions such as `t.device`, which are answered as
@@ -30,7 +30,7 @@ from . import recording as rec
 from .dispatch_mode import PlainDispatchMode
 from .one_op import run_with_generator
 from .own_default_dtype import own_default
-from .recipes import Recipe, recipe_of_operand
+from .recipes import Initializer, recipe_of_operand
 from .recording import Captured, Op, Operand, Recording, SkeletonError, Version, recording_of, snapshot_of
 from .replay import Seeds, early_value, seed_number, value_of
 from .skeleton_functions import FunctionMode, recorded_truncated_normal
@@ -38,7 +38,9 @@ from .skeleton_ops import OpInfo, op_info
 from .watch import reopen, seal, watch, watch_data, watch_to_empty
 from .while_used import WhileUsed
 
-__all__ = ["Recipe", "Recording", "SkeletonError", "derive", "recipe_of", "recording_of", "skeleton", "snapshot_of"]
+__all__ = [
+    "Initializer", "Recording", "SkeletonError", "derive", "recipe_of", "recording_of", "skeleton", "snapshot_of",
+]  # fmt: skip
 
 _META = torch.device("meta")
 _active = threading.local()
@@ -97,12 +99,12 @@ def derive(tensor: torch.Tensor | Operand, *, name: str = "", seed: int = 0) -> 
         raise (error.at(name) if name else error) from error.__cause__
 
 
-def recipe_of(tensor: torch.Tensor | Operand) -> Recipe | None:
+def recipe_of(tensor: torch.Tensor | Operand) -> Initializer | None:
     """How the engine can make the value; kind `host` if only `derive` can; None if nothing gives it one.
 
     with lading.skeleton():
         norm = nn.LayerNorm(8)
-    lading.recipe_of(norm.weight)                       # Recipe(kind="fill", value=1.0)
+    lading.recipe_of(norm.weight)                       # Initializer(kind="fill", value=1.0)
     """
     if isinstance(tensor, torch.Tensor) and rec.cell_of(tensor) is None:
         return None

@@ -273,6 +273,13 @@ std::string answer_of_contents(const std::string& contents) {
   return end(json, {}, {});
 }
 
+std::string answer_of_digest(const std::string& digest) {
+  JsonWriter json;
+  begin(json, "digest", Exit::kOk);
+  json.key("digest").string(digest);
+  return end(json, {}, {});
+}
+
 std::string answer_of(const AvailableMemory& available) {
   JsonWriter json;
   begin(json, "memory", Exit::kOk);

@@ -53,6 +53,7 @@ struct LoadAnswer {
 [[nodiscard]] std::string answer_of(const PlanAnswer& planned);
 [[nodiscard]] std::string answer_of(const Owners& owners);
 [[nodiscard]] std::string answer_of_contents(const std::string& contents);
+[[nodiscard]] std::string answer_of_digest(const std::string& digest);
 [[nodiscard]] std::string answer_of(const DTypesReport& report);
 [[nodiscard]] std::string answer_of(const AvailableMemory& available);
 [[nodiscard]] std::string answer_of(const device::GpuSurvey& survey);

@@ -145,18 +145,28 @@ class Loading {
           return exec::HostValue{value->bytes.data(), value->bytes.size(), value->dtype};
         }
         if (!request_.value) return fail(exec::nobody_hands_in());
-        LADING_ASSIGN_OR_RETURN(const HostTensor value, request_.value(s.name, rank));
-        if (value.shape && *value.shape != s.shape) {
-          return fail(Error(Code::kPlan, "the value that was handed in has another shape")
-                          .of_tensor(s.name)
-                          .by_rule("R6")
-                          .wanted(s.shape.text())
-                          .got(value.shape->text()));
-        }
-        return exec::HostValue{value.bytes.data(), value.bytes.size(), value.dtype};
+        return checked(s, request_.value(s.name, rank));
+      };
+    }
+    if (request_.value && request_.deferred_value) {
+      inputs.deferred_value = [this](const plan::Statement& s, std::uint64_t rank, const exec::HostValue& deferred) {
+        return checked(s, request_.deferred_value(s.name, rank, {{}, deferred.dtype, {}, deferred.size_bytes}));
       };
     }
     return inputs;
+  }
+
+  static Result<exec::HostValue> checked(const plan::Statement& s, Result<HostTensor> given) {
+    LADING_ASSIGN_OR_RETURN(const HostTensor value, std::move(given));
+    if (value.shape && *value.shape != s.shape) {
+      return fail(Error(Code::kPlan, "the value that was handed in has another shape")
+                      .of_tensor(s.name)
+                      .by_rule("R6")
+                      .wanted(s.shape.text())
+                      .got(value.shape->text()));
+    }
+    if (value.deferred_bytes > 0) return exec::HostValue{nullptr, value.deferred_bytes, value.dtype};
+    return exec::HostValue{value.bytes.data(), value.bytes.size(), value.dtype};
   }
 
   // Null: the caller hands it in.

@@ -26,6 +26,7 @@ struct DestinationState {
   bool digest_at_end = false;         ///< some task leaves gaps: bytes stand side by side only when all are written
                                       ///< (all that is received is digested then)
   HostValue value;                    ///< handed in by the caller
+  bool is_written_early = false;      ///< a value that was deferred, and written when it came
   device::SampleParameters sampling;  ///< of kRandom
   std::atomic<std::uint64_t> written_bytes = 0;
 

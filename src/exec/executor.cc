@@ -125,6 +125,7 @@ void carry_out(const Load& load, std::uint32_t threads, Outcome& outcome) {
   if (load.crew.stopped()) return;
   outcome.begun = true;
   if (load.options.poison == Poison::kOn) poison(load);
+  make_deferred_values(load);
   FileSet doubtful = read_files(load);
   make_values(load);
   doubtful.merge(compare_ties(load));

@@ -33,6 +33,9 @@ struct HostValue {
   const std::byte* data = nullptr;
   std::uint64_t size_bytes = 0;
   DType dtype = DType::kF32;
+
+  /// It has a size and no bytes yet: Inputs::deferred_value has them.
+  [[nodiscard]] bool is_deferred() const { return data == nullptr && size_bytes > 0; }
 };
 
 /// The error of a value that is asked for where nobody can answer.
@@ -63,11 +66,16 @@ struct Inputs {
   const plan::Plan& plan;                              ///< checked
   std::vector<std::vector<DestinationMemory>> memory;  ///< by Plan::ranks and their destinations
   std::function<Result<io::File>(plan::FileId file)> open;
-  /// Values of kHost statements, by name; of kCall statements, once their inputs are complete.
+  /// Values of kHost statements, by name, before anything is written; of kCall statements, once their inputs are
+  /// complete. Of kCall, the bytes are borrowed until the next value is asked for.
   std::function<Result<HostValue>(const plan::Statement& statement, std::uint64_t rank)> value;
   /// Hands over to other loads what they receive from this one, and takes what is received. Called once by the calling
   /// thread, when everything that this load reads is written, and before calls and digests of what was received.
   std::function<Result<void>()> receive = nullptr;
+  /// The bytes of a kHost value that `value` deferred, so that the caller need not have all of them at once. Each is
+  /// written before the next one is asked for, and borrowed until then.
+  std::function<Result<HostValue>(const plan::Statement& statement, std::uint64_t rank, const HostValue& deferred)>
+      deferred_value = nullptr;
 };
 
 /// One memory to be filled: a destination of a rank.

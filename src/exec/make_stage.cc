@@ -130,12 +130,17 @@ Error nobody_hands_in() {
 
 namespace {
 
+// Of a value that was deferred: now its bytes.
 Result<HostValue> ask_for_value(const Load& load, const DestinationState& state) {
   if (!load.inputs.value) return fail(nobody_hands_in());
-  LADING_ASSIGN_OR_RETURN(const HostValue value, load.inputs.value(*state.root, state.rank));
+  const bool is_second = state.value.is_deferred();
+  LADING_ASSIGN_OR_RETURN(const HostValue value,
+                          is_second ? load.inputs.deferred_value(*state.root, state.rank, state.value)
+                                    : load.inputs.value(*state.root, state.rank));
   const auto expected_bytes = state.root->shape.size_bytes(value.dtype);
   const bool has_cast = value.dtype == state.dtype() || device::find_cast(value.dtype, state.dtype()) != nullptr;
-  const bool is_there = value.data != nullptr || value.size_bytes == 0;
+  const bool may_defer = load.inputs.deferred_value && !is_second && state.root->provenance == Provenance::kHost;
+  const bool is_there = !value.is_deferred() || may_defer;
   if (has_cast && is_there && expected_bytes == value.size_bytes) return value;
   return fail(Error(Code::kUsage, "the value that was handed in does not fit")
                   .by_rule("R42")
@@ -150,6 +155,14 @@ void fetch_value(const Load& load, DestinationState& state) {
   } else {
     load.crew.add_error(state.name(std::move(value).error()));
   }
+}
+
+// Asks for a value and writes it. Its bytes may be gone when the next one is asked for.
+void fetch_and_write(const Load& load, std::uint32_t destination) {
+  std::vector<Tile> tiles;
+  fetch_value(load, *load.states[destination]);
+  load.add_tiles(destination, tiles);
+  make_tiles(load, tiles);
 }
 
 }  // namespace
@@ -184,13 +197,26 @@ void fetch_values(const Load& load) {
   }
 }
 
+void make_deferred_values(const Load& load) {
+  // After an error nothing is written any more, but the others are asked for: all that are missing are told.
+  const auto is_cancelled = [&] { return load.options.cancelled != nullptr && *load.options.cancelled; };
+  for (std::uint32_t d = 0; d < load.states.size() && !is_cancelled(); ++d) {
+    DestinationState& state = *load.states[d];
+    if (state.root->provenance != Provenance::kHost || !state.value.is_deferred()) continue;
+    fetch_and_write(load, d);
+    state.value = {};
+    state.is_written_early = true;
+  }
+}
+
 void make_values(const Load& load) {
   std::vector<Tile> tiles;
   for (std::uint32_t d = 0; d < load.states.size(); ++d) {
     DestinationState& state = *load.states[d];
     const Provenance provenance = state.root->provenance;
     const bool is_constant = provenance == Provenance::kFill && !state.made_by_transfers;
-    if (is_constant || provenance == Provenance::kHost || provenance == Provenance::kRandom) {
+    const bool is_handed_in = provenance == Provenance::kHost && !state.is_written_early;
+    if (is_constant || is_handed_in || provenance == Provenance::kRandom) {
       load.add_tiles(d, tiles);
     }
   }
@@ -216,13 +242,9 @@ void run_calls(const Load& load) {
   const plan::Plan& plan = load.inputs.plan;
   // One after the other, because an input may be the output of a call before.
   for (const plan::StatementId statement : plan.call_order) {
-    std::vector<Tile> tiles;
     for (std::uint32_t d = 0; d < load.states.size() && !load.crew.stopped(); ++d) {
-      if (load.states[d]->root != &plan.statements[statement]) continue;
-      fetch_value(load, *load.states[d]);
-      load.add_tiles(d, tiles);
+      if (load.states[d]->root == &plan.statements[statement]) fetch_and_write(load, d);
     }
-    make_tiles(load, tiles);
   }
 }
 

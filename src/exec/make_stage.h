@@ -12,7 +12,10 @@ void poison(const Load& load);
 /// Asks for values that the caller hands in, before anything is read: one that is missing need not wait for the files.
 void fetch_values(const Load& load);
 
-/// Constants, padding, random values and values that the caller hands in.
+/// Asks for the values that the caller deferred, and writes each before it asks for the next one.
+void make_deferred_values(const Load& load);
+
+/// Constants, padding, random values and all other values that the caller hands in.
 void make_values(const Load& load);
 
 /// Lets the caller exchange with other loads what was read once for all of them.

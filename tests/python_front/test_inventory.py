@@ -170,7 +170,7 @@ def test_what_has_no_shape_yet_is_refused():
 def test_inference_tensors_are_listed():
     with lading.skeleton(), torch.inference_mode():
         model = nn.LayerNorm(3)
-    assert by_name(model)["weight"].recipe() == lading.Recipe("fill", value=1.0)
+    assert by_name(model)["weight"].recipe() == lading.Initializer("fill", value=1.0)
 
 
 def test_partitions_are_empty():
@@ -216,7 +216,7 @@ def test_random_values_that_tensors_share():
     direction, length = (entries[f"normed.parametrizations.weight.original{n}"] for n in (1, 0))
     assert torch.allclose(direction.derive().norm(dim=1, keepdim=True), length.derive())
     assert torch.equal(entries["query.weight"].derive(), entries["key.weight"].derive())
-    host = lading.Recipe("host")
+    host = lading.Initializer("host")
     assert (
         direction.recipe()
         == length.recipe()

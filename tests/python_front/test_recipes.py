@@ -21,7 +21,7 @@ def recipe_after(write, *shape):
 
 
 def test_recipes():
-    recipe = lading.Recipe
+    recipe = lading.Initializer
     assert recipe_after(lambda x: x.normal_(1, 0.02)) == recipe("normal", mean=1.0, std=0.02)
     assert recipe_after(lambda x: nn.init.uniform_(x, -2, 3)) == recipe("uniform", low=-2.0, high=3.0)
     assert recipe_after(lambda x: nn.init.trunc_normal_(x, std=0.02)) == recipe(
@@ -50,7 +50,7 @@ def test_recipes_of_the_old_truncated_normal():
     got = recipe_after(erfinv_way)
     assert got.kind == "truncated_normal"
     assert [got.mean, got.std, got.low, got.high] == pytest.approx([0.5, 0.02, 0.48, 0.54], rel=1e-6)
-    assert recipe_after(lambda x: x.normal_().clamp_(-1, 1)) == lading.Recipe("host")  # clipped, not truncated
+    assert recipe_after(lambda x: x.normal_().clamp_(-1, 1)) == lading.Initializer("host")  # clipped, not truncated
 
 
 def test_recipes_with_a_row_of_zeros():
@@ -59,7 +59,7 @@ def test_recipes_with_a_row_of_zeros():
             return nn.Embedding(10, 4, padding_idx=row)
 
     for row, want in ((0, 0), (9, 9), (-1, 9)):
-        assert lading.recipe_of(embedding(row).weight) == lading.Recipe("normal", mean=0.0, std=1.0, zero_row=want)
+        assert lading.recipe_of(embedding(row).weight) == lading.Initializer("normal", mean=0.0, std=1.0, zero_row=want)
     with lading.skeleton():
         x = torch.empty(5, 5).normal_()
         x[3:4].zero_()
@@ -72,17 +72,17 @@ def test_recipes_with_a_row_of_zeros():
         with lading.skeleton():
             x = torch.empty(5, 5)
             write(x)
-        assert lading.recipe_of(x) == lading.Recipe("host")
+        assert lading.recipe_of(x) == lading.Initializer("host")
 
 
 def test_what_is_not_a_recipe_is_replayed():
-    assert recipe_after(lambda x: torch.arange(4.0)) == lading.Recipe("host")
-    assert recipe_after(nn.init.orthogonal_, 5, 5) == lading.Recipe("host")
-    assert recipe_after(lambda x: torch.randn(1).expand(4)) == lading.Recipe("host")
-    assert recipe_after(lambda x: torch.randn(1).expand(4).clone()) == lading.Recipe("host")
-    assert recipe_after(lambda x: torch.ones(1).expand(4).clone()) == lading.Recipe("fill", value=1.0)
-    assert recipe_after(lambda x: torch.randint(0, 5, (3,))) == lading.Recipe("host")
-    assert recipe_after(lambda x: torch.randn(3, generator=torch.Generator().manual_seed(1))) == lading.Recipe("host")
+    assert recipe_after(lambda x: torch.arange(4.0)) == lading.Initializer("host")
+    assert recipe_after(nn.init.orthogonal_, 5, 5) == lading.Initializer("host")
+    assert recipe_after(lambda x: torch.randn(1).expand(4)) == lading.Initializer("host")
+    assert recipe_after(lambda x: torch.randn(1).expand(4).clone()) == lading.Initializer("host")
+    assert recipe_after(lambda x: torch.ones(1).expand(4).clone()) == lading.Initializer("fill", value=1.0)
+    assert recipe_after(lambda x: torch.randint(0, 5, (3,))) == lading.Initializer("host")
+    assert recipe_after(lambda x: torch.randn(3, generator=torch.Generator().manual_seed(1))) == lading.Initializer("host")
 
 
 def test_fill_recipes_are_what_torch_stores():
@@ -106,16 +106,16 @@ def test_recipes_of_long_histories():
         z = torch.randn(4)
         for _ in range(500):
             z.mul_(1.0)
-    assert lading.recipe_of(x) == lading.recipe_of(y) == lading.recipe_of(z) == lading.Recipe("host")
+    assert lading.recipe_of(x) == lading.recipe_of(y) == lading.recipe_of(z) == lading.Initializer("host")
     assert lading.derive(x).sum() == 0 and lading.derive(y) == 1
 
 
 def test_recipes_as_json():
-    assert lading.Recipe("fill", value=-0.0).to_json() == {"kind": "fill", "value": -0.0}
-    assert math.copysign(1, lading.Recipe("fill", value=-0.0).to_json()["value"]) == -1
-    assert lading.Recipe("fill", value=math.inf).to_json()["value"] == "inf"
-    assert lading.Recipe("fill", value=math.nan).to_json()["value"] == "nan"
-    assert lading.Recipe("normal", mean=0.0, std=0.5, zero_row=0).to_json() == {
+    assert lading.Initializer("fill", value=-0.0).to_json() == {"kind": "fill", "value": -0.0}
+    assert math.copysign(1, lading.Initializer("fill", value=-0.0).to_json()["value"]) == -1
+    assert lading.Initializer("fill", value=math.inf).to_json()["value"] == "inf"
+    assert lading.Initializer("fill", value=math.nan).to_json()["value"] == "nan"
+    assert lading.Initializer("normal", mean=0.0, std=0.5, zero_row=0).to_json() == {
         "kind": "normal",
         "mean": 0,
         "std": 0.5,

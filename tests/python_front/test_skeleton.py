@@ -298,7 +298,7 @@ def test_a_value_costs_no_more_than_its_slice():
         model.register_buffer("size", torch.tensor(model.huge.shape[0]) * 2, persistent=False)
     assert lading.derive(model.table).tolist() == [n * n for n in range(8)]
     assert lading.derive(model.size).item() == 2 * 10**6
-    assert lading.recipe_of(model.huge) == lading.Recipe("normal", mean=0.0, std=0.02)
+    assert lading.recipe_of(model.huge) == lading.Initializer("normal", mean=0.0, std=0.02)
     assert recording.early_reads == 0
 
 

@@ -8,6 +8,7 @@
 #include <new>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "api/answers.h"
 #include "api/c/handle.h"
 #include "api/c/request.h"
+#include "device/digest.h"
 #include "device/gpus.h"
 #include "lading/lading_c.h"
 #include "lading/load.h"
@@ -151,7 +153,10 @@ class Callbacks {
     request.cancelled = &cancelled_;
     request.progress = [this](const lading::LoadProgress& progress) { report(progress); };
     if (given_.value != nullptr) {
-      request.value = [this](const std::string& name, std::uint64_t rank) { return value(name, rank); };
+      request.value = [this](const std::string& name, std::uint64_t rank) { return value(name, rank, {}); };
+      request.deferred_value = [this](const std::string& name, std::uint64_t rank, const lading::HostTensor& deferred) {
+        return value(name, rank, {nullptr, deferred.deferred_bytes, lading::name(deferred.dtype).data()});
+      };
     }
   }
 
@@ -169,12 +174,11 @@ class Callbacks {
     }
   }
 
-  Result<lading::HostTensor> value(const std::string& name, std::uint64_t rank) {
+  Result<lading::HostTensor> value(const std::string& name, std::uint64_t rank, lading_value value) {
     if (name.find('\0') != std::string::npos) {
       return lading::fail(Error(Code::kUsage, "a name with a NUL in it cannot be asked for"));
     }
     callback_error.clear();
-    lading_value value{nullptr, 0, nullptr};
     const int failed = given_.value(given_.user, name.c_str(), rank, &value);
     look_at_flag();
     if (failed != 0) {
@@ -185,6 +189,7 @@ class Callbacks {
       return lading::fail(Error(Code::kUsage, "the value that was handed in has no dtype that is known")
                               .wanted("a name as in safetensors, such as BF16"));
     }
+    if (value.data == nullptr) return lading::HostTensor{{}, *dtype, {}, value.size_bytes};
     return lading::HostTensor{{static_cast<const std::byte*>(value.data), value.size_bytes}, *dtype};
   }
 
@@ -371,6 +376,14 @@ lading_handle* lading_verify(const char* request) {
     return handle;
   };
   return with_request("verify", request, lading::c_api::parse_verify_request, use);
+}
+
+lading_handle* lading_digest(const void* data, uint64_t size_bytes, uint64_t begin_bytes) {
+  return guarded({"digest", Stage::kRequest}, [&] {
+    if (data == nullptr && size_bytes > 0) return misused("digest", "there are no bytes: the address is NULL");
+    const std::span bytes(static_cast<const std::byte*>(data), size_bytes);
+    return answered(lading::answer_of_digest(lading::device::digest_of(bytes, begin_bytes).text()));
+  });
 }
 
 lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes) {

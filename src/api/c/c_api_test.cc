@@ -301,6 +301,37 @@ TEST_F(CApiTest, ValuesComeFromTheCaller) {
   EXPECT_THAT(floats_["made"], ElementsAre(8, 9));
 }
 
+TEST_F(CApiTest, R64_AValueCanBeDeferred) {
+  const Answer plan(lading_plan(request_with_host_value().c_str()));
+  const auto memories = memories_for(plan);
+  lading_callbacks callbacks{};
+  std::vector<float> value;
+  callbacks.user = &value;
+  callbacks.value = [](void* user, const char*, std::uint64_t, lading_value* out) {
+    auto& floats = *static_cast<std::vector<float>*>(user);
+    if (out->dtype == nullptr) {
+      *out = {nullptr, 2 * sizeof(float), "F32"};
+      return 0;
+    }
+    EXPECT_EQ(out->size_bytes, 2 * sizeof(float));
+    EXPECT_STREQ(out->dtype, "F32");
+    floats = {8, 9};
+    out->data = floats.data();
+    return 0;
+  };
+  const Answer report(lading_load(plan.get(), memories.data(), memories.size(), &callbacks));
+  ASSERT_EQ(report.exit_code(), 0) << report.text();
+  EXPECT_THAT(floats_["made"], ElementsAre(8, 9));
+}
+
+TEST_F(CApiTest, DigestsOfBytesAreThoseOfTheirParts) {
+  EXPECT_THAT(Answer(lading_digest("\7", 1, 0)).text(), HasSubstr("4ce9a061c1c9697bfb17e12a0a0e0ab9"));
+  EXPECT_THAT(Answer(lading_digest(nullptr, 0, 0)).text(), HasSubstr("00000000000000000000000000000000"));
+  const Answer none(lading_digest(nullptr, 4, 0));
+  EXPECT_EQ(none.exit_code(), 2);
+  EXPECT_THAT(none.text(), HasSubstr("NULL"));
+}
+
 TEST_F(CApiTest, ACallbackThatFailsIsQuoted) {
   const Answer plan(lading_plan(request_with_host_value().c_str()));
   const auto memories = memories_for(plan);
