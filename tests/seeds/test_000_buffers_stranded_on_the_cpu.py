@@ -16,7 +16,7 @@ for package in ("accelerate", "peft", "transformers"):
 DEADLINE_S = 200
 STEPS = 20
 ROUNDING = 2e-5  # of a loss of about 5: FSDP2 adds up in another order
-ROUNDING_ON_A_GPU = 1e-3  # where kernels add up in the order in which they come
+ROUNDING_ON_A_GPU = 1e-4  # where kernels add up in the order in which they come
 LORA_TARGETS = r".*language_model.*\.(q_proj|v_proj)"
 STRANDED = "model.vision_tower.encoder.layers.1.mlp.up_proj.input_max"
 
@@ -95,7 +95,7 @@ def test_losses_are_those_of_the_reference_loader(found):
 def test_losses_tell_a_model_without_its_clamps(found):
     """With the constructor's bounds instead of the file's they differ by far more than any rounding."""
     different = max(abs(one - two) for one, two in zip(found["losses"], found["losses without clamps"], strict=True))
-    assert different > 20 * (ROUNDING if found["device"] == "cpu" else ROUNDING_ON_A_GPU)
+    assert different > 10 * (ROUNDING if found["device"] == "cpu" else ROUNDING_ON_A_GPU)
 
 
 def test_R35_one_stranded_buffer_is_audited(found):
