@@ -5,15 +5,17 @@ On a machine with a GPU everything here is on it: the peer then crashes in the c
 `tools/gpu_check` runs this file there, and counts the tests that say that their device was a GPU.
 """
 
+import importlib.util
+import re
+
 import pytest
 
 from geometry.launch import require, run_ranks, run_worker
 from seeds import tiny_gemma4
 
 require("torch", exactly=False)
-for package in ("accelerate", "peft", "transformers"):
-    pytest.importorskip(package)
-DEADLINE_S = 200
+pytest.importorskip("transformers")
+DEADLINE_S = 280
 STEPS = 20
 ROUNDING = 2e-5  # of a loss of about 5: FSDP2 adds up in another order
 ROUNDING_ON_A_GPU = 1e-4  # where kernels add up in the order in which they come
@@ -29,7 +31,17 @@ def answers():
 @pytest.fixture
 def found(answers, record_property):
     record_property("device", answers["device"])
+    record_property("adapters", "PEFT's" if has("peft") else "none: PEFT is not installed, two projections are trained instead")
     return answers
+
+
+def has(package):
+    return importlib.util.find_spec(package) is not None
+
+
+def needs_accelerate():
+    if not has("accelerate"):
+        pytest.skip("accelerate is not installed")
 
 
 def needs_a_gpu(found):
@@ -43,6 +55,7 @@ def same_losses(found, one, two):
 
 def test_buffers_on_meta_and_to_empty_lose_what_no_file_has(found):
     """`init_empty_weights(include_buffers=True)`, `to_empty`, accelerate's load: what the seed's author tried first."""
+    needs_accelerate()
     lost = {name.rpartition(".")[2] for name in found["to_empty"]}
     assert {"softcap", "inv_timescales", "embed_scale", "inv_freq"} <= lost
 
@@ -50,6 +63,7 @@ def test_buffers_on_meta_and_to_empty_lose_what_no_file_has(found):
 def test_parameters_on_meta_leave_buffers_on_the_cpu(found):
     """The seed itself: accelerate's load, and then the clamp."""
     needs_a_gpu(found)
+    needs_accelerate()
     stranded = {name.rpartition(".")[2] for name in found["stranded by accelerate"]}
     assert {*tiny_gemma4.CLAMPS, "layer_scalar", "std_bias", "std_scale"} <= stranded
     assert "same device" in found["crash of accelerate"]
@@ -130,10 +144,12 @@ def main():
     folder = tempfile.mkdtemp()
     original = tiny_gemma4.original()
     zoo.save(original, folder)
-    found = {"device": device, "kinds": kinds(original), "to_empty": lost_by_to_empty(original, folder)}
-    stranded = by_accelerate(folder, device)
-    found["stranded by accelerate"] = elsewhere(stranded, device)
-    found["crash of accelerate"] = crash(stranded, device)
+    torch.backends.cudnn.allow_tf32 = False  # the losses of a GPU are compared with those of a CPU
+    found = {"device": device, "kinds": kinds(original)}
+    if has("accelerate"):
+        found["to_empty"], stranded = lost_by_to_empty(original, folder), by_accelerate(folder, device)
+        found["stranded by accelerate"] = elsewhere(stranded, device)
+        found["crash of accelerate"] = crash(stranded, device)
     loaded = ours(folder, device)
     found["whole"] = judged(loaded, original, device)
     found["audited"] = audited(loaded, folder, device)
@@ -203,8 +219,7 @@ def audited(model, folder, device):
 
 def watched_clamps(model, run):
     """Which of the modules that clamp were run."""
-    base = model.get_base_model()
-    modules, ran = tiny_gemma4.clamping(base), set()
+    modules, ran = tiny_gemma4.clamping(base_of(model)), set()
     handles = [
         module.register_forward_hook(lambda *_, name=name: ran.add(name) or None) for name, module in modules.items()
     ]
@@ -222,7 +237,16 @@ def without_clamps(model):
     return model
 
 
+def base_of(model):
+    return model.get_base_model() if has("peft") else model
+
+
 def with_adapters(model):
+    """Of PEFT; where it is not installed, their targets themselves are trained."""
+    if not has("peft"):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(re.fullmatch(LORA_TARGETS + r"\.weight", name) is not None)
+        return model
     from peft import LoraConfig, get_peft_model
 
     return get_peft_model(model, LoraConfig(r=2, lora_alpha=4, target_modules=LORA_TARGETS))
@@ -231,7 +255,7 @@ def with_adapters(model):
 def sharded(model):
     from torch.distributed.fsdp import fully_shard
 
-    for layer in model.get_base_model().model.language_model.layers:
+    for layer in base_of(model).model.language_model.layers:
         fully_shard(layer)
     fully_shard(model)
     return model
