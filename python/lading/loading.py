@@ -50,6 +50,7 @@ from .skeleton_recorder import is_recording
 from .stages import joined
 from .telling import listed, tell
 from .watch import release
+from .zero3_masters import finer_masters
 
 _BAR_DELAY_S = 0.5
 
@@ -252,7 +253,9 @@ def _agreed_plan(
         prepared.skeleton, prepared.layout = joined(ranks, prepared.skeleton, prepared.layout)
         prepared.origin.complete(prepared)
         _refuse_idle_recipes(options, prepared.skeleton)
-        plan = _planned(_request(prepared, options, location, devices, ranks.rank), prepared)
+        request = _request(prepared, options, location, devices, ranks.rank)
+        plan = _planned(request, prepared)
+        prepared.refreshes += finer_masters(plan, prepared.entries, request, prepared.notes)
         kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
         if lost := kept_unwritten(kept, prepared.entries, options.spoken_for()):
             raise LadingError(lost, stage="planning", exit_code=4)

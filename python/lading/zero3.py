@@ -122,19 +122,26 @@ def _status(value: Any) -> str:
 
 
 def tell_optimizers(entries: Iterable[Entry]) -> None:
-    """The master weights of `deepspeed.initialize` are made from the partitions, and so they are made again. What is
-    frozen, or was left out of the optimizer, has none."""
-    trained: dict[int, set[int]] = {}  # by optimizer, the parameters that it has
+    """The master weights of `deepspeed.initialize` are made from the partitions, and so they are made again. Where the
+    files have more than the partitions, zero3_masters.py comes after this."""
+    for value, optimizer in trained(entries):
+        optimizer.set_local_hp_param(value.ds_tensor.detach(), value)
+
+
+def trained(entries: Iterable[Entry]) -> Iterator[tuple[Any, Any]]:
+    """Parameters that an optimizer of DeepSpeed has master weights of, each once whatever its names, and the optimizer.
+    What is frozen, or was left out of the optimizer, has none."""
+    left: dict[int, set[int]] = {}  # by optimizer, the parameters that it has
     for entry in entries:
         value = entry.value
         optimizer = getattr(value, "_z3_optimizer", None) if is_partitioned(value) else None
         if optimizer is None or not value.requires_grad:
             continue
-        if id(optimizer) not in trained:
-            trained[id(optimizer)] = {id(one) for group in optimizer.fp16_groups for one in group}
-        if id(value) in trained[id(optimizer)]:
-            trained[id(optimizer)].remove(id(value))  # once, whatever its names
-            optimizer.set_local_hp_param(value.ds_tensor.detach(), value)
+        if id(optimizer) not in left:
+            left[id(optimizer)] = {id(one) for group in optimizer.fp16_groups for one in group}
+        if id(value) in left[id(optimizer)]:
+            left[id(optimizer)].remove(id(value))
+            yield value, optimizer
 
 
 def _is_known_to_its_optimizer(value: Any) -> bool:

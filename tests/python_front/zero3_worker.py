@@ -298,6 +298,83 @@ def not_while_gathered(folder):
     return same_everywhere(str(error)) + ([] if "GatheredParameters" in str(error) else [str(error)])
 
 
+def not_in_a_forward_pass(folder):
+    """The same of the framework's own gathering: a load by a hook of a layer that computes."""
+    _, path = saved(folder, "small")
+    engine = initialised(build(models.MODELS["small"]), torch.float32)
+    told = []
+    hook = engine.module.blocks[1].up.register_forward_pre_hook(lambda *_: told.append(refused(lambda: load(engine, path))))
+    with torch.no_grad():
+        engine(batches()[0])
+    hook.remove()
+    text = str(told[0])
+    problems = same_everywhere(text)
+    if "gathered it for somebody who is using it" not in text or "Load outside of forward passes" not in text:
+        problems.append(text)
+    load(engine, path)  # and afterwards it can be loaded
+    return problems
+
+
+def every_other_refusal(folder):
+    """docs/zero3.md, "What is refused": each names what is wrong and what to do, on all ranks, and nothing was written.
+    What no CPU can do is planted where DeepSpeed leaves it."""
+    _, path = saved(folder, "small")
+    _, untied = saved(folder, "small_untied")
+
+    def on_nvme(engine):
+        engine.module.embed.weight.ds_tensor.final_location = "nvme"
+
+    def quantized(engine):
+        engine.module.embed.weight.ds_tensor.ds_quant_scale = torch.ones(1)
+
+    def on_two_devices(engine):
+        parameter = engine.module.embed.weight
+        parameter.ds_secondary_tensor = torch.empty_like(parameter.ds_tensor, device="meta")
+        parameter.ds_zero_param_process_group = parameter.ds_process_group
+
+    def with_an_unknown_optimizer(engine):
+        engine.module.embed.weight._z3_optimizer = object()
+
+    def with_zenflow(engine):
+        engine.optimizer.zenflow = True
+
+    def offloaded(engine):
+        engine.optimizer.offloaded_states.add("hp_params")  # offload_states() wants FusedAdam, which wants a GPU
+
+    before = "Load before deepspeed.initialize"
+    rows = {
+        on_nvme: ("is on NVMe", f"{before}, without offload to NVMe"),
+        quantized: ("is quantized (ZeRO++)", before),
+        on_two_devices: ("on several devices", before),
+        with_an_unknown_optimizer: ("does not say where its own copy of it is", before),
+        with_zenflow: ("in a way that lading does not know", before),
+        offloaded: ("has offloaded its state", "Call engine.reload_states() first"),
+    }
+    problems = []
+    for spoil, words in rows.items():
+        engine = initialised(build(models.MODELS["small"]), torch.float32)
+        kept = [one.ds_tensor.clone() for one in engine.module.parameters()]
+        spoil(engine)
+        problems += refused_with(lambda engine=engine: load(engine, path), words)
+        if spoil is offloaded:
+            engine.optimizer.offloaded_states.clear()
+            load(engine, path)
+        elif not all(same_or_nan(one.ds_tensor, old) for one, old in zip(engine.module.parameters(), kept, strict=True)):
+            problems.append(f"{spoil.__name__}: something was written")
+    model = build(models.MODELS["small"])
+    words = ("tied memory that is already there cannot be untied", "Untie the model before it is allocated and sharded")
+    return problems + refused_with(lambda: load(model, untied, ties="untie"), words)
+
+
+def refused_with(load_it, words):
+    text = str(refused(load_it))
+    return same_everywhere(text) + [f"{word!r} is not in {text}" for word in words if word not in text]
+
+
+def same_or_nan(one, other):
+    return bool((one == other).logical_or(one.isnan() & other.isnan()).all())
+
+
 def batches():
     generator = torch.Generator().manual_seed(3)
     return [torch.randint(0, 25, (2, 10), generator=generator) for _ in range(3)]
@@ -379,6 +456,67 @@ def training_in_bf16(folder):
         losses.append(losses_of(engine))
     if losses[0] != losses[1] or losses[0][0] == losses[0][-1]:
         problems.append(f"the losses are {losses[0]} before, {losses[1]} after")
+    return problems
+
+
+def masters_take_what_the_file_has(folder):
+    """R22, R56: an F32 file in BF16 partitions. Partitions are rounded, the optimizer's masters are the file's bits; a
+    frozen parameter has none. Loaded before deepspeed.initialize they are rounded."""
+    want, path = saved(folder, "small")
+    full = models.tensors(want)
+    problems = []
+    host = {"offload_optimizer": {"device": "cpu"}}
+    for way, zero in {"before": {}, "after": {}, "after, offloaded": host}.items():
+        model = build_on_meta(models.MODELS["small"], torch.bfloat16, **zero)
+        reports = [load(model, path, cast="destination")] if way == "before" else []
+        engine = initialised(model, torch.bfloat16, **zero)
+        reports += [load(engine, path, cast="destination")] if way != "before" else []
+        is_finer = way != "before"
+        if is_finer != any("master weights of ZeRO-3" in note for note in reports[0].notes):
+            problems.append(f"{way}: the notes are {reports[0].notes}")
+        finer = []
+        for name, tensor in models.tensors(model).items():
+            if not hasattr(tensor, "ds_tensor"):
+                continue
+            if not torch.equal(tensor.ds_tensor, part_of(full[name].to(torch.bfloat16), tensor)[0][1]):
+                problems.append(f"{way}: the partition of {name} is not the rounded one")
+            if tensor.requires_grad:
+                expected = part_of(full[name] if is_finer else full[name].to(torch.bfloat16).float(), tensor)[0][1]
+                master = deepspeed.utils.safe_get_local_fp32_param(tensor)
+                if master.dtype != torch.float32 or not torch.equal(master.reshape(-1), expected):
+                    problems.append(f"{way}: the master of {name} begins with {master[:3]} for {expected[:3]}")
+                finer += [name] if not torch.equal(expected, expected.to(torch.bfloat16).float()) else []
+        if bool(finer) != is_finer:
+            problems.append(f"{way}: masters that are more than their partitions: {finer}")
+        report = lading.audit(engine, path, cast="destination", timeout=60)
+        problems += [f"{way}: {one}" for one in report.problems if one.code == "master"]
+    return problems
+
+
+def masters_in_batches(folder):
+    """A batch at a time, and a checkpoint that has some tensors in F32 only: the others' masters are what they were."""
+    from lading import zero3_masters
+
+    want, path = saved(folder, "small")
+    mixed = folder / "mixed.safetensors"
+    if dist.get_rank() == 0:
+        tensors = {name: one.to(torch.bfloat16) if "up" in name else one for name, one in safetensors.torch.load_file(path).items()}
+        safetensors.torch.save_file(tensors, mixed)
+    dist.barrier()
+    engine = initialised(build(models.MODELS["small"], torch.bfloat16), torch.bfloat16)
+    before, zero3_masters.BATCH_BYTES = zero3_masters.BATCH_BYTES, 200
+    try:
+        load(engine, mixed, cast="destination")
+    finally:
+        zero3_masters.BATCH_BYTES = before
+    problems = []
+    for name, tensor in engine.module.named_parameters():
+        if tensor.requires_grad:
+            full = models.tensors(want)[name].detach()
+            full = full.to(torch.bfloat16).float() if "up" in name else full
+            master = deepspeed.utils.safe_get_local_fp32_param(tensor)
+            if not torch.equal(master.reshape(-1), part_of(full, tensor)[0][1]):
+                problems.append(f"the master of {name} differs")
     return problems
 
 
@@ -549,8 +687,12 @@ CASES = {
         values_may_be_kept,
         parameters_that_zero3_does_not_have,
         not_while_gathered,
+        not_in_a_forward_pass,
+        every_other_refusal,
         training_in_fp32,
         training_in_bf16,
+        masters_take_what_the_file_has,
+        masters_in_batches,
         again_after_training,
     ),
     4: (a_small_model, a_model_from_meta, one_rank_fails_and_all_are_told, secondary_partitions, groups_of_some_ranks),

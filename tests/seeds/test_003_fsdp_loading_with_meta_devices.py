@@ -3,19 +3,29 @@ what is in no state dict, the non-persistent buffers, never comes. The first rep
 the second lost the buffers: NaN at the first step.
 
 Shown on two real ranks: transformers and accelerate as they are today, wrong; lading, right, without a collective and
-without initialising anything that the checkpoint holds.
+without initialising anything that the checkpoint holds. And once more under `accelerate launch`, on two CPU ranks, or on
+the GPU that is there.
 """
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from geometry.launch import require, run_ranks, run_worker
+from geometry.launch import TESTS, require, run_ranks, run_worker
 from seeds import tiny_gemma4
 
 require("torch", exactly=False)
+for package in ("accelerate", "transformers"):
+    pytest.importorskip(package)
 DEADLINE_S = 150
 SOFTCAP = 50.0
+ROUNDING = 2e-5  # of a loss of about 5: ranks add up in another order
+ROUNDING_ON_A_GPU = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +51,43 @@ def test_R4_R6_R12_every_rank_reads_its_own_part(found, model):
         assert rank[model]["initialised"] == []
 
 
+def test_the_watch_sees_what_it_watches_for(found):
+    """Otherwise "nothing was initialised, nothing was sent" would say nothing."""
+    for rank in found:
+        assert {"torch zeros_", "transformers normal_", "transformers copy_"} <= set(rank["seen"]["initialised"])
+        assert {"all_reduce", "c10d.allreduce_", "_c10d_functional.all_gather_into_tensor"} <= set(rank["seen"]["collectives"])
+
+
 def test_gradients_are_finite_after_the_first_step(found):
     assert all(rank["gradients are finite"] for rank in found)
     assert all(abs(rank["loss"] - rank["loss in one process"]) < 1e-5 for rank in found)
 
 
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
+    """Each rank's answer; accelerate's own launcher, with its own options, starts them."""
+    folder = tmp_path_factory.mktemp("launched")
+    return run_worker("test_003_fsdp_loading_with_meta_devices", DEADLINE_S, package="seeds", launch_in=str(folder))
+
+
+def test_accelerate_launch_trains_as_one_process_does(launched, record_property):
+    device = launched[0]["device"]
+    record_property("device", device)
+    assert [rank["rank"] for rank in launched] == ([0, 1] if device == "cpu" else [0])
+    for rank in launched:
+        assert rank["launcher"] == {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+        assert rank["wrong"] == [] and rank["initialised"] == [] and rank["collectives"] == []
+        assert rank["sharded"] > 0 and len(rank["losses"]) == 5
+        limit = ROUNDING if device == "cpu" else ROUNDING_ON_A_GPU
+        assert rank["losses"] == pytest.approx(rank["losses in one process"], abs=limit)
+
+
 # ---- on the ranks
 
 
-def main():
+def main(launch_in=None):
+    if launch_in is not None:
+        return launch(Path(launch_in))
     import tempfile
 
     import zoo
@@ -96,7 +134,8 @@ def on_a_rank(rank, folder):
 
     mesh = init_device_mesh("cpu", (2,))
     make = out_of_tree()
-    found = {"transformers": transformers_alone(make.type, f"{folder}/out_of_tree")}
+    found = {"seen": what_is_seen()}
+    found |= {"transformers": transformers_alone(make.type, f"{folder}/out_of_tree")}
     found["accelerate"] = accelerate_alone(tiny_gemma4.original(), mesh)
     found["out_of_tree"] = ours(make, make(2), f"{folder}/out_of_tree", mesh, sharded)
     model = found["out_of_tree"].pop("model")
@@ -178,28 +217,62 @@ def ours(build, original, folder, mesh, shard):
 
 @contextlib.contextmanager
 def watched():
-    """Which collectives and which initialisers are called meanwhile."""
+    """Which collectives and which initialisers are called meanwhile: torch's, transformers' own, which keeps torch's
+    originals and so does not see that torch's are replaced, and every collective that goes through the dispatcher."""
     from unittest import mock
 
     import torch.distributed as dist
     from torch.nn import init
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from transformers import initialization
 
     seen = {"collectives": [], "initialised": []}
+
+    class Collectives(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if "c10d" in func.namespace:
+                seen["collectives"].append(f"{func.namespace}.{func._schema.name.partition('::')[2]}")
+            return func(*args, **(kwargs or {}))
+
+    def noting(real, name, calls):
+        def called(*arguments, **options):
+            calls.append(name)
+            return real(*arguments, **options)
+
+        return called
+
+    kept = initialization.TORCH_INIT_FUNCTIONS
     with contextlib.ExitStack() as stack:
-        for module, names, calls in (
-            (dist, ("broadcast", "all_gather", "all_gather_into_tensor", "all_reduce", "scatter", "send", "recv",
-                    "broadcast_object_list", "all_gather_object", "scatter_object_list"), seen["collectives"]),
-            (init, [name for name in dir(init) if name.endswith("_") and name[0] != "_"], seen["initialised"]),
-        ):  # fmt: skip
-            for name in names:
-                real = getattr(module, name)
-
-                def called(*arguments, name=name, real=real, calls=calls, **options):
-                    calls.append(name)
-                    return real(*arguments, **options)
-
-                stack.enter_context(mock.patch.object(module, name, called))
+        for name in ("broadcast", "all_gather", "all_gather_into_tensor", "all_reduce", "scatter", "send", "recv",
+                     "broadcast_object_list", "all_gather_object", "scatter_object_list"):  # fmt: skip
+            stack.enter_context(mock.patch.object(dist, name, noting(getattr(dist, name), name, seen["collectives"])))
+        for name in [name for name in dir(init) if name.endswith("_") and name[0] != "_"]:
+            called = noting(getattr(init, name), f"torch {name}", seen["initialised"])
+            stack.enter_context(mock.patch.object(init, name, called))
+        theirs = {name: noting(real, f"transformers {name}", seen["initialised"]) for name, real in kept.items()}
+        stack.enter_context(mock.patch.dict(kept, theirs))
+        copying = noting(initialization.copy_, "transformers copy_", seen["initialised"])
+        stack.enter_context(mock.patch.object(initialization, "copy_", copying))
+        stack.enter_context(Collectives())
         yield seen
+
+
+def what_is_seen():
+    """The watch, tried on what it is there for."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+
+    model = tiny_gemma4.build()
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor._is_hf_initialized = False
+    with watched() as seen:
+        for module in model.modules():
+            model._init_weights(module)
+        torch.nn.init.zeros_(torch.empty(2))
+        dist.all_reduce(torch.zeros(2))
+        functional.all_gather_tensor(torch.zeros(2), 0, dist.group.WORLD)
+    return {key: sorted(set(names)) for key, names in seen.items()}
 
 
 def differences(original, model):
@@ -224,3 +297,24 @@ def one_step(model, reference, generator):
     loss.backward()
     finite = all(bool(parameter.grad.to_local().isfinite().all()) for parameter in model.parameters())
     return {"gradients are finite": finite, "loss": float(loss), "loss in one process": float(expected)}
+
+
+# ---- under accelerate's launcher
+
+
+def launch(folder):
+    import torch
+    import zoo
+
+    zoo.save(tiny_gemma4.original(), f"{folder}/gemma4")
+    is_cpu = not torch.cuda.is_available()
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2"]
+    command += ["--fsdp_cpu_ram_efficient_loading", "false", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"]
+    command += ["--fsdp_transformer_layer_cls_to_wrap", "Gemma4TextDecoderLayer"]
+    command += ["--num_processes", "2" if is_cpu else "1", "--num_machines", "1", "--mixed_precision", "no"]
+    command += ["--dynamo_backend", "no", "--main_process_port", "0", "-m", "seeds.accelerate_script", str(folder)]
+    environment = os.environ | {"PYTHONPATH": os.environ["PYTHONPATH"] + os.pathsep + str(TESTS)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S - 30)
+    if done.returncode:
+        raise RuntimeError(done.stdout[-2000:] + done.stderr[-4000:])
+    return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("rank*.json"))]
