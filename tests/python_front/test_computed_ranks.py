@@ -219,23 +219,23 @@ def one_whole_input_at_a_time(mesh, file):
 
 
 def a_rank_without_the_value(mesh, file):
-    """Only rank 0 has `head`; rank 1 takes part in the gather of its input, and does not run the function."""
+    """Rank 1 does not have the first value, then not the last: it takes part in the gathers, and runs no function."""
     import lading
 
-    rank, ran = mesh.get_local_rank(), []
+    rank, table, problems = mesh.get_local_rank(), values()["table.weight"], []
+    for lacking in ("head", "twice"):
+        ran = []
 
-    def cut(table):
-        ran.append(1)
-        return table[::2]
+        def cut(table, ran=ran):
+            ran.append(1)
+            return table[:4]
 
-    recipes = {
-        "head.weight": lading.Computed(cut, "table.weight"),
-        "twice.weight": lading.Computed(lambda table: table[:4], "table.weight"),
-    }
-    model = load(sharded(mesh, without=["head"] if rank else ()), file, rest() | recipes)
-    table = values()["table.weight"]
-    problems = differ(model, twice_weight=table[:4]) + ([] if rank else differ(model, head_weight=table[::2]))
-    return in_step(problems if len(ran) == 1 - rank else [*problems, f"the function ran {len(ran)} times"])
+        recipes = {f"{name}.weight": lading.Computed(cut, "table.weight") for name in ("head", "twice")}
+        model = load(sharded(mesh, without=[lacking] if rank else ()), file, rest() | recipes)
+        held = [name for name in ("head", "twice") if not rank or name != lacking]
+        problems += differ(model, **{f"{name}_weight": table[:4] for name in held})
+        problems += [] if len(ran) == len(held) else [f"the function ran {len(ran)} times"]
+    return in_step(problems)
 
 
 def told(call):
