@@ -287,6 +287,9 @@ class _Caller:
         )
         self._look_at_cancelled()
 
+    def is_stopped(self) -> bool:
+        return self._flag.value != 0
+
     def stop(self, reason: BaseException | None = None) -> None:
         self._flag.value = 1
         self.stopped_by = self.stopped_by or reason
@@ -335,7 +338,7 @@ class _Caller:
     def _on_receive(self, _user: int) -> int:
         try:
             if self._receive is not None:
-                self._receive(lambda: self._flag.value != 0)
+                self._receive(self.is_stopped)
             return 0
         except BaseException as error:  # noqa: BLE001
             self._keep(error)
@@ -398,6 +401,7 @@ class Plan:
         deferred_value: Callable[[str, int], HostValue] | None = None,
         progress: Callable[[Progress], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
+        stopping: Callable[[Callable[[], bool]], None] | None = None,
         owners: Sequence[int | None] | None = None,
         receive: Callable[[Callable[[], bool]], None] | None = None,
     ) -> Report:
@@ -414,6 +418,8 @@ class Plan:
                 flight any more, with the load's LadingError, if it was stopped in time, as its cause. So is
                 KeyboardInterrupt.
             cancelled: asked several times a second; True stops the load with the code "cancelled".
+            stopping: called first, with a function that says whether the load was stopped. A `value` that waits for
+                something should look.
             owners: who reads what, as `owners()` has it. What another rank reads is not read here.
             receive: with owners: called once, on this thread, when what is read here is in place. It hands over all
                 bytes of the destinations that this rank owns, and takes all bytes of those that others do. It is given
@@ -421,6 +427,8 @@ class Plan:
                 cause of the LadingError.
         """
         caller = _Caller(value, progress, cancelled, receive, deferred_value)
+        if stopping is not None:
+            stopping(caller.is_stopped)
         # Two words a memory, as struct lading_memory has them; an address and a size are both 8 bytes wide.
         words = array.array("Q", [word for address, size_bytes in memories for word in (address or 0, size_bytes)])
         with _interrupts_stop(caller), awaited_at_exit(caller.stop):

@@ -376,7 +376,7 @@ def put(target: torch.Tensor, local: torch.Tensor) -> None:
     backward, accumulated = target._backward_hooks, getattr(target, "_post_accumulate_grad_hooks", None)
     spec = None
     if is_dtensor(target):
-        spec = _spec_of(target, local.dtype)
+        spec = spec_of(target, local.dtype)
         fresh: torch.Tensor = type(target)(local.detach(), spec, requires_grad=False)
     else:
         fresh = local.detach()
@@ -391,7 +391,7 @@ def put(target: torch.Tensor, local: torch.Tensor) -> None:
         target._post_accumulate_grad_hooks = accumulated  # type: ignore[attr-defined]
 
 
-def _spec_of(target: Any, dtype: torch.dtype) -> Any:
+def spec_of(target: Any, dtype: torch.dtype) -> Any:
     spec = copy.copy(target._spec)
     meta = spec.tensor_meta
     spec.tensor_meta = type(meta)(meta.shape, meta.stride, dtype)

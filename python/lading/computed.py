@@ -5,12 +5,12 @@ vocabulary map that is in the checkpoint.
     lading.materialize(draft, "checkpoint", recipes={"lm_head.weight": head})
 
 The engine orders such values after their inputs (R66), and asks for them when those are complete. It is a recipe like
-any other: a key of the checkpoint comes first.
+any other: a key of the checkpoint comes first. An input that is sharded is gathered for the function (shared_inputs.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 
@@ -29,6 +29,8 @@ class Computed:
             raise TypeError("Computed takes a function, and the names of the tensors that it is to be given")
         self.function, self.inputs = function, inputs
 
-    def value(self, loaded: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        with own_random_numbers(), torch.no_grad():
-            return self.function(*(loaded[name].detach().clone() for name in self.inputs))
+    def value(self, whole: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        with torch.no_grad():
+            inputs = [whole(name) for name in self.inputs]
+            with own_random_numbers():
+                return self.function(*inputs)

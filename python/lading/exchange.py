@@ -250,7 +250,7 @@ class _Flight:
             self._work.wait()
         except RuntimeError:
             # A connection that broke is another rank's end, as a rule, which is noticed soon: then it is named.
-            _wait_for_failure(self._wires.ranks)
+            wait_for_failure(self._wires.ranks)
             raise
         self._wires.has_moved()
         if self._staging is not None and not self._is_mine:
@@ -273,7 +273,7 @@ def refuse_failed(ranks: Agreement) -> None:
         raise LadingError(Problem("cancelled", "another rank failed while bytes were exchanged"))
 
 
-def _wait_for_failure(ranks: Agreement) -> None:
+def wait_for_failure(ranks: Agreement) -> None:
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         refuse_failed(ranks)

@@ -8,7 +8,7 @@ activation that meets it. Which tensors are meant is the engine's word (R28, doc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,13 +26,17 @@ from .skeleton_recorder import skeleton
 
 
 def cast_frozen(
-    model: nn.Module | Sequence[nn.Module], compute_dtype: Any, *, pins: Iterable[str | tuple[str, str]] = ()
+    model: nn.Module | Sequence[nn.Module],
+    compute_dtype: Any,
+    *,
+    subtree_dtypes: Mapping[str, Any] | None = None,
+    pins: Iterable[str | tuple[str, str]] = (),
 ) -> dict[str, torch.dtype]:
     """Casts the maximal subtrees without a trainable parameter to `compute_dtype`, buffers included.
 
         for parameter in model.vision_tower.parameters():
             parameter.requires_grad_(False)
-        lading.cast_frozen(model, torch.bfloat16)
+        lading.cast_frozen(model, torch.bfloat16, subtree_dtypes={"vision_tower.pooler": torch.float32})
 
     In place: tensors keep their identity, and ties stay. Pinned ones stay F32, and so do tables that a constructor
     makes in a dtype of their own (R29), as far as that is known: of models of transformers, and of what was built under
@@ -44,26 +48,70 @@ def cast_frozen(
     Args:
         model: with its values.
         compute_dtype: the `param_dtype` of the mixed-precision policy.
+        subtree_dtypes: compute dtypes of frozen modules by name, which go before `compute_dtype`; the longest name wins.
         pins: further names that stay F32: patterns, or (pattern, strength) (docs/schema/skeleton.md).
 
     Returns:
         The names that were cast, and what to.
     """
     parts = parts_of(model)
-    dtype = torch_dtype(requested_dtype(compute_dtype))
-    options = Options.of(
-        device=None, dtype="auto", cast="promote", compute_dtype=dtype, pins=pins, strict=True,
-        allow_missing=(), allow_unexpected=(), allow_mismatch=(),
-    )  # fmt: skip
     entries = [entry for entry in take_inventory(parts) if entry.is_tensor]
-    decided = resolve(parts, None, options, declared=_declared_tables(parts, entries, dtype))
-    chosen = [entry for entry in entries if entry.name in decided and _is_meant(entry, decided[entry.name])]
-    problems = _cannot_be(parts, chosen, dtype)
+    compute = torch_dtype(requested_dtype(compute_dtype))
+    subtrees = {name: torch_dtype(requested_dtype(dtype)) for name, dtype in (subtree_dtypes or {}).items()}
+    chosen: dict[str, tuple[Entry, torch.dtype]] = {}
+    problems: list[Problem] = []
+    for dtype in dict.fromkeys((compute, *subtrees.values())):
+        options = Options.of(
+            device=None, dtype="auto", cast="promote", compute_dtype=dtype, pins=pins, strict=True,
+            allow_missing=(), allow_unexpected=(), allow_mismatch=(),
+        )  # fmt: skip
+        decided = resolve(parts, None, options, declared=_declared_tables(parts, entries, dtype))
+        problems = problems or list(_not_frozen(subtrees, decided.frozen_subtrees))
+        for entry in entries:
+            is_asked = subtrees.get(_subtree(entry.name, subtrees), compute) == dtype
+            if is_asked and entry.name in decided and _is_meant(entry, decided[entry.name]):
+                chosen[entry.name] = (entry, dtype)
+    problems += [*_cannot_be(parts, chosen.values()), *_torn_apart(entries, subtrees, chosen)]
     if problems:
         raise LadingError(problems, stage="planning", exit_code=4)
-    plain = [entry for entry in chosen if not is_dtensor(entry.value)]
-    _cast(plain, dtype)
-    return {entry.name: dtype for entry in plain}
+    plain = [(entry, dtype) for entry, dtype in chosen.values() if not is_dtensor(entry.value)]
+    _cast(plain)
+    return {entry.name: dtype for entry, dtype in plain}
+
+
+def _subtree(name: str, subtrees: Iterable[str]) -> str | None:
+    """The longest of these modules' names that the tensor is under."""
+    return max((one for one in subtrees if not one or name.startswith(f"{one}.")), key=len, default=None)
+
+
+def _not_frozen(subtrees: Iterable[str], frozen: Sequence[str]) -> Iterator[Problem]:
+    """Names of modules that nothing frozen is in: a typo, or a tower that nobody froze."""
+    for name in subtrees:
+        if not any(_is_within(name, tower) or _is_within(tower, name) for tower in frozen):
+            towers = ", ".join(tower or "the whole model" for tower in frozen) or "none"
+            remedy = "Correct the name, or freeze it: module.requires_grad_(False)."
+            message = f"subtree_dtypes: {name!r} is no frozen module, and has none inside"
+            yield Problem("policy", message, rule="R28", expected=f"a frozen subtree, or a part of one: {towers}", remedy=remedy)
+
+
+def _is_within(name: str, outer: str) -> bool:
+    return name == outer or not outer or name.startswith(f"{outer}.")
+
+
+def _torn_apart(
+    entries: Iterable[Entry], subtrees: Iterable[str], chosen: Mapping[str, tuple[Entry, torch.dtype]]
+) -> Iterator[Problem]:
+    """Names of one memory that would get several dtypes."""
+    ties: dict[Any, dict[str, torch.dtype]] = {}
+    for entry in entries:
+        key = id(entry.value) if entry.tie_class is None else ("tie", entry.tie_class)
+        ties.setdefault(key, {})[entry.name] = chosen[entry.name][1] if entry.name in chosen else entry.dtype
+    for names in ties.values():
+        if len(set(names.values())) > 1:
+            found = ", ".join(f"{name} in {dtype}" for name, dtype in sorted(names.items()))
+            remedy = "Give the modules that share it one dtype in subtree_dtypes."
+            yield Problem("dtype", "its names share one memory, and would compute in several dtypes", tensor=min(names),
+                          rule="R28", found=found, remedy=remedy)
 
 
 def _is_meant(entry: Entry, decided: TensorDTypes) -> bool:
@@ -72,16 +120,16 @@ def _is_meant(entry: Entry, decided: TensorDTypes) -> bool:
     return decided.cast is not None or (entry.is_meta and would_be)
 
 
-def _cast(entries: Iterable[Entry], dtype: torch.dtype) -> None:
+def _cast(chosen: Iterable[tuple[Entry, torch.dtype]]) -> None:
     made: dict[Any, torch.Tensor] = {}  # tensors of one tie class go on sharing one storage
-    for entry in entries:
+    for entry, dtype in chosen:
         key = id(entry.value) if entry.tie_class is None else ("tie", entry.tie_class)
         if key not in made:
             made[key] = entry.value.detach().to(dtype)
         entry.value.data = made[key]
 
 
-def _cannot_be(parts: Sequence[nn.Module], entries: Iterable[Entry], dtype: torch.dtype) -> list[Problem]:
+def _cannot_be(parts: Sequence[nn.Module], chosen: Iterable[tuple[Entry, torch.dtype]]) -> list[Problem]:
     """What stays in another dtype than the tower around it would get."""
     gathered = {
         id(member.sharded_param): group.mp_policy.param_dtype
@@ -91,7 +139,7 @@ def _cannot_be(parts: Sequence[nn.Module], entries: Iterable[Entry], dtype: torc
         for member in group.fsdp_params
     }
     problems = []
-    for entry in entries:
+    for entry, dtype in chosen:
         found = remedy = ""
         if is_dtensor(entry.value) and gathered.get(id(entry.value)) != dtype:
             found = f"{entry.dtype}, and it is sharded"

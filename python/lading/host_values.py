@@ -12,6 +12,7 @@ draws are not the process's (own_numbers.py).
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,6 @@ from torch import nn
 
 from .bits import same_bits
 from .computed import Computed
-from .errors import LadingError, Problem
 from .fsdp1 import FlatMember, flat_members
 from .handed_in import Offer, is_plain
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, canonical_modules, take_inventory
@@ -55,7 +55,8 @@ class HostValues:
         self._gathered: dict[str, torch.Tensor] = {}
         self.gathering_bytes = 0  # that torch took beside the gathered values: one of them once more
         self._settled: dict[str, torch.Tensor | Exception] = {}
-        self._loaded: Mapping[str, torch.Tensor] = {}
+        self._whole: Callable[[str, str], torch.Tensor] = _no_input
+        self._computed: tuple[str, torch.Tensor | None] = ("", None)
         wanted = [entry for entry in entries if self._needs_initialiser(entry)]
         self._initialised = initialised_values(parts, wanted) if wanted else {}
         if unknown := [entry for entry in wanted if entry.name not in self._initialised]:
@@ -84,6 +85,9 @@ class HostValues:
         return settled if settled is not None else self._found(names)
 
     def _found(self, names: Sequence[str]) -> torch.Tensor:
+        computed = next((own for name in names if isinstance(own := self._recipe(name), Computed)), None)
+        if computed is not None and all(self._from_external(name) is None for name in names):
+            return self._from_inputs(names[0], computed)
         for find in (self._from_external, self._from_recipe, self._from_initialiser, self._from_record):
             for name in names:
                 found = find(name)
@@ -115,8 +119,8 @@ class HostValues:
     def input_bytes(self, names: Sequence[str]) -> int:
         """Of the copies that the function of a `Computed` is given."""
         own = next((one for name in names if isinstance(one := self._recipe(name), Computed)), None)
-        inputs = [self._loaded[name] for name in own.inputs] if own is not None else []
-        return sum(one.numel() * one.element_size() for one in inputs if one.device.type == "cpu")
+        inputs = [self._entries[name] for name in own.inputs] if own is not None else []
+        return sum(math.prod(one.shape) * one.dtype.itemsize for one in inputs)
 
     def release(self, names: Sequence[str]) -> None:
         """Lets go of a value that the engine has."""
@@ -136,20 +140,9 @@ class HostValues:
         """What the user's recipe makes, if it needs no other tensors."""
         return None if isinstance(self._recipe(name), Computed) else self._from_recipe(name)
 
-    def lend(self, loaded: Mapping[str, torch.Tensor]) -> None:
-        """The memory that is being filled, by name: what `Computed` values are computed from."""
-        self._loaded = loaded
-        problems = []
-        for name in sorted(loaded):
-            own = self._recipe(name)
-            for needed in own.inputs if isinstance(own, Computed) else ():
-                whole = tuple(self._entries[needed].shape)
-                if tuple(loaded[needed].shape) != whole:
-                    text = f"it is computed from {needed}, of which this rank has {list(loaded[needed].shape)} only"
-                    remedy = "Leave the input whole, or let the function close over a whole tensor of your own"
-                    problems.append(Problem("layout", text, tensor=name, rule="R66", remedy=remedy))
-        if problems:
-            raise LadingError(problems, stage="loading", exit_code=4)
+    def lend(self, whole: Callable[[str, str], torch.Tensor]) -> None:
+        """What `Computed` values are computed from: a copy of a tensor of this load, for the value of a name."""
+        self._whole = whole
 
     def gather(self) -> None:
         """Puts together external values that are sharded: a collective of their ranks, so all names in one order,
@@ -207,13 +200,21 @@ class HostValues:
 
     def _from_recipe(self, name: str) -> torch.Tensor | None:
         function = self._recipe(name)
-        if function is None:
+        if function is None or isinstance(function, Computed):
             return None
-        if isinstance(function, Computed):
-            return function.value(self._loaded)
         entry = self._entries[name]
         with own_random_numbers(), torch.no_grad(), OnCpu():
             return function(entry.module, entry.attribute)
+
+    def _from_inputs(self, name: str, function: Computed) -> torch.Tensor:
+        """Once: of a value with several memories the engine asks for each of them, one after the other."""
+        known, value = self._computed
+        if known != name or value is None:
+            value = self._checked(name, function.value(lambda needed: self._whole(name, needed)))
+            if value.untyped_storage().nbytes() > value.numel() * value.element_size():
+                value = value.clone()  # a part of an input would keep all of it
+            self._computed = (name, value)
+        return value
 
     def _from_initialiser(self, name: str) -> torch.Tensor | None:
         return self._initialised.get(name)
@@ -241,6 +242,10 @@ class HostValues:
 
 def _outline(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=dtype, device="meta")
+
+
+def _no_input(value: str, needed: str) -> torch.Tensor:
+    raise ValueError(f"{value} is computed from {needed}, and nothing is loaded yet")
 
 
 class _Spans:

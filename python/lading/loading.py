@@ -46,6 +46,7 @@ from .patterns import matches
 from .preparing import Prepared, facts, prepare
 from .replicas import combined, refuse_different_replicas, replica_sets
 from .report import HostMemory, LoadedTensor, Report
+from .shared_inputs import SharedInputs
 from .skeleton_recorder import is_recording
 from .stages import joined
 from .telling import listed, tell
@@ -444,7 +445,9 @@ class _Load:
 
     def run(self, *, shows_progress: bool) -> _engine.Report:
         values = self.prepared.values
-        values.lend({name: slot.memory for slot in self.slots for name in self._names[slot.destination.name]})
+        loaded = {name: slot.memory for slot in self.slots for name in self._names[slot.destination.name]}
+        shared = SharedInputs(self.plan, self.prepared, loaded, self.ranks)
+        values.lend(shared.whole)
         values.gather()
         asked = [self._names[slot.destination.name] for slot in self.slots if slot.destination.provenance == "host"]
         values.settle(asked, [slot.memory for slot in self.slots if slot.writes])
@@ -454,7 +457,7 @@ class _Load:
             exchange=self.exchanged.planned_bytes() if self.exchanged is not None else 0,
         )
         try:
-            with contextlib.closing(_Bar()) as bar, self.ranks.progress() as tell:
+            with contextlib.closing(_Bar()) as bar, self.ranks.progress() as tell, shared.during(tell):
 
                 def show(progress: _engine.Progress) -> None:
                     tell(progress.done_bytes)
@@ -468,6 +471,7 @@ class _Load:
                     deferred_value=self.handed_in.deferred_value,
                     progress=show,
                     cancelled=self.ranks.has_failed,
+                    stopping=shared.stopped_by,
                     owners=exchanged.owners if exchanged is not None else None,
                     receive=(lambda is_stopped: exchanged.run(tell, is_stopped)) if exchanged is not None else None,
                 )

@@ -16,15 +16,15 @@ import dataclasses
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
 
 from .agreement import TIMEOUT_S, Agreement, agreed
 from .dtypes import requested_dtype
-from .errors import Problem
-from .inventory import canonical_modules
+from .errors import LadingError, Problem
+from .inventory import PARAMETER, canonical_modules, parts_of, take_inventory
 from .placements import fsdp_states
 from .resolving import DTypes, Unit, resolve_dtypes
 
@@ -46,7 +46,7 @@ class Sharding:
 
 
 def shard_by_dtype(
-    model: nn.Module,
+    model: nn.Module | Sequence[nn.Module],
     mesh: Any = None,
     mp_policy: Any = None,
     *,
@@ -67,11 +67,13 @@ def shard_by_dtype(
     which compute in their own dtype and hand on what is around them. All ranks must call it.
 
     Args:
-        model: on meta, before `materialize`, or real. Parts of it may be sharded already.
+        model: on meta, before `materialize`, or real. Parts of it may be sharded already. A list of modules is a model in
+            parts, such as the pipeline stages of this rank: each part has units and a root of its own.
         mesh: as `fully_shard` takes it.
         mp_policy: FSDP2's `MixedPrecisionPolicy`. `param_dtype` is what parameters compute in unless a pin or the
             checkpoint's record says otherwise (R26); everything else is kept.
-        checkpoint: that the model will be loaded from. None: what the model holds now counts.
+        checkpoint: that the model will be loaded from. None: what the model holds now counts. Its keys are not judged
+            here: a stage reads some of them only.
         dtypes: the answer of `resolve_dtypes` instead, where a request or more of its words are needed.
         units: names of modules, in which `*` stands for characters of one component, or a function of name and module.
             None: what a model of transformers must not be split in, else the elements of the outermost lists.
@@ -79,37 +81,87 @@ def shard_by_dtype(
         options: for `fully_shard`: reshard_after_forward, offload_policy, shard_placement_fn, ignored_params.
 
     Raises:
-        LadingError: parameters of one module that would have to be in different units, all of them by name.
+        LadingError: parameters of one module that would have to be in different units, all of them by name; and those
+            that two parts share.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     mp_policy = mp_policy if mp_policy is not None else MixedPrecisionPolicy()
-    modules: dict[str, nn.Module] = {}
-    for name, module in canonical_modules(model):
-        modules.setdefault(name, module)  # of a wrapper and what it wraps, the wrapper
-    wish = _wish(model, modules, units, set(options.get("ignored_params") or ()))
+    parts = parts_of(model)
+    modules = [_modules(part) for part in parts]
+    wishes = _wishes(parts, modules, units, set(options.get("ignored_params") or ()))
     compute = None if mp_policy.param_dtype is None else requested_dtype(mp_policy.param_dtype)
-    found: DTypes | None = None
+    found: list[DTypes] = []
     together = Agreement.of(_group(mesh) if group is None else group, timeout)
     with together as ranks, agreed(ranks, "units by dtype") as step:
-        known = dtypes if dtypes is not None else resolve_dtypes(model, checkpoint)
-        found = known.with_units(wish, compute)
-        step.message = {"units": hashlib.sha256(repr(found.units).encode()).hexdigest()[:32]}
+        _refuse_shared(parts)
+        known = dtypes if dtypes is not None else resolve_dtypes(parts, checkpoint, strict=False)
+        found = [known.with_units(wish, compute) for wish in wishes]
+        step.message = {"units": hashlib.sha256(repr([one.units for one in found]).encode()).hexdigest()[:32]}
         step.must_match = ["units"]
-    assert found is not None
-    for unit in found.units:
-        policy = dataclasses.replace(mp_policy, **_precision(unit, mp_policy))
-        for targets in _calls(unit):
-            taken = [modules[name] for name in targets]
-            fully_shard(taken if len(taken) > 1 else taken[0], mesh=mesh, mp_policy=policy, **options)
-    return Sharding(found.units, found, found.warnings)
+    for of_part, decided in zip(modules, found, strict=True):
+        for unit in decided.units:
+            policy = dataclasses.replace(mp_policy, **_precision(unit, mp_policy))
+            for targets in _calls(unit):
+                taken = [of_part[name] for name in targets]
+                fully_shard(taken if len(taken) > 1 else taken[0], mesh=mesh, mp_policy=policy, **options)
+    found[0].units = tuple(unit for decided in found for unit in decided.units)
+    return Sharding(found[0].units, found[0], found[0].warnings)
+
+
+def _modules(part: nn.Module) -> dict[str, nn.Module]:
+    modules: dict[str, nn.Module] = {}
+    for name, module in canonical_modules(part):
+        modules.setdefault(name, module)  # of a wrapper and what it wraps, the wrapper
+    return modules
+
+
+# ---- parts
+
+
+def _wishes(
+    parts: Sequence[nn.Module], modules: Sequence[dict[str, nn.Module]], units: _Wish | None, ignored: set[Any]
+) -> list[dict[str, Any]]:
+    """A wish for each part, in which the parameters of the others are left alone."""
+    names = {name for of_part in modules for name in of_part}
+    wishes = [_wish(part, of_part, units, ignored, names) for part, of_part in zip(parts, modules, strict=True)]
+    held = [{entry.name for entry in take_inventory(part) if entry.kind == PARAMETER} for part in parts]
+    everything = set().union(*held)
+    for wish, own in zip(wishes, held, strict=True):
+        wish["ignored"] = sorted({*wish["ignored"], *(everything - own)})
+    return wishes
+
+
+def _refuse_shared(parts: Sequence[nn.Module]) -> None:
+    """A parameter of two parts: `fully_shard` would take it from one of them, and the other would keep what it was."""
+    holders: dict[Any, dict[str, set[int]]] = {}
+    if len(parts) < 2:
+        return
+    held = [{entry.name for entry in take_inventory(part)} for part in parts]
+    for entry in take_inventory(parts):
+        if entry.kind == PARAMETER:
+            key = entry.name if entry.tie_class is None else ("tie", entry.tie_class)
+            places = {place for place, names in enumerate(held) if entry.name in names}
+            holders.setdefault(key, {})[entry.name] = places
+    problems = []
+    for names in holders.values():
+        if len(set().union(*names.values())) > 1:
+            found = "; ".join(f"{name} in part {', '.join(map(str, sorted(names[name])))}" for name in sorted(names))
+            remedy = "Put what shares it into one part, or give each part a tensor of its own."
+            problems.append(Problem("layout", "parts of the model share it, and FSDP2 can shard it in one of them only",
+                                    tensor=min(names), rule="R27", found=found, remedy=remedy))
+    if problems:
+        raise LadingError(problems, stage="planning", exit_code=4)
 
 
 # ---- where units shall be
 
 
-def _wish(model: nn.Module, modules: dict[str, nn.Module], units: _Wish | None, ignored: set[Any]) -> dict[str, Any]:
-    """The `units` of docs/schema/request.md: facts about the modules, and which of them the user wants."""
+def _wish(
+    model: nn.Module, modules: dict[str, nn.Module], units: _Wish | None, ignored: set[Any], names: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The `units` of docs/schema/request.md: facts about the modules, and which of them the user wants. `names`: what
+    `units` may mean beside these modules, in other parts."""
     first: dict[int, str] = {}
     duplicates = []
     for name, module in canonical_modules(model):
@@ -124,14 +176,16 @@ def _wish(model: nn.Module, modules: dict[str, nn.Module], units: _Wish | None, 
         if parameter is not None and (id(module) in sharded or parameter in ignored)
     ]
     return {
-        "modules": [name for name in _wanted(model, there, units) if id(there[name]) not in sharded],
+        "modules": [name for name in _wanted(model, there, units, names) if id(there[name]) not in sharded],
         "containers": [name for name, module in there.items() if _is_never_called(module)],
         "duplicates": duplicates,
         "ignored": sorted(set(left)),
     }
 
 
-def _wanted(model: nn.Module, modules: dict[str, nn.Module], units: _Wish | None) -> list[str]:
+def _wanted(
+    model: nn.Module, modules: dict[str, nn.Module], units: _Wish | None, names: Iterable[str]
+) -> list[str]:
     if units is None:
         return list(_usual_units(model, modules))
     if callable(units):
@@ -140,7 +194,7 @@ def _wanted(model: nn.Module, modules: dict[str, nn.Module], units: _Wish | None
     for pattern in [units] if isinstance(units, str) else units:
         expression = re.compile("[^.]*".join(re.escape(piece) for piece in pattern.split("*")))
         matched = [name for name in modules if expression.fullmatch(name)]
-        if not matched:
+        if not matched and not any(expression.fullmatch(name) for name in names):
             raise ValueError(f"units names {pattern!r}, and the model has no module of such a name")
         found += [name for name in matched if name not in found]
     return found

@@ -15,8 +15,10 @@ def found():
     return run_worker("test_dtypes_api", DEADLINE_S, package="python_front")
 
 
-ALONE = ("R23_R26_table", "R26_record", "R32_subconfigs", "R28_cast", "R29_tables", "units", "no_checkpoint")
+ALONE = ("R23_R26_table", "R26_record", "R32_subconfigs", "R28_cast", "R28_several", "R29_tables", "units")
+ALONE += ("no_checkpoint",)
 RANKS = ("torch_alone", "R27_on_meta", "R27_real", "R27_masters", "R27_siblings", "R28_sharded", "R27_tied_units")
+RANKS += ("R27_parts", "R27_shared_by_parts", "R28_several_sharded")
 
 
 @pytest.mark.parametrize("case", ALONE)
@@ -154,7 +156,9 @@ def main():
     save(folder, "mixed")
     save(folder, "wide", wide=lambda name: True)
     save(folder, "leaf", mixed_leaf=True)
+    save(folder, "untied", is_tied=False)
     cases = {"R23_R26_table": table, "R26_record": record, "R32_subconfigs": subconfigs, "R28_cast": cast}
+    cases |= {"R28_several": cast_several}
     cases |= {"R29_tables": tables, "units": units, "no_checkpoint": no_checkpoint}
     alone = {name: case(folder) for name, case in cases.items()}
     return {"alone": alone, "ranks": run_ranks(2, on_a_rank, DEADLINE_S - 40, folder)}
@@ -299,6 +303,53 @@ def cast(folder):
     return problems
 
 
+def towers():
+    """`model_of` with a second frozen tower, and a pool inside of the first."""
+    import torch
+
+    model = model_of()
+    model.audio = model_of().tower
+    model.tower.pool = torch.nn.Linear(8, 8).requires_grad_(False)
+    return model
+
+
+def cast_several(folder):
+    """Each frozen subtree in its own dtype, the longest name first; names that mean nothing frozen; torn ties; parts."""
+    import lading
+    import torch
+
+    bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
+    model = towers()
+    pool = model.tower.pool.weight.clone()
+    done = lading.cast_frozen(model, bf16, subtree_dtypes={"audio": "fp16", "tower.pool": f32})
+    found = {name: tensor.dtype for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    wanted = dict.fromkeys(found, f32)
+    wanted |= {name: bf16 for name in ("tower.proj.weight", "tower.proj.bias", "tower.std_bias")}
+    wanted |= {name: f16 for name in ("audio.proj.weight", "audio.proj.bias", "audio.std_bias")}
+    problems = differences(wanted, found)
+    problems += differences({name: dtype for name, dtype in wanted.items() if dtype != f32}, done)
+    problems += [] if len(done) == 6 and torch.equal(model.tower.pool.weight, pool) else [f"cast: {done}"]
+    parts = [model_of().tower, model_of().blocks.requires_grad_(False)]
+    done = lading.cast_frozen(parts, bf16, subtree_dtypes={"0.mixer": f16})
+    wanted = {"proj.weight": bf16, "std_bias": bf16, "0.mixer.D": f16, "0.gate.weight": bf16, "1.mixer.D": bf16}
+    problems += differences(wanted, done)
+    model = towers()
+    model.audio.proj.weight = model.tower.proj.weight
+    for given, names in (
+        ({"vision": f16, "blocks.0": f16, "audio": bf16}, ("vision", "blocks.0")),
+        ({"audio": f16}, ("audio.proj.weight", "tower.proj.weight")),
+    ):
+        try:
+            lading.cast_frozen(model, bf16, subtree_dtypes=given)
+            problems.append(f"{given} was not refused")
+        except lading.LadingError as error:
+            problems += [f"{name} is not named: {error}" for name in names if name not in str(error)]
+            problems += [] if error.rule == "R28" and "'audio'" not in str(error) else [str(error)]
+    if {parameter.dtype for parameter in model.parameters()} != {f32}:
+        problems.append("something was cast before the error")
+    return problems
+
+
 def tables(folder):
     """A frozen model of transformers that somebody else loaded: RoPE's table stays F32."""
     import lading
@@ -377,7 +428,8 @@ def on_a_rank(rank, folder):
     mesh = init_device_mesh("cpu", (2,))
     cases = {"torch_alone": torch_alone, "R27_on_meta": sharded_on_meta, "R27_real": sharded_real}
     cases |= {"R27_masters": masters, "R27_siblings": siblings, "R28_sharded": cast_sharded}
-    cases |= {"R27_tied_units": tied_units}
+    cases |= {"R27_tied_units": tied_units, "R27_parts": parts, "R27_shared_by_parts": shared_by_parts}
+    cases |= {"R28_several_sharded": cast_several_sharded}
     return {name: case(mesh, folder) for name, case in cases.items()}
 
 
@@ -599,3 +651,97 @@ def tied_units(mesh, folder):
     lading.materialize(model, file, compute_dtype=torch.bfloat16, progress=False, timeout=60)
     problems += [] if model.head.weight is model.embed.weight else ["the tie is gone"]
     return problems + trains(model, folder)
+
+
+def stages(*, is_tied=False):
+    """The model as a rank of an interleaved pipeline has it: two parts. The tower is elsewhere."""
+    import lading
+    from torch import nn
+
+    class Stage(nn.Module):
+        def forward(self, x):
+            for name in ("embed", "blocks", "norm", "head"):
+                for module in self._modules.get(name, nn.ModuleDict()).values() if name == "blocks" else ():
+                    x = module(x)
+                x = self._modules[name](x) if name != "blocks" and name in self._modules else x
+            return x
+
+    with lading.skeleton():
+        model = model_of(is_tied=is_tied)
+    first, last = Stage(), Stage()
+    first.embed, first.blocks = model.embed, nn.ModuleDict({"0": model.blocks[0]})
+    last.blocks, last.norm, last.head = nn.ModuleDict({"1": model.blocks[1]}), model.norm, model.head
+    return first, last, model
+
+
+def parts(mesh, folder):
+    """`shard_by_dtype` over parts: units and a root in each, none across them, though the file has keys of others. The
+    parts are then one after the other what the whole is."""
+    import lading
+    import torch
+    from torch.distributed.fsdp import FSDPModule
+
+    file = f"{folder}/untied.safetensors"
+    first, last, _ = stages()
+    how = {"checkpoint": file, "units": ["blocks.*", "head"], "timeout": 60}
+    sharding = lading.shard_by_dtype([first, last], mesh, mixed_precision(), **how)
+    wanted = [unit for unit in UNITS if unit[0].startswith("blocks.0")] + [("", "bfloat16")]
+    wanted += [unit for unit in UNITS if unit[0].startswith("blocks.1")]
+    wanted += [("head", "bfloat16"), ("", "float32")]
+    problems = check_units(sharding, wanted)
+    problems += [] if sharding.dtypes.units == sharding.units else ["the dtypes have other units"]
+    problems += [] if isinstance(first, FSDPModule) and isinstance(last, FSDPModule) else ["a part is no root"]
+    options = {"compute_dtype": torch.bfloat16, "allow_unexpected": ["tower.*"], "progress": False, "timeout": 60}
+    lading.materialize([first, last], file, **options)
+    if last.blocks["1"].mixer.A_log.dtype != torch.float32 or first.embed.weight.dtype != torch.bfloat16:
+        problems.append("dtypes")
+    with lading.skeleton():
+        plain = model_of(is_tied=False)
+    lading.materialize(plain, file, device="cpu", group=False, progress=False)
+    ids = torch.arange(16).reshape(1, 16)
+    plain.float()
+    x = plain.embed(ids)
+    for block in plain.blocks:
+        x = block(x)
+    want = plain.head(plain.norm(x))
+    got = last(first(ids))
+    problems += [] if torch.allclose(got.float(), want, atol=0.05, rtol=0.05) else [f"off by {(got - want).abs().max()}"]
+    got.float().square().mean().backward()
+    for part in (first, last):
+        problems += [f"{name} has no gradient" for name, one in part.named_parameters() if one.grad is None]
+    return problems
+
+
+def shared_by_parts(mesh, folder):
+    """A tie over two parts, and a module of two parts: named, on all ranks, and nothing was sharded."""
+    import lading
+
+    first, last, model = stages(is_tied=True)
+    error, problems = refused(lambda: lading.shard_by_dtype([first, last], mesh, mixed_precision(), timeout=60))
+    problems += [] if error.rule == "R27" and "head.weight in part 1" in str(error) else [str(error)]
+    first, last, model = stages()
+    first.norm = last.norm
+    error, differ = refused(lambda: lading.shard_by_dtype([first, last], mesh, mixed_precision(), timeout=60))
+    problems += [] if "norm.weight in part 0, 1" in str(error) and len(error.problems) == 1 else [str(error)]
+    problems += ["something was sharded"] if any(hasattr(module, "unshard") for module in first.modules()) else []
+    return problems + differ
+
+
+def cast_several_sharded(mesh, folder):
+    """Two frozen towers, gathered in different dtypes: right if the words say so, else refused by name."""
+    import lading
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = towers()
+    fully_shard(model.tower, mesh=mesh, mp_policy=mixed_precision())
+    fully_shard(model.audio, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16))
+    error, problems = refused(lambda: lading.cast_frozen(model, torch.bfloat16))
+    problems += [] if set(error.tensors) == {"audio.proj.weight", "audio.proj.bias"} else [str(error)]
+    done = lading.cast_frozen(model, torch.bfloat16, subtree_dtypes={"audio": torch.float16})
+    problems += differences({"tower.std_bias": torch.bfloat16, "audio.std_bias": torch.float16}, done)
+    problems += [] if len(done) == 2 else [f"cast: {done}"]
+    for tower, dtype in ((model.tower, torch.bfloat16), (model.audio, torch.float16)):
+        out = tower(torch.ones(2, 8, dtype=dtype))
+        problems += [] if out.dtype == dtype else [f"a tower promotes to {out.dtype}"]
+    return problems
