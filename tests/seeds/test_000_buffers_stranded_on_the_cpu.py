@@ -7,7 +7,7 @@ buffer on the CPU.
 
 import pytest
 
-from geometry.launch import require, run_ranks, run_worker
+from geometry.launch import require, run_ranks, run_worker, wrong_in
 from seeds import tiny_gemma4
 
 require("torch", exactly=False)
@@ -21,12 +21,14 @@ def found():
     return run_worker("test_000_buffers_stranded_on_the_cpu", DEADLINE_S, package="seeds")
 
 
+@wrong_in("accelerate")
 def test_buffers_on_meta_and_to_empty_lose_what_no_file_has(found):
     """`init_empty_weights(include_buffers=True)`, `to_empty`, accelerate's load: what the seed's author tried first."""
     lost = {name.rpartition(".")[2] for name in found["to_empty"]}
     assert {"softcap", "inv_timescales", "embed_scale", "inv_freq"} <= lost
 
 
+@wrong_in("accelerate")
 def test_parameters_on_meta_leave_buffers_on_the_cpu(found):
     if found["device"] == "cpu":
         pytest.skip("needs a GPU: on a CPU, every device is the right one")
