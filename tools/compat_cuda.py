@@ -66,7 +66,8 @@ def _system_has(name: str) -> bool:
 def _compile(target: Path, symbols: set[str], versions: dict[str, set[str]]) -> None:
     everything = sorted({*symbols, *(one for some in versions.values() for one in some)})
     source = "void abort(void);\n" + "".join(f"void {name}(void) {{ abort(); }}\n" for name in everything)
-    script = "".join(f"{version} {{ {' '.join(f'{name};' for name in sorted(names))} }};\n" for version, names in versions.items())
+    nodes = {version: " ".join(f"{name};" for name in sorted(names)) for version, names in versions.items()}
+    script = "".join(f"{version} {{ {names} }};\n" for version, names in nodes.items())
     map_file = target.with_name(f"{target.name}.map")
     map_file.write_text(script)
     option = [f"-Wl,--version-script={map_file}"] if versions else []

@@ -15,8 +15,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Name:
-    """One name. `parameters`: what a function's parameters begin with, without self. `since` and `before`: the versions of
-    the library that have it, if not all that lading works with. `otherwise`: what lading does without it, where it can."""
+    """One name. `parameters`: what a function's parameters begin with, without self. `since` and `before`: the versions
+    of the library that have it, if not all that lading works with. `otherwise`: what lading does without it, where it
+    can."""
 
     path: str
     why: str
@@ -146,8 +147,8 @@ _TORCH_FSDP1 = (
     ),
     *_each(
         f"{_FSDP1}._flat_param:FlatParameter",
-        "_params _param_infos _shapes _numels_with_padding _is_padding_mask _shared_param_infos _param_extensions _fqns "
-        "_local_shard",
+        "_params _param_infos _shapes _numels_with_padding _is_padding_mask _shared_param_infos _param_extensions "
+        "_fqns _local_shard",
         "know which parameters lie where in a flat one",
     ),
     *_each(
@@ -156,9 +157,15 @@ _TORCH_FSDP1 = (
         "notice that FSDP1 has gathered old weights",
     ),
     Name(f"{_FSDP1}._flat_param:ParamInfo", "know whose parameter it is", ("param_name", "module", "module_name")),
-    Name(f"{_FSDP1}._runtime_utils:_reshard", "give up what FSDP1 has gathered", ("state", "handle", "free_unsharded_flat_param")),
+    Name(
+        f"{_FSDP1}._runtime_utils:_reshard",
+        "give up what FSDP1 has gathered",
+        ("state", "handle", "free_unsharded_flat_param"),
+    ),
 )
 
+_WRAPPER = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+_IN_BACKWARD = "torch.distributed.optim.apply_optimizer_in_backward"
 TORCH = Table(
     "torch",
     "2.11, 2.12 or 2.13",
@@ -173,7 +180,7 @@ TORCH = Table(
         ),
         "activation checkpointing": (
             Name(
-                "torch.distributed.algorithms._checkpoint.checkpoint_wrapper:ActivationWrapper._checkpoint_wrapped_module",
+                f"{_WRAPPER}:ActivationWrapper._checkpoint_wrapped_module",
                 "name parameters as they were before they were wrapped",
             ),
         ),
@@ -185,7 +192,7 @@ TORCH = Table(
         ),
         "optimizer in backward": (
             Name(
-                "torch.distributed.optim.apply_optimizer_in_backward:_apply_optimizer_in_backward._in_backward_optimizers",
+                f"{_IN_BACKWARD}:_apply_optimizer_in_backward._in_backward_optimizers",
                 "notice that an optimizer steps in the backward pass",
             ),
         ),
@@ -195,6 +202,7 @@ TORCH = Table(
 _LOADING = "transformers.core_model_loading"
 _MAPPING = "transformers.conversion_mapping"
 _MODEL = "transformers.modeling_utils:PreTrainedModel"
+_AUTO = "transformers.models.auto.auto_factory"
 TRANSFORMERS = Table(
     "transformers",
     "5.17 to 5.22",
@@ -209,7 +217,9 @@ TRANSFORMERS = Table(
             Name(f"{_LOADING}:build_glob_alternation", "know which tensors stay in float32"),
             *_each(f"{_LOADING}:WeightRenaming", "source_patterns compiled_sources scope_prefix", "rename keys"),
             *_each(
-                f"{_LOADING}:WeightConverter", "source_patterns compiled_sources scope_prefix operations", "convert tensors"
+                f"{_LOADING}:WeightConverter",
+                "source_patterns compiled_sources scope_prefix operations",
+                "convert tensors",
             ),
             Name(
                 f"{_LOADING}:WeightConverter.add_tensor",
@@ -245,8 +255,8 @@ TRANSFORMERS = Table(
             ),
         ),
         "remote code": (
-            Name("transformers.models.auto.auto_factory:_BaseAutoModelClass._model_mapping", "find registered classes"),
-            Name("transformers.models.auto.auto_factory:add_generation_mixin_to_remote_model", "make a checkpoint's class"),
+            Name(f"{_AUTO}:_BaseAutoModelClass._model_mapping", "find registered classes"),
+            Name(f"{_AUTO}:add_generation_mixin_to_remote_model", "make a checkpoint's class"),
         ),
     },
 )
@@ -267,7 +277,11 @@ DEEPSPEED = Table(
                 "know which partition of a parameter a rank has",
             ),
             *_each(_INIT, "ds_secondary_tensor ds_zero_param_process_group", "fill ZeRO++'s secondary partition"),
-            *_each("deepspeed.runtime.zero.stage3:()", "ds_quant_scale final_location", "refuse partitions that it cannot fill"),
+            *_each(
+                "deepspeed.runtime.zero.stage3:()",
+                "ds_quant_scale final_location",
+                "refuse partitions that it cannot fill",
+            ),
             Name(
                 "deepspeed.runtime.zero.partition_parameters:()._ds_z3_gathered_param_context_depth",
                 "refuse parameters that are in use",
@@ -283,8 +297,9 @@ DEEPSPEED = Table(
                 "bit16_groups bit16_groups_flat refresh_fp32_params _zero_optimizer",
                 "make the master weights of ZeRO-1 and ZeRO-2 again",
             ),
-            *_each(
-                "deepspeed.utils.mixed_precision_linkage:()", "_hp_mapping", "compare the master weights of ZeRO-1 and ZeRO-2"
+            Name(
+                "deepspeed.utils.mixed_precision_linkage:()._hp_mapping",
+                "compare the master weights of ZeRO-1 and ZeRO-2",
             ),
             *_each(
                 "deepspeed.runtime.bf16_optimizer:BF16_Optimizer",
@@ -310,19 +325,18 @@ DEEPSPEED = Table(
     },
 )
 
+_WHOSE = "tell a base model's tensors from an adapter's"
 PEFT = Table(
     "peft",
     "0.21.2",
     {
         "": (
-            *_each("peft:PeftModel", "base_model peft_config", "tell a base model's tensors from an adapter's"),
-            Name("peft.tuners.tuners_utils:BaseTuner.model", "tell a base model's tensors from an adapter's"),
-            Name("peft.tuners.tuners_utils:BaseTunerLayer.get_base_layer", "tell a base model's tensors from an adapter's"),
-            Name("peft.tuners.lora.layer:LoraLayer.base_layer", "tell a base model's tensors from an adapter's"),
+            *_each("peft:PeftModel", "base_model peft_config", _WHOSE),
+            Name("peft.tuners.tuners_utils:BaseTuner.model", _WHOSE),
+            Name("peft.tuners.tuners_utils:BaseTunerLayer.get_base_layer", _WHOSE),
+            Name("peft.tuners.lora.layer:LoraLayer.base_layer", _WHOSE),
             Name("peft.tuners.tuners_utils:BaseTunerLayer.merged_adapters", "refuse adapters that are merged"),
-            *_each(
-                "peft.utils.other:AuxiliaryTrainingWrapper", "original_module", "tell trained copies from their originals"
-            ),
+            Name("peft.utils.other:AuxiliaryTrainingWrapper.original_module", "tell trained copies from their originals"),
             Name("peft.utils.other:ModulesToSaveWrapper.modules_to_save", "tell trained copies from their originals"),
             Name(
                 "peft:get_peft_model_state_dict",

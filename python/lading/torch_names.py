@@ -1,5 +1,8 @@
-"""Names of torch that are not public and that several modules import: looked for first, all of them at once, so that one
-that is gone is told with the versions that work (private_names.py), and not by whichever import fails first."""
+"""Names of torch that are not public and that several modules import.
+
+All private names are looked for first, at once. So a missing one is an error with the versions that work
+(private_names.py), and not whichever import fails first.
+"""
 
 from __future__ import annotations
 

@@ -31,15 +31,16 @@ def numbers(version):
 
 
 def require(*packages, exactly=True):
-    """Skips a module, with the reason, where a framework is missing, or of a version that nobody claims. A patch version
-    skips nothing. `exactly=False`: whatever its version."""
+    """Skips a module, with the reason, where a framework is missing, or of a version that is not claimed. A patch
+    version skips nothing. `exactly=False`: whatever its version."""
     for package in packages:
         first, end = CLAIMED[package]
+        wanted = f"these tests want {package}>={first},<{end}"
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed; these tests want {package}>={first},<{end}", allow_module_level=True)
+            pytest.skip(f"{package} is not installed; {wanted}", allow_module_level=True)
         there = metadata.version(package)
         if exactly and not numbers(first) <= numbers(there) < numbers(end):
-            pytest.skip(f"{package} is {there}; these tests want {package}>={first},<{end}", allow_module_level=True)
+            pytest.skip(f"{package} is {there}; {wanted}", allow_module_level=True)
 
 
 def wrong_in(*peers):

@@ -1,4 +1,4 @@
-"""Private names of other libraries: a name that is gone, or whose signature changed, is refused by name, with the versions
+"""Private names of other libraries: one that is gone, or whose signature changed, is refused by name, with the versions
 that work; and every private name that the front uses is in a table."""
 
 import ast
@@ -184,7 +184,8 @@ def test_fsdp1(fresh, mesh):
     for name in ("_is_padding_mask", "_local_shard"):
         rename(fresh, FlatParameter, name, f"{name}_renamed")
         fresh.delitem(FlatParameter.__annotations__, name)  # where torch declares what such a parameter has
-    refusal(lambda: lading.materialize(model, "nowhere"), "FlatParameter._is_padding_mask", "FlatParameter._local_shard")
+    names = ("FlatParameter._is_padding_mask", "FlatParameter._local_shard")
+    refusal(lambda: lading.materialize(model, "nowhere"), *names)
 
 
 def test_dtensor(fresh, mesh):
@@ -205,9 +206,8 @@ def test_transformers(fresh):
     ))  # fmt: skip
     fresh.delattr("transformers.core_model_loading.rename_source_key")
     fresh.delattr(transformers.PreTrainedModel, "get_expanded_tied_weights_keys")
-    error = refusal(
-        lambda: huggingface.describe(model, "nowhere"), "rename_source_key", "PreTrainedModel.get_expanded_tied_weights_keys"
-    )
+    names = ("rename_source_key", "PreTrainedModel.get_expanded_tied_weights_keys")
+    error = refusal(lambda: huggingface.describe(model, "nowhere"), *names)
     assert error.code == "transformers_version" and len(error.problems) == 2
 
 
