@@ -22,6 +22,7 @@ usage() {
 ./dev fuzz    fuzz the readers (./dev fuzz --help)
 ./dev bench   measure loading, peers side by side; the results go to bench/results
 ./dev zoo     load 40 architectures of transformers, and compare every tensor (./dev zoo --help)
+./dev compat  the front's tests on other versions of torch and transformers (./dev compat --help)
 ./dev wheel   the Python package, for other machines too: sdist and wheel go to build/wheels
 TEXT
 }

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from .coordinator import Coordinator
 from .errors import LadingError, Problem
 from .exiting import is_exiting
+from .private_names import check
 from .telling import waiting_aloud
 
 DEADLINE_S = 10.0  # from a rank's silence to the failure of all others
@@ -93,6 +94,7 @@ class Agreement:
             return cls(None, 0, [0], timeout_s)
         from torch.distributed import distributed_c10d as c10d
 
+        check("torch", "process groups")
         found = group if group is not None else c10d._get_default_group()
         if dist.get_rank(found) < 0:
             raise ValueError("this process is not in the group that it was given")

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from .errors import LadingError, Problem
+from .private_names import check
 
 _DOWNLOAD = "Nothing is downloaded: name a folder, or a repository that is in the Hugging Face cache."
 _TRUST = "Read the code, and pass trust_remote_code=True if you trust it."
@@ -103,6 +104,7 @@ def _registered(config: Any, auto_class: str) -> type[nn.Module] | None:
     """A class that the user registered for this config with transformers' Auto class: it wins, as there."""
     import transformers
 
+    check("transformers", "remote code")
     mapping = getattr(getattr(transformers, auto_class, None), "_model_mapping", {})
     found = mapping[type(config)] if type(config) in mapping else None
     found = found[0] if isinstance(found, tuple) else found

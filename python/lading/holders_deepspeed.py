@@ -21,6 +21,7 @@ from . import zero3
 from .errors import Problem
 from .holders_common import Refresh, Seen, problem
 from .inventory import PARAMETER
+from .private_names import check
 
 # By class: its groups of parameters, and the flat buffers that these are views of.
 _KNOWN = {
@@ -76,6 +77,7 @@ def _optimizers(seen: Seen, names: dict[int, str]) -> list[Any]:
     base = getattr(sys.modules.get("deepspeed.runtime.base_optimizer"), "DeepSpeedOptimizer", None)
     if base is None or getattr(sys.modules.get("deepspeed.comm.comm"), "cdb", None) is None:
         return []  # imported, as PEFT does it, and not in use
+    check("deepspeed", "masters")
     engines: list[Any] = [module for _, module in seen.of_class("DeepSpeedEngine")]
     found = [engine.optimizer for engine in engines]
     trained = [entry.value for entry in seen.entries if entry.kind == PARAMETER and entry.requires_grad]

@@ -1,15 +1,14 @@
 """transformers as lading sees it: the names of the library that are used, and a model by the names that its own code
 knows.
 
-What is private to transformers is asked for in one place (`Library`), and if it is not there the error says which
-version is installed and what was looked for.
+What is private to transformers is looked for first (private_names.py), and if it is not there the error says which
+version is installed, what is missing, and which versions work.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,11 +18,9 @@ import torch
 from torch import nn
 
 from . import peft
-from .errors import LadingError, Problem
 from .huggingface_mapping import model_conversions
 from .inventory import BUFFER, PARAMETER, Entry, canonical_modules, take_inventory
-
-KNOWN_VERSIONS = "5.17 to 5.22"
+from .private_names import check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,33 +44,19 @@ class Library:
             return None
         import transformers
 
-        try:
-            from transformers import conversion_mapping, core_model_loading
+        check("transformers")
+        from transformers import core_model_loading
 
-            found = cls(
-                transformers.__version__,
-                utilities.PreTrainedModel,
-                model_conversions,
-                core_model_loading.rename_source_key,
-                core_model_loading.dot_natural_key,
-                core_model_loading.build_glob_alternation,
-                core_model_loading.WeightRenaming,
-                core_model_loading.WeightConverter,
-            )
-            if not hasattr(conversion_mapping, "get_model_conversion_mapping"):
-                raise ImportError("it has no get_model_conversion_mapping")
-            wanted = ["source_key", "weight_renamings", "weight_converters", "base_model_prefix", "meta_state_dict"]
-            if list(inspect.signature(found.rename).parameters)[: len(wanted)] != wanted:
-                raise ImportError("rename_source_key has other arguments")
-        except (ImportError, AttributeError) as error:
-            raise _unknown_version(transformers.__version__, error) from error
-        return found
-
-
-def _unknown_version(version: str, error: Exception) -> LadingError:
-    message = f"transformers {version} does not say how its checkpoints are read in the way that lading knows ({error})"
-    remedy = f"Versions {KNOWN_VERSIONS} of transformers do"
-    return LadingError(Problem("transformers_version", message, remedy=remedy), stage="documents", exit_code=4)
+        return cls(
+            transformers.__version__,
+            utilities.PreTrainedModel,
+            model_conversions,
+            core_model_loading.rename_source_key,
+            core_model_loading.dot_natural_key,
+            core_model_loading.build_glob_alternation,
+            core_model_loading.WeightRenaming,
+            core_model_loading.WeightConverter,
+        )
 
 
 def original_class(module: nn.Module) -> type:

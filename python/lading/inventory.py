@@ -22,6 +22,7 @@ from torch import nn
 from .fsdp1 import FlatMember, flat_members, is_flat_buffer
 from .recipes import Initializer, recipe_of_operand
 from .overlap import byte_extent
+from .private_names import check_model
 from .reach import attributes
 from .recording import Operand, SkeletonError, is_dense
 from .replay import Seeds, slice_of, value_of
@@ -161,6 +162,7 @@ def take_inventory(
     for error in unlisted:
         _tell(error, problems)
     found = [entries[name] for name in sorted(set(entries) - {error.tensor for error in unlisted})]
+    check_model((), (entry.value for entry in found))
     for entry in found:
         _find_record(entry)
     _share_records(found)
@@ -221,6 +223,7 @@ def _names_of(cls: type) -> frozenset[str]:
 
 def _entries(root: nn.Module) -> Iterator[Entry]:
     modules = canonical_modules(root)
+    check_model(module for _, module in modules)
     yield from (Entry(*held) for held in _held(modules))
     for prefix, module in modules:
         if type(module).get_extra_state is not nn.Module.get_extra_state:

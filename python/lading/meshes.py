@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .private_names import needed
 
 ASCENDING = "Build every mesh and process group of the model with its ranks in ascending order, at regular distances."
 
@@ -96,8 +97,7 @@ class _IrregularError(ValueError):
 
 
 def _root_of(mesh: Any) -> Any:
-    find = getattr(mesh, "_get_root_mesh", None)
-    return find() if find is not None else mesh
+    return needed(mesh, "_get_root_mesh", "torch")()
 
 
 def _mesh_text(mesh: Any) -> str:

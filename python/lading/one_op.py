@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map
 
 from .skeleton_ops import op_info
+from .torch_names import tree_map
 from .while_used import free_after_fork
 
 # Operators that take floating numbers and write integers in place, whatever the default dtype.

@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._device import _device_constructors
 
 from .dispatch_mode import PlainDispatchMode
 from .one_op import copy_of_default_generator, leaves_of, run_with_generator
 from .skeleton_ops import op_info
+from .torch_names import _device_constructors
 from .while_used import WhileUsed
 
 _CPU = torch.device("cpu")

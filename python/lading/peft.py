@@ -31,6 +31,7 @@ from .inventory_json import tie_classes
 from .patterns import Pattern, matches
 from .peft_base import changed_bases, configs_of, stale
 from .peft_files import adapter_values
+from .private_names import check
 from .recording import Operand, cell_of, operand_of
 from .replay import slice_of
 
@@ -49,6 +50,7 @@ class _Classes:
         """None if PEFT was not imported: then nothing is wrapped by it."""
         if "peft" not in sys.modules:
             return None
+        check("peft")
         from peft import PeftModel
         from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
         from peft.utils.other import AuxiliaryTrainingWrapper

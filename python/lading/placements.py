@@ -23,8 +23,9 @@ from torch import nn
 from . import zero3
 from .errors import Problem
 from .fsdp1 import FlatMember
-from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry, is_sharded
+from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry, _class_names, is_sharded
 from .meshes import ASCENDING, Axes, Grid, Span, disorder, line_of
+from .private_names import check, needed
 
 SCHEMA = "lading.layout/1"
 
@@ -342,7 +343,7 @@ def _disorders(entry: Entry, unit: Unit | None, grid: Grid, order: Sequence[int]
 
 
 def _left_to_right(tensor: Any, shards: dict[int, Any]) -> list[int]:
-    stated = getattr(tensor._spec, "shard_order", None)
+    stated = needed(tensor._spec, "shard_order", "torch")
     if not stated or any(type(one).__name__ == "_StridedShard" for one in shards.values()):
         return sorted(shards)
     order = [place for entry in stated for place in entry.mesh_dims]
@@ -396,20 +397,23 @@ def _fsdp1_spot(name: str, member: FlatMember, place_of: dict[int, int], problem
 
 
 def fsdp_states(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, list[Any]]]:
-    """Modules that `fully_shard` was called on, each with its parameter groups."""
+    """Modules that `fully_shard` was called on, each with its parameter groups. LibraryError if torch has no state of
+    theirs where it should be: a unit that is not found would be loaded as if it were no unit."""
     seen = set()
     for module in modules:
-        if not hasattr(type(module), "_get_fsdp_state"):  # asking the module itself takes ten times as long
+        if "FSDPModule" not in _class_names(module):
             continue
+        check("torch", "FSDP2")
         state = module._get_fsdp_state()  # type: ignore[operator]
         if id(state) in seen:
             continue
         seen.add(id(state))
-        groups = getattr(state, "_fsdp_param_groups", None)
-        if groups is None:  # before torch 2.12 a state had one at most
-            single = getattr(state, "_fsdp_param_group", None)
-            groups = [single] if single is not None else []
-        yield module, list(groups)
+        if hasattr(state, "_fsdp_param_groups"):
+            groups = list(state._fsdp_param_groups)
+        else:  # before torch 2.12 a state had one at most
+            single = needed(state, "_fsdp_param_group", "torch")
+            groups = [] if single is None else [single]
+        yield module, groups
 
 
 def _shard_ranks(member: Any, group: Any) -> list[int]:
@@ -426,16 +430,16 @@ def find_units(modules: Iterable[nn.Module], entries: Iterable[Entry]) -> list[U
     units = []
     for _, groups in fsdp_states(modules):
         for group in groups:
-            members = [member for member in group.fsdp_params if id(member.sharded_param) in names]
+            members = [member for member in needed(group, "fsdp_params", "torch") if id(member.sharded_param) in names]
             if not members:
                 continue
-            policy = getattr(group, "offload_policy", None)
+            policy = needed(group, "offload_policy", "torch")
             units.append(
                 Unit(
                     name=min(names[id(member.sharded_param)] for member in members),
                     shard_dims={id(member.sharded_param): member.fsdp_placement.dim for member in members},
                     shard_ranks={id(member.sharded_param): _shard_ranks(member, group) for member in members},
-                    device=getattr(group, "device", None),
+                    device=needed(group, "device", "torch"),
                     is_offloaded=type(policy).__name__ == "CPUOffloadPolicy",
                     pins_memory=bool(getattr(policy, "pin_memory", False)),
                     members=members,

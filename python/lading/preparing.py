@@ -28,6 +28,7 @@ from .last_look import refuse_stranded
 from .options import POLICY_FIELDS, Options
 from .patterns import Name, matches
 from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
+from .private_names import needed
 from .recording import SkeletonError
 from .stages import Origin
 
@@ -113,7 +114,7 @@ def _shard_anyway(groups: Sequence[Any]) -> None:
 def _drop_gathered(groups: Sequence[Any]) -> None:
     """A gather that was begun ahead of a forward pass, and not used, would be used by the next one: with old values."""
     for group in groups:
-        pending = getattr(group, "_all_gather_result", None)
+        pending = needed(group, "_all_gather_result", "torch")
         if pending is None:
             continue
         if (event := getattr(pending, "all_gather_event", None)) is not None:

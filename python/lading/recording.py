@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from .errors import LadingError, Problem
+from .torch_names import _disable_current_modes
 
 CAPTURE_BYTES = 1 << 20  # up to here a real tensor is captured by copying it, beyond by reference and checksum
 

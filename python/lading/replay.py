@@ -16,7 +16,6 @@ import hashlib
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from .bits import same_bits
 from .one_op import run_op
@@ -35,6 +34,7 @@ from .recording import (
     snapshots_of,
     unrecorded,
 )
+from .torch_names import tree_flatten
 
 _PATTERNS = (0, 1)
 _LONG_SLICE = 16  # ops

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, resolve_name
-from torch.utils._device import DeviceContext, _device_constructors
+from torch.overrides import TorchFunctionMode, resolve_name
 
 from . import recording as rec
 from .own_default_dtype import own_default
 from .recording import Cell, Op, Recording, SkeletonError, Version, unrecorded
 from .replay import Seeds, early_value, value_of, view
+from .torch_names import DeviceContext, _device_constructors, _get_current_function_mode_stack
 from .watch import reopen
 from .while_used import WhileUsed
 
@@ -234,9 +234,7 @@ def recorded_truncated_normal(recording: Recording) -> Iterator[None]:
 def _replace_truncated_normal() -> Callable[[], None]:
     from torch.nn import init
 
-    original = getattr(init, "_no_grad_trunc_normal_", None)
-    if original is None:
-        return lambda: None
+    original = init._no_grad_trunc_normal_
 
     def truncated_normal(tensor: Any, mean: float, std: float, a: float, b: float, generator: Any = None) -> Any:
         recording = getattr(_of_thread, "recording", None)

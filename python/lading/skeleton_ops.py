@@ -6,7 +6,8 @@ import functools
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
+
+from .torch_names import tree_flatten
 
 _BLANK = {
     "empty",

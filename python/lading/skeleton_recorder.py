@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from torch.nn.modules import module as _module_hooks
-from torch.utils._pytree import tree_flatten, tree_map
 
 from . import recording as rec
 from .dispatch_mode import PlainDispatchMode
@@ -35,6 +34,7 @@ from .recording import Captured, Op, Operand, Recording, SkeletonError, Version,
 from .replay import Seeds, early_value, seed_number, value_of
 from .skeleton_functions import FunctionMode, recorded_truncated_normal
 from .skeleton_ops import OpInfo, op_info
+from .torch_names import tree_flatten, tree_map
 from .watch import reopen, seal, watch, watch_data, watch_to_empty
 from .while_used import WhileUsed
 
@@ -392,12 +392,9 @@ def _note_modules() -> None:
 
 def _lift_on_cpu() -> Callable[[], None]:
     """`torch.tensor(numbers, device=…)` must come to us before it goes to the device, which may not be there."""
-    get, put = getattr(torch._C, "_only_lift_cpu_tensors", None), getattr(torch._C, "_set_only_lift_cpu_tensors", None)
-    if get is None or put is None:
-        return lambda: None
-    before = get()
-    put(True)
-    return lambda: put(before)
+    before = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
+    return lambda: torch._C._set_only_lift_cpu_tensors(before)
 
 
 _lifting_on_cpu = WhileUsed(_lift_on_cpu)

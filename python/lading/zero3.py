@@ -29,6 +29,7 @@ from .errors import LadingError, Problem
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry
 from .inventory_json import dtype_name
 from .patterns import Pattern, matches
+from .private_names import check
 from .recording import SkeletonError
 from .watch import has_no_value
 
@@ -232,8 +233,10 @@ def transformers_without_zero3() -> Iterator[None]:
     """While an HfDeepSpeedConfig lives, transformers builds the parts of a model under a zero.Init of its own, which
     would round them again."""
     module: Any = sys.modules.get("transformers.integrations.deepspeed")
-    reference = getattr(module, "_hf_deepspeed_config_weak_ref", None)
-    config = reference() if reference is not None else None
+    if module is not None:
+        check("transformers", "DeepSpeed")
+    reference = None if module is None else module._hf_deepspeed_config_weak_ref
+    config = None if reference is None else reference()
     if config is None:
         yield
         return

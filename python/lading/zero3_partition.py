@@ -27,6 +27,7 @@ from torch import nn
 from .allocate import put
 from .dispatch_mode import PlainDispatchMode
 from .placements import is_dtensor
+from .private_names import check
 from .watch import keep_record, note_no_value
 
 
@@ -51,6 +52,7 @@ def zero3_init(model: nn.Module, config: Any, **options: Any) -> nn.Module:
 @functools.cache
 def _partitioner() -> Any:
     base: Any = importlib.import_module("deepspeed").zero.Init
+    check("deepspeed", "zero3_init")
 
     class Partitioner(base):  # type: ignore[misc]
         """Differs in parameters on meta only. Parameters keep it, and DeepSpeed asks it about those that come later."""

@@ -7,29 +7,49 @@ import faulthandler
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-VERSIONS = {"torch": "2.13.0", "deepspeed": "0.19.8"}
+# What docs/compatibility.md claims: from the first version, and below the second.
+CLAIMED = {"torch": ("2.11", "2.14"), "deepspeed": ("0.19.8", "0.20")}
+# The versions in which tests have found other loaders to be wrong (requirements-*.txt).
+PEERS = {"torch": "2.13.0", "transformers": "5.22.2", "accelerate": "1.15.0", "deepspeed": "0.19.8"}
+
+
+def numbers(version):
+    return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0]))
 
 
 def require(*packages, exactly=True):
-    """Skips, with the reason, where a framework is missing or, if its insides are looked at, of another version."""
-    from importlib.metadata import version
-
+    """Skips a module, with the reason, where a framework is missing, or of a version that is not claimed. A patch
+    version skips nothing. `exactly=False`: whatever its version."""
     for package in packages:
+        first, end = CLAIMED[package]
+        wanted = f"these tests want {package}>={first},<{end}"
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed; these tests want {package}=={VERSIONS[package]}", allow_module_level=True)
-        if exactly and version(package).split("+")[0] != VERSIONS[package]:
-            pytest.skip(f"{package} is {version(package)}; these tests want {VERSIONS[package]}", allow_module_level=True)
+            pytest.skip(f"{package} is not installed; {wanted}", allow_module_level=True)
+        there = metadata.version(package)
+        if exactly and not numbers(first) <= numbers(there) < numbers(end):
+            pytest.skip(f"{package} is {there}; {wanted}", allow_module_level=True)
+
+
+def wrong_in(*peers):
+    """Marks a test that shows another loader to be wrong. It is run on the versions that it was found in, and elsewhere
+    skipped, alone: others get better, and that is no failure of ours."""
+    there = {peer: metadata.version(peer).split("+")[0] for peer in peers if importlib.util.find_spec(peer) is not None}
+    others = [f"{peer} {there.get(peer, 'is not installed')}" for peer in peers if there.get(peer) != PEERS[peer]]
+    wanted = ", ".join(f"{peer} {PEERS[peer]}" for peer in peers)
+    return pytest.mark.skipif(bool(others), reason=f"shows a bug of {wanted}; here: {', '.join(others)}")
 
 
 def run_worker(module, deadline_s, *, package="geometry", **arguments):

@@ -224,14 +224,6 @@ def test_pickles_are_refused(checkpoints, tmp_path, name):
         assert failure.value.exit_code == 3
 
 
-def test_an_unknown_transformers_is_said(checkpoints, monkeypatch):
-    _, folder = checkpoints("llama")
-    monkeypatch.delattr("transformers.core_model_loading.rename_source_key")
-    with pytest.raises(lading.LadingError, match=r"transformers 5\.") as failure:
-        huggingface.describe(under_meta("llama"), folder)
-    assert failure.value.code == "transformers_version"
-
-
 def test_code_of_a_checkpoint_is_not_run(tmp_path):
     fields = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Mine"}, "architectures": ["Mine"]}
     (tmp_path / "config.json").write_text(json.dumps(fields))

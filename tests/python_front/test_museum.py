@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from geometry.launch import wrong_in  # noqa: E402
 from torch import nn  # noqa: E402
 
 import lading  # noqa: E402
@@ -30,6 +31,7 @@ def saved(tmp_path):
     return model, tmp_path
 
 
+@wrong_in("transformers")
 def test_museum_40_R61_loading_does_not_unfreeze(saved):
     _, folder = saved
     theirs = Frozen.from_pretrained(folder)

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from geometry.launch import require, run_ranks, run_worker
+from geometry.launch import require, run_ranks, run_worker, wrong_in
 from seeds import tiny_gemma4
 
 require("torch", exactly=False)
@@ -53,6 +53,7 @@ def same_losses(found, one, two):
     return one == (two if found["device"] == "cpu" else pytest.approx(two, abs=ROUNDING_ON_A_GPU))
 
 
+@wrong_in("accelerate")
 def test_buffers_on_meta_and_to_empty_lose_what_no_file_has(found):
     """`init_empty_weights(include_buffers=True)`, `to_empty`, accelerate's load: what the seed's author tried first."""
     needs_accelerate()
@@ -60,6 +61,7 @@ def test_buffers_on_meta_and_to_empty_lose_what_no_file_has(found):
     assert {"softcap", "inv_timescales", "embed_scale", "inv_freq"} <= lost
 
 
+@wrong_in("accelerate")
 def test_parameters_on_meta_leave_buffers_on_the_cpu(found):
     """The seed itself: accelerate's load, and then the clamp."""
     needs_a_gpu(found)

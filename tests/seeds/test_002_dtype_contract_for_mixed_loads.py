@@ -7,7 +7,7 @@ state-space models have it, and a frozen vision tower with F32 statistics.
 """
 
 import pytest
-from geometry.launch import require, run_ranks, run_worker
+from geometry.launch import require, run_ranks, run_worker, wrong_in
 
 require("torch")
 pytest.importorskip("transformers")
@@ -20,6 +20,7 @@ def found():
     return run_worker("test_002_dtype_contract_for_mixed_loads", DEADLINE_S, package="seeds")
 
 
+@wrong_in("transformers")
 def test_transformers_rounds_what_is_f32(found):
     assert all(rank["transformers"] == {"dtype": "torch.bfloat16", "value": 1.0} for rank in found)
 
@@ -33,6 +34,7 @@ def test_R24_ours_is_f32_to_the_last_bit(found):
     assert all(rank["ours"] == {"dtype": "torch.float32", "value": EXACT} for rank in found)
 
 
+@wrong_in("torch")
 def test_units_by_blocks_fail_at_the_first_forward(found):
     assert all("uniform original parameter dtype" in rank["torch alone"] for rank in found)
 
