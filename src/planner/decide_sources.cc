@@ -318,8 +318,9 @@ class SourceDecider {
       if (tensor(i).presence != Presence::kReal) continue;
       s.provenance = Provenance::kKept;
       s.kept_device = tensor(i).device;
-      s.rule = "R7";
-      s.reason = "no file has it, and the value that is there is kept";
+      s.rule = other_shape ? "R21" : "R7";
+      s.reason = other_shape ? "the checkpoint has it in another shape, so the value that is there is kept"
+                             : "no file has it, and the value that is there is kept";
       return;
     }
     const std::string_view why = other_shape ? "the checkpoint has it in another shape, so it is initialised"
