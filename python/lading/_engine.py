@@ -178,6 +178,7 @@ class Destination(NamedTuple):
     device: str
     provenance: str
     dtype: str
+    checkpoint_dtype: str  # of a tensor from a file
     shape: tuple[int, ...]
     local_shape: tuple[int, ...]
     size_bytes: int
@@ -194,6 +195,7 @@ class Destination(NamedTuple):
             fields["device"],
             fields["provenance"],
             fields["dtype"],
+            fields.get("checkpoint_dtype", fields["dtype"]),
             tuple(fields["shape"]),
             tuple(fields["local_shape"]),
             fields["size_bytes"],
