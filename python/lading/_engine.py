@@ -179,6 +179,7 @@ class Destination(NamedTuple):
     device: str
     provenance: str
     dtype: str
+    checkpoint_dtype: str  # of a tensor from a file
     shape: tuple[int, ...]
     local_shape: tuple[int, ...]
     size_bytes: int
@@ -195,6 +196,7 @@ class Destination(NamedTuple):
             fields["device"],
             fields["provenance"],
             fields["dtype"],
+            fields.get("checkpoint_dtype", fields["dtype"]),
             tuple(fields["shape"]),
             tuple(fields["local_shape"]),
             fields["size_bytes"],

@@ -132,7 +132,8 @@ class Agreement:
             raise
         agreed = self._end(error)
         if agreed is not error:
-            raise agreed from error  # type: ignore[misc]  # not None: no exception is told as none
+            told = isinstance(error, LadingError) and error.__cause__ is not None  # its own text stands in `agreed`
+            raise agreed from (error.__cause__ if told else error)  # type: ignore[misc]  # not None: no exception is told as none
 
     def tell(self, error: BaseException) -> BaseException:
         """What all ranks get for an exception of this one: another rank's, if that came first."""

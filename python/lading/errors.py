@@ -18,7 +18,7 @@ from typing import Any
 _SHOWN_CHARACTERS = 200  # of a name; a hostile file can have one of a megabyte
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Safe to print: names come from files, and may hold anything."""
     if len(text) > _SHOWN_CHARACTERS:
         text = text[:_SHOWN_CHARACTERS] + "…"
@@ -50,8 +50,8 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"rank {self.rank}: " if self.rank is not None else ""
-        where += f"{_shown(self.file)}: " if self.file else ""
-        where += f'tensor "{_shown(self.tensor)}": ' if self.tensor is not None else ""
+        where += f"{shown(self.file)}: " if self.file else ""
+        where += f'tensor "{shown(self.tensor)}": ' if self.tensor is not None else ""
         if self.bytes is not None:
             begin, end = self.bytes
             where += f"bytes {begin} to {end}: " if end - begin > 1 else f"byte {begin}: "

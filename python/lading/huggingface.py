@@ -35,6 +35,7 @@ from .patterns import Name, Pattern
 
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 _SAFETENSORS = (".safetensors", ".safetensors.index.json")
+OTHER_PART = "transformers.other_part"  # how ids of rules begin, for keys of parts that this model does not have
 
 
 # ---- describe
@@ -74,7 +75,7 @@ def describe(
                 notes = [*of_whole, f"it is a part of the checkpoint's {architecture}"]
     unread = sorted(key for key in shapes if key not in rules.used)
     ignored = [rule for key in unread if (rule := _ignore_rule(view, key, rules.renamed[key]))]
-    if others := sum(rule["id"].startswith("transformers.other_part") for rule in ignored):
+    if others := sum(rule["id"].startswith(OTHER_PART) for rule in ignored):
         notes.append(f"{others} keys belong to parts of the checkpoint's model that this one does not have")
     own = view.part or view
     return Conversion(
@@ -237,7 +238,7 @@ def _ignore_rule(view: View, key: str, renamed: str) -> dict[str, Any] | None:
     if entry is not None and entry.kind == NON_PERSISTENT:
         return ignored_key("transformers.non_persistent_buffer", key)
     if view.part is not None and renamed in view.state and not view.names[renamed]:
-        return ignored_key("transformers.other_part", key)
+        return ignored_key(OTHER_PART, key)
     return None
 
 

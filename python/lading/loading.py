@@ -30,7 +30,6 @@ from . import _engine
 from .agreement import TIMEOUT_S, Agreement, agreed
 from .allocate import KEEP, Slot, attach, make_slots, settle
 from .conversion import NoCheckpoint
-from .dtypes import torch_dtype
 from .emptied import kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
 from .exchange import Exchange
@@ -42,18 +41,18 @@ from .huggingface import forget_untied
 from .inventory import EXTRA_STATE, parts_of
 from .last_look import LastLook
 from .options import POLICY_FIELDS, Options
+from .outcome import dtype_notes, in_python, kept_wide, keys_of, passed_over, unfollowed
 from .patterns import matches
 from .preparing import Prepared, facts, prepare
 from .replicas import combined, refuse_different_replicas, replica_sets
 from .report import HostMemory, LoadedTensor, Report
 from .shared_inputs import SharedInputs
+from .showing import Display, StoppedByUser, checked, display_for, stopped
 from .skeleton_recorder import is_recording
 from .stages import joined
-from .telling import listed, tell
+from .telling import folded, tell
 from .watch import release
 from .zero3_masters import finer_masters
-
-_BAR_DELAY_S = 0.5
 
 _INCOMPLETE = "_lading_incomplete"
 
@@ -100,7 +99,7 @@ def materialize(
     verify: Any = "auto",
     budget: int | None = None,
     exchange: str = "never",
-    progress: bool = True,
+    progress: bool | Callable[[_engine.Progress], Any] = True,
     group: Any = None,
     timeout: float = TIMEOUT_S,
 ) -> Report:
@@ -144,7 +143,9 @@ def materialize(
         exchange: "never": each rank reads all that it holds. Where ranks hold the same bytes, one of them can read them
             and hand them to the others: "node" within a machine, "job" everywhere, "auto" if a measurement says that
             it is clearly faster (docs/exchange.md).
-        progress: a bar on the first rank, if tqdm is there.
+        progress: True shows a bar of tqdm on a terminal; where there is none, a long load logs a line every ten seconds
+            (level INFO). Or a function, called several times a second with `done_bytes` and `total_bytes` of this
+            rank; what it raises stops the load on all ranks. All of it on the group's first rank only.
         group: the process group whose ranks load together; None is the default one, False is this process alone.
         timeout: seconds to wait for ranks that have not yet reached an agreement step. Once all ranks have begun, a
             killed or stopped rank is noticed within ten.
@@ -181,6 +182,7 @@ def materialize(
                 budget=budget,
                 exchange=exchange,
             )
+            checked(progress)
             if is_recording():
                 raise RuntimeError(
                     "materialize was called under lading.skeleton(), where nothing has memory: call it after the block"
@@ -198,7 +200,8 @@ def materialize(
         try:
             last_look = LastLook(parts, prepared.entries, prepared.left_on_meta)
             load = _Load(plan, slots, prepared, ranks, exchanged, last_look)
-            loaded, verification = _agreed_load(load, location, options, shows_progress=progress and ranks.rank == 0)
+            display = display_for(progress, is_first=ranks.rank == 0)
+            loaded, verification = _agreed_load(load, location, options, display)
             runs_code = _runs_code_of_others(slots, prepared)
             if runs_code:  # which may fail on one rank, so all must still be waiting
                 ranks.begun = True
@@ -217,19 +220,12 @@ def materialize(
     mark_initialised(parts)
     if prepared.conversion.may_untie:
         forget_untied(parts)
-    unfollowed = _kept_wide(plan, options)
-    prepared.notes += [*unfollowed, *_kept_as_assigned(plan, prepared.skeleton)]
-    prepared.notes += load.memory.notes(options.budget)
-    report = _report(plan, loaded, prepared, ranks, verification, time.perf_counter() - began)
+    prepared.notes += [*_kept_as_assigned(plan, prepared.skeleton), *load.memory.notes(options.budget)]
+    report = _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
     report.memory = load.memory
-    tell(parts, report, unfollowed, passed_over=_passed_over(plan), is_first=ranks.rank == 0)
+    ignored = passed_over(plan, report)
+    tell(parts, report, unfollowed(report.warnings), passed_over=ignored, is_first=ranks.rank == 0)
     return report
-
-
-def _passed_over(plan: _engine.Plan) -> list[str]:
-    return sorted(
-        [*plan.answer.get("unexpected_keys", ()), *(one["key"] for one in plan.answer.get("ignored_keys", ()))]
-    )
 
 
 def is_incomplete(model: nn.Module) -> str:
@@ -310,29 +306,11 @@ def _records(plan: _engine.Plan) -> dict[str, dict[str, str]]:
     }
 
 
-def _kept_wide(plan: _engine.Plan, options: Options) -> list[str]:
-    """A request that the files' own dtypes outdo is easily taken for one that was heard."""
-    if options.dtype == "auto" or options.cast != "promote":
-        return []
-    wide = {one.dtype for one in plan.destinations if one.provenance == "file"} - {options.dtype}
-    asked = torch_dtype(options.dtype)
-    wide = {
-        name for name in wide if torch_dtype(name).is_floating_point and torch_dtype(name).itemsize > asked.itemsize
-    }
-    kept = sum(one.dtype in wide and one.provenance == "file" for one in plan.destinations)
-    if not kept:
-        return []
-    stay = f"{kept} tensor{'s' if kept > 1 else ''} of the checkpoint stay{'' if kept > 1 else 's'}"
-    why = 'by default (cast="promote") a request never rounds (R23)'
-    remedy = 'Pass cast="exact" to round them, except those that the model keeps in F32.'
-    return [f"dtype {options.dtype} was requested, but {stay} {', '.join(sorted(wide))}: {why}. {remedy}"]
-
-
 def _kept_as_assigned(plan: _engine.Plan, skeleton: dict[str, Any]) -> list[str]:
     """Values that survive although nobody named them in `keep` (R14)."""
     assigned = {tensor["name"] for tensor in skeleton["tensors"] if tensor.get("assigned")}
     kept = [one.name for one in plan.destinations if one.provenance == "kept" and one.name in assigned]
-    return [f"kept as it was put in after the model was built, since no file has it: {listed(kept)}"] if kept else []
+    return [f"kept as it was put in after the model was built, since no file has it: {folded(kept)}"] if kept else []
 
 
 def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:
@@ -408,11 +386,11 @@ def _checked_slots(plan: _engine.Plan, prepared: Prepared) -> list[Slot]:
 
 
 def _agreed_load(
-    load: _Load, location: str | None, options: Options, *, shows_progress: bool
+    load: _Load, location: str | None, options: Options, display: Display
 ) -> tuple[_engine.Report, dict[str, Any] | None]:
     """Every rank has filled its memory, and replicas are the same bits (R17). What fails here is told at once, and not
     when all have come: others may be waiting for bytes of this rank."""
-    loaded = load.run(shows_progress=shows_progress)
+    loaded = load.run(display)
     settle(load.slots)
     load.last_look.refuse_changes(has_written=load.writes)
     verification = _verified(loaded, location, options, has_written=load.writes)
@@ -443,7 +421,7 @@ class _Load:
         self.handed_in = HandedIn(prepared.values, slots, self._names, is_compared=ranks.size > 1)
         self.memory = HostMemory()
 
-    def run(self, *, shows_progress: bool) -> _engine.Report:
+    def run(self, display: Display) -> _engine.Report:
         values = self.prepared.values
         loaded = {name: slot.memory for slot in self.slots for name in self._names[slot.destination.name]}
         shared = SharedInputs(self.plan, self.prepared, loaded, self.ranks)
@@ -457,12 +435,11 @@ class _Load:
             exchange=self.exchanged.planned_bytes() if self.exchanged is not None else 0,
         )
         try:
-            with contextlib.closing(_Bar()) as bar, self.ranks.progress() as tell, shared.during(tell):
+            with contextlib.closing(display), self.ranks.progress() as tell, shared.during(tell):
 
                 def show(progress: _engine.Progress) -> None:
                     tell(progress.done_bytes)
-                    if shows_progress:
-                        bar.show(progress)
+                    display.show(progress)
 
                 exchanged = self.exchanged
                 return self.plan.load(
@@ -475,6 +452,8 @@ class _Load:
                     owners=exchanged.owners if exchanged is not None else None,
                     receive=(lambda is_stopped: exchanged.run(tell, is_stopped)) if exchanged is not None else None,
                 )
+        except StoppedByUser as stop:
+            raise stopped(stop.error, begun=self.writes) from stop.error
         except LadingError as error:
             if not error.begun or self.writes:
                 raise
@@ -500,32 +479,6 @@ def _wait(device: torch.device) -> None:
     """The engine's writes are done when it returns; torch's own, of values that moved, are waited for here."""
     if device.type != "cpu":
         torch.get_device_module(device.type).synchronize(device)
-
-
-class _Bar:
-    """A bar of tqdm, if it is there. It comes late, and so does the import: most loads are done before."""
-
-    def __init__(self) -> None:
-        self._begun, self._bar, self._is_known = time.monotonic(), None, False
-
-    def show(self, progress: _engine.Progress) -> None:
-        if not self._is_known and time.monotonic() - self._begun > _BAR_DELAY_S:
-            self._bar, self._is_known = _new_bar(), True
-        if self._bar is not None:
-            self._bar.total = progress.total_bytes
-            self._bar.update(progress.done_bytes - self._bar.n)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-def _new_bar() -> Any:
-    try:
-        from tqdm.auto import tqdm
-    except ModuleNotFoundError:
-        return None
-    return tqdm(unit="B", unit_scale=True, desc="lading", leave=False)
 
 
 # ---- afterwards
@@ -588,6 +541,7 @@ def _report(
     plan: _engine.Plan,
     loaded: _engine.Report,
     prepared: Prepared,
+    options: Options,
     ranks: Agreement,
     verification: dict[str, Any] | None,
     seconds: float,
@@ -598,7 +552,7 @@ def _report(
         if not destination.slot
         for name in (destination.name, *destination.aliases)
     }
-    answer = loaded.answer
+    answer, keys = loaded.answer, keys_of(plan, prepared)
     return Report(
         tensors=dict(sorted(tensors.items())),
         rank=ranks.ranks[ranks.rank],
@@ -610,8 +564,12 @@ def _report(
         planning_seconds=answer["planning_seconds"],
         loading_seconds=answer["loading_seconds"],
         total_seconds=seconds,
-        notes=(*prepared.notes, *loaded.notes),
-        warnings=(*plan.warnings, *(warning for warning in loaded.warnings if warning not in plan.warnings)),
+        notes=(*dtype_notes(plan, prepared, options), *prepared.notes, *loaded.notes),
+        warnings=(*kept_wide(plan, options), *in_python(dict.fromkeys([*plan.warnings, *loaded.warnings]))),
+        missing_keys=keys.missing,
+        unexpected_keys=keys.unexpected,
+        mismatched_keys=keys.mismatched,
+        initialized=keys.initialized,
         verification=verification,
         _engine_report=loaded,
     )

@@ -50,6 +50,8 @@ def from_pretrained(
             win over classes of transformers that have the same name. Never on by itself, and never downloaded.
         seed: seed for initial values, and for constructors that look at their own random numbers.
         options: everything that `lading.materialize` takes.
+
+    `lading.report_of(model)` is the report of the load.
     """
     location = os.fspath(path_or_id)
     asked = {name: options[name] for name in ("dtype", "cast") if name in options}

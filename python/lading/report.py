@@ -6,10 +6,15 @@ import collections
 import dataclasses
 import functools
 import json
+import logging
+import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .errors import Problem
+from .errors import Problem, shown
 
+_FEW, _SHOWN = 8, 20
+_UNEXPECTED = "R39"
 
 class LoadedTensor(NamedTuple):
     """One tensor in this rank's memory."""
@@ -70,7 +75,20 @@ class Report:
         print(report)                                   # 291 tensors, 16.1 GB, 0.4 s …
         report.tensors["lm_head.weight"].provenance     # "file"
 
-    `tensors` has every name, aliases too.
+    Attributes:
+        tensors: this rank's, by every name, aliases too.
+        missing_keys: parameters, persistent buffers and extra state that the checkpoint lacks: they were initialised, or
+            kept the value that they had. Not what `external`, `keep` or an adapter file gives, and not what the
+            model's library does not expect in a file.
+        unexpected_keys: keys of the checkpoint that nothing reads, where that was allowed.
+        mismatched_keys: tensors that have another shape in the checkpoint, where that was allowed: it is not read.
+        initialized: parameters, persistent buffers and extra state that no file gives a value: an initialiser or a
+            recipe made it. Among them are those of `missing_keys` and `mismatched_keys` that had no value before,
+            and adapters without a file.
+        notes: what lading decided, in sentences.
+        warnings: what may not be as it was meant, requests that were not followed among it.
+
+    The four lists of names are of the whole model, and the same on every rank.
     """
 
     tensors: dict[str, LoadedTensor]
@@ -85,6 +103,10 @@ class Report:
     total_seconds: float
     notes: tuple[str, ...]
     warnings: tuple[Problem, ...]
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+    mismatched_keys: list[str]
+    initialized: list[str]
     verification: dict[str, Any] | None = None
     memory: HostMemory = HostMemory()
     _engine_report: Any = dataclasses.field(default=None, repr=False)
@@ -109,11 +131,48 @@ class Report:
         return json.dumps(fields, indent=2)
 
     def __str__(self) -> str:
+        return "\n  ".join(text for _, text in self.lines())
+
+    def lines(self) -> list[tuple[int, str]]:
+        """What `str` shows, each line with its level of logging: first a summary, then what a person needs first."""
         counts = ", ".join(f"{len(names)} {word}" for word, names in sorted(self.by_provenance().items()))
         speed = self.bytes / self.total_seconds / 1e9 if self.total_seconds else 0.0
         head = f"rank {self.rank} of {self.ranks}: " if self.ranks > 1 else ""
         size = f"{self.bytes / 1e6:.1f} MB in {self.total_seconds:.2f} s ({speed:.2f} GB/s)"
-        lines = [f"{head}{len(self.tensors)} tensors ({counts}), {size}"]
-        lines += [f"  {note}" for note in self.notes]
-        lines += [f"  warning: {warning}" for warning in self.warnings]
-        return "\n".join(lines)
+        told = [warning for warning in self.warnings if warning.rule != _UNEXPECTED]  # they are listed
+        more = [f"and {len(told) - _SHOWN} more warnings"] if len(told) > _SHOWN else []
+        return [
+            (logging.INFO, f"{head}{len(self.tensors)} tensors ({counts}), {size}"),
+            *self._lacking(),
+            *((logging.INFO, text) for text in [*self.notes, *(f"warning: {one}" for one in told[:_SHOWN]), *more]),
+        ]
+
+    def _lacking(self) -> list[tuple[int, str]]:
+        made, missing, mismatched = set(self.initialized), set(self.missing_keys), set(self.mismatched_keys)
+        shape = "of another shape in the checkpoint"
+        warning, info = logging.WARNING, logging.INFO
+        lines = [
+            (warning, missing & made, "tensor", "missing from the checkpoint, and initialised"),
+            (warning, mismatched & made, "tensor", f"{shape}, and initialised"),
+            (warning, missing - made, "tensor", "missing from the checkpoint, with the value of before"),
+            (warning, mismatched - made, "tensor", f"{shape}, and not read"),
+            (info, set(self.unexpected_keys), "key", "in the checkpoint that nothing reads"),
+            (info, made - missing - mismatched, "tensor", "initialised that no checkpoint is expected to have"),
+        ]
+        return [
+            (level, f"{len(names)} {what}{'s' if len(names) > 1 else ''} {text}: {folded(sorted(names))}")
+            for level, names, what, text in lines
+            if names
+        ]
+
+
+def folded(names: Iterable[str]) -> str:
+    """Names in a line. Of many, those that differ in numbers alone are one: layers.*.norm.weight (32)."""
+    listed = list(names)
+    if len(listed) > _FEW:
+        groups: dict[str, list[str]] = collections.defaultdict(list)
+        for name in listed:
+            groups[re.sub(r"(?<![^.])\d+(?![^.])", "*", name)].append(name)
+        listed = [f"{one} ({len(group)})" if len(group) > 1 else group[0] for one, group in groups.items()]
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(map(shown, listed[:_SHOWN])) + more

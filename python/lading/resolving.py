@@ -27,8 +27,10 @@ from .host_values import HostValues, Recipe
 from .inventory import Entry, parts_of, take_inventory
 from .inventory_json import skeleton_document
 from .options import Options
+from .outcome import in_python, unfollowed
 from .placements import is_elsewhere, is_foreign
 from .recording import SkeletonError
+from .telling import speaks_here, warn
 
 _WIDTHS = (48, 22)
 
@@ -105,7 +107,7 @@ class DTypes(Mapping[str, TensorDTypes]):
         self._tensors = {fields["name"]: TensorDTypes._of(fields) for fields in answer["tensors"]}
         self.frozen_subtrees: tuple[str, ...] = tuple(answer["frozen_subtrees"])
         self.units: tuple[Unit, ...] = tuple(Unit._of(fields) for fields in answer["units"])
-        self.warnings = tuple(Problem.from_json(warning) for warning in answer["warnings"])
+        self.warnings = in_python(Problem.from_json(warning) for warning in answer["warnings"])
 
     def __getitem__(self, name: str) -> TensorDTypes:
         return self._tensors[name]
@@ -166,7 +168,8 @@ def resolve_dtypes(
         dtype: requested for every floating tensor of every part of the model (R32); "auto" is as in the checkpoint.
         compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
         compute_record: "checkpoint": what the file has a parameter in goes before `compute_dtype`; "ignore": it does
-            not, so that parameters stored in F32 compute in `compute_dtype`, pins excepted (R26).
+            not, so that parameters stored in F32 compute in `compute_dtype`, pins excepted (R26). A record that
+            goes before `compute_dtype` is a warning, on the first rank.
         pins: names that stay F32, beside the model's own: patterns, or (pattern, strength) (docs/schema/skeleton.md).
         subtree_dtypes: requested dtypes by module name, which go before `dtype`.
 
@@ -194,8 +197,10 @@ def resolve_dtypes(
         mapping=mapping,
         key_mapping=key_mapping,
     )
-    parts = parts_of(model)
-    return resolve(parts, None if checkpoint is None else os.fspath(checkpoint), options)
+    dtypes = resolve(parts_of(model), None if checkpoint is None else os.fspath(checkpoint), options)
+    if speaks_here():
+        warn(unfollowed(dtypes.warnings))
+    return dtypes
 
 
 def resolve(parts: list[nn.Module], location: str | None, options: Options, *, declared: Iterable[str] = ()) -> DTypes:

@@ -25,8 +25,10 @@ from .agreement import TIMEOUT_S, Agreement, agreed
 from .dtypes import requested_dtype
 from .errors import LadingError, Problem
 from .inventory import PARAMETER, canonical_modules, parts_of, take_inventory
+from .outcome import unfollowed
 from .placements import fsdp_states
 from .resolving import DTypes, Unit, resolve_dtypes
+from .telling import warn
 
 _Wish = str | Iterable[str] | Callable[[str, nn.Module], bool]
 
@@ -52,6 +54,7 @@ def shard_by_dtype(
     *,
     checkpoint: Any = None,
     dtypes: DTypes | None = None,
+    compute_record: str = "checkpoint",
     units: _Wish | None = None,
     group: Any = None,
     timeout: float = TIMEOUT_S,
@@ -75,6 +78,8 @@ def shard_by_dtype(
         checkpoint: that the model will be loaded from. None: what the model holds now counts. Its keys are not judged
             here: a stage reads some of them only.
         dtypes: the answer of `resolve_dtypes` instead, where a request or more of its words are needed.
+        compute_record: as in `resolve_dtypes`: "ignore" lets parameters that the checkpoint has in F32 compute in
+            `param_dtype`. Pass the same to `materialize`. With `dtypes`, give it there.
         units: names of modules, in which `*` stands for characters of one component, or a function of name and module.
             None: what a model of transformers must not be split in, else the elements of the outermost lists.
         group: of the ranks that shard together. None: those of the mesh.
@@ -86,6 +91,8 @@ def shard_by_dtype(
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    if dtypes is not None and compute_record != "checkpoint":
+        raise ValueError("compute_record does not go with dtypes: pass it to the resolve_dtypes that made them")
     mp_policy = mp_policy if mp_policy is not None else MixedPrecisionPolicy()
     parts = parts_of(model)
     modules = [_modules(part) for part in parts]
@@ -95,10 +102,12 @@ def shard_by_dtype(
     together = Agreement.of(_group(mesh) if group is None else group, timeout)
     with together as ranks, agreed(ranks, "units by dtype") as step:
         _refuse_shared(parts)
-        known = dtypes if dtypes is not None else resolve_dtypes(parts, checkpoint, strict=False)
+        known = dtypes if dtypes is not None else resolve_dtypes(parts, checkpoint, strict=False, compute_record=compute_record)
         found = [known.with_units(wish, compute) for wish in wishes]
         step.message = {"units": hashlib.sha256(repr([one.units for one in found]).encode()).hexdigest()[:32]}
         step.must_match = ["units"]
+    if ranks.rank == 0:
+        warn(one for one in unfollowed(found[0].warnings) if dtypes is None or one not in dtypes.warnings)
     for of_part, decided in zip(modules, found, strict=True):
         for unit in decided.units:
             policy = dataclasses.replace(mp_policy, **_precision(unit, mp_policy))

@@ -3,8 +3,9 @@
     logging.getLogger("lading").setLevel(logging.INFO)      # what was loaded, kept, initialised by name, passed over
     report = lading.report_of(model)                        # of the model's last load
 
-A request that was not followed is a `UserWarning`. A rank that waits for others logs a warning, which Python prints where
-no logging is set up. Everything else is logged by the first rank alone.
+A request that was not followed is a `UserWarning`. Tensors that the checkpoint should have and lacks are logged as a
+warning, and so is a rank that waits for others: Python prints those where no logging is set up. All but the last is said
+by the first rank alone.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 
+import torch.distributed as dist
 from torch import nn
 
-from .report import Report
+from .errors import Problem
+from .report import Report, folded
 
 logger = logging.getLogger("lading")
 
 _FIRST_WORD_S, _EVERY_S = 15.0, 60.0
-_SHOWN = 20
 _NOT_THE_USERS = ("lading", "contextlib")
 _reports: weakref.WeakKeyDictionary[nn.Module, Report] = weakref.WeakKeyDictionary()
 
@@ -40,31 +42,37 @@ def report_of(model: nn.Module) -> Report | None:
 
 
 def tell(
-    parts: Iterable[nn.Module], report: Report, unfollowed: Sequence[str], *, passed_over: Sequence[str], is_first: bool
+    parts: Iterable[nn.Module],
+    report: Report,
+    unfollowed: Sequence[Problem],
+    *,
+    passed_over: Sequence[str],
+    is_first: bool,
 ) -> None:
     """Keeps the report; the first rank of the group also warns and logs. `unfollowed`: requests that were not met;
-    `passed_over`: keys."""
+    `passed_over`: keys that a rule ignores."""
     for part in parts:
         _reports[part] = report
     if not is_first:
         return
-    for text in unfollowed:
-        warnings.warn(text, UserWarning, stacklevel=_level())
-    if not logger.isEnabledFor(logging.INFO):
-        return
-    for line in str(report).splitlines():
-        logger.info("%s", line.strip())
-    by_provenance = report.by_provenance()
-    for word, what in (("random", "initialised at random"), ("fill", "initialised"), ("kept", "kept as it was")):
-        if names := by_provenance.get(word):
-            logger.info("%s: %s", what, listed(names))
+    warn(unfollowed)
+    for level, line in report.lines():
+        logger.log(level, "%s", line)
+    if kept := report.by_provenance().get("kept"):
+        logger.info("kept as it was: %s", folded(kept))
     if passed_over:
-        logger.info("keys that nothing reads: %s", listed(passed_over))
+        logger.info("keys that a rule passes over: %s", folded(passed_over))
 
 
-def listed(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+def speaks_here() -> bool:
+    """For calls in which the ranks do not meet: whether this process is the first rank of the job, or alone."""
+    return not dist.is_available() or not dist.is_initialized() or dist.get_rank() == 0
+
+
+def warn(unfollowed: Iterable[Problem]) -> None:
+    """At the line of the user's that made the request."""
+    for one in unfollowed:
+        warnings.warn(f"{one.message} ({one.rule}). {one.remedy}", UserWarning, stacklevel=_level())
 
 
 def _level() -> int:

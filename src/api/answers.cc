@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "api/planned.h"
 #include "base/error_json.h"
 #include "base/json_writer.h"
 #include "device/gpus.h"
@@ -73,7 +74,8 @@ class ReplicaSets {
   std::vector<const std::vector<std::uint64_t>*> sets_;
 };
 
-void write_destination(JsonWriter& json, const DestinationInfo& d, const ReplicaSets& replicas) {
+void write_destination(JsonWriter& json, const DestinationInfo& d, const ReplicaSets& replicas,
+                       const plan::Statement* statement) {
   json.begin_object(Lines::kOne);
   json.key("rank").number(d.rank);
   json.key("name").string(d.name);
@@ -82,12 +84,31 @@ void write_destination(JsonWriter& json, const DestinationInfo& d, const Replica
   json.key("device").string(d.device.text());
   json.key("provenance").string(word(d.provenance));
   json.key("dtype").string(name(d.dtype));
+  if (statement != nullptr && statement->checkpoint_dtype.value_or(d.dtype) != d.dtype) {
+    json.key("checkpoint_dtype").string(name(*statement->checkpoint_dtype));
+  }
   write_dims(json, "shape", d.shape);
   write_dims(json, "local_shape", d.local_shape);
   json.key("size_bytes").number(d.size_bytes);
   write_strings(json, "aliases", d.aliases, Lines::kOne);
   json.key("replicas").number(replicas.place_of(d));
   json.end_object();
+}
+
+// Of the whole model: a rank's destinations do not tell what other ranks initialise.
+void write_not_from_file(JsonWriter& json, const plan::Plan& plan) {
+  json.key("not_from_file").begin_array();
+  for (const plan::Statement& s : plan.statements) {
+    const plan::Statement* storage = s.provenance == Provenance::kAlias ? plan.find(s.alias_of) : &s;
+    if (storage == nullptr || storage->provenance == Provenance::kFile) continue;
+    json.begin_object(Lines::kOne);
+    json.key("name").string(s.name);
+    json.key("kind").string(model::word(s.kind));
+    json.key("provenance").string(word(storage->provenance));
+    json.key("rule").string(storage->rule);
+    json.end_object();
+  }
+  json.end_array();
 }
 
 // Names on each rank, aliases included.
@@ -220,9 +241,11 @@ std::string answer_of(const PlanAnswer& planned) {
   write_plan(json, planned.plan, planned.planning_seconds, std::move(counts));
   json.key("destinations").begin_array();
   const ReplicaSets replicas(planned.destinations);
-  for (const DestinationInfo& destination : planned.destinations) write_destination(json, destination, replicas);
+  const plan::Plan& plan = Planned::of(planned.plan).plan;
+  for (const DestinationInfo& d : planned.destinations) write_destination(json, d, replicas, plan.find(d.name));
   json.end_array();
   replicas.write(json);
+  write_not_from_file(json, plan);
   return end(json, planned.plan.warnings, {});
 }
 

@@ -320,9 +320,10 @@ class SourceDecider {
       if (tensor(i).presence != Presence::kReal) continue;
       s.provenance = Provenance::kKept;
       s.kept_device = tensor(i).device;
-      s.rule = is_assigned ? "R14" : "R7";
-      s.reason = is_assigned ? "no file has it, and the value that was put in after the model was built is kept"
-                             : "no file has it, and the value that is there is kept";
+      s.rule = other_shape ? "R21" : is_assigned ? "R14" : "R7";
+      s.reason = other_shape   ? "the checkpoint has it in another shape, so the value that is there is kept"
+                 : is_assigned ? "no file has it, and the value that was put in after the model was built is kept"
+                               : "no file has it, and the value that is there is kept";
       return;
     }
     const std::string_view why = other_shape        ? "the checkpoint has it in another shape, so it is initialised"

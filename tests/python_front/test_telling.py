@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from lading import telling
+from lading.errors import Problem
 from safetensors.torch import save_file
 from torch import nn
 
@@ -67,7 +68,8 @@ def test_the_logger_says_what_was_done(path, caplog):
     with caplog.at_level(logging.INFO, logger="lading"):
         lading.materialize(built(), path, device="cpu", allow_missing=["*"], strict=False, mapping={"b.*": None})
     text = caplog.text
-    assert "initialised at random: b.weight" in text and "keys that nothing reads: b.weight, odd" in text
+    assert "1 tensor missing from the checkpoint, and initialised: b.weight" in text
+    assert "1 key in the checkpoint that nothing reads: odd" in text and "keys that a rule passes over: b.weight" in text
     assert "tensors (" in text
 
 
@@ -75,11 +77,12 @@ def test_the_first_rank_of_a_subgroup_speaks_for_it(path):
     """Whatever its number in the job is; the others are silent."""
     report = lading.materialize(built(), path, device="cpu", strict=False)
     report.rank = 5
-    with pytest.warns(UserWarning, match="not followed"):
-        telling.tell([], report, ["not followed"], passed_over=[], is_first=True)
+    request = Problem("dtype", "not followed", rule="R23", remedy="Ask for something else.")
+    with pytest.warns(UserWarning, match=r"not followed \(R23\)\. Ask"):
+        telling.tell([], report, [request], passed_over=[], is_first=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        telling.tell([], report, ["not followed"], passed_over=[], is_first=False)
+        telling.tell([], report, [request], passed_over=[], is_first=False)
 
 
 def test_names_of_dtypes_that_people_use(path):

@@ -242,7 +242,28 @@ TEST_F(CApiTest, DocumentsMayBeFiles) {
   const std::string path = dir_.write("policy.json", R"({"schema": "lading.policy/1", "dtype": "F64"})");
   const Answer plan(lading_plan(request(R"(, "policy": ")" + path + "\"").c_str()));
   EXPECT_EQ(plan.exit_code(), 0) << plan.text();
-  EXPECT_THAT(plan.text(), HasSubstr(R"("dtype": "F64")"));
+  EXPECT_THAT(plan.text(), HasSubstr(R"("dtype": "F64", "checkpoint_dtype": "F32")"));
+}
+
+// On any rank, aliases too; with the rule that says why.
+TEST_F(CApiTest, APlanSaysWhatNoFileGivesAValue) {
+  const Answer plan(lading_plan(request(R"(, "skeleton": {"schema": "lading.skeleton/1", "tensors": [
+    {"name": "a", "kind": "parameter", "shape": [2], "dtype": "F32"},
+    {"name": "b", "kind": "parameter", "shape": [7], "dtype": "F32", "presence": "real", "device": "cpu"},
+    {"name": "kept", "kind": "buffer", "shape": [2], "dtype": "F32", "presence": "real", "device": "cpu"},
+    {"name": "new", "kind": "parameter", "shape": [2], "dtype": "F32", "init": {"kind": "normal", "mean": 0, "std": 1}},
+    {"name": "tied", "kind": "parameter", "shape": [2], "dtype": "F32"}], "ties": [["new", "tied"]]},
+    "policy": {"schema": "lading.policy/1", "allow_missing": ["kept", "new", "tied"], "allow_mismatch": ["b"]},
+    "mesh": "dp=2", "strategy": "fsdp2")")
+                                    .c_str()));
+  ASSERT_EQ(plan.exit_code(), 0) << plan.text();
+  EXPECT_THAT(
+      plan.text(),
+      ContainsRegex(R"("not_from_file": \[\s+)"
+                    R"(\{"name": "b", "kind": "parameter", "provenance": "kept", "rule": "R21"\},\s+)"
+                    R"(\{"name": "kept", "kind": "buffer", "provenance": "kept", "rule": "R7"\},\s+)"
+                    R"(\{"name": "new", "kind": "parameter", "provenance": "random", "rule": "R12"\},\s+)"
+                    R"(\{"name": "tied", "kind": "parameter", "provenance": "random", "rule": "R12"\}\s+\])"));
 }
 
 TEST_F(CApiTest, AllProblemsOfAPlanAreListed) {
