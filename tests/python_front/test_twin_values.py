@@ -74,6 +74,24 @@ def test_R6_plain_attributes_are_derived_as_buffers_are(folder):
     assert torch.equal(model.positions.tables[1]["mask"], wanted.positions.tables[1]["mask"])
 
 
+def test_R6_a_real_model_that_counts_its_paddings_in_tensors(tmp_path):
+    """Mimi and the seven families that contain it keep them as plain attributes of convolutions."""
+    config = transformers.MimiConfig(
+        num_hidden_layers=1, hidden_size=32, num_filters=4, upsampling_ratios=[4, 2], codebook_size=16, codebook_dim=8,
+        num_quantizers=3, vector_quantization_hidden_dimension=8, num_attention_heads=2, num_key_value_heads=2,
+        intermediate_size=16, upsample_groups=32,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    wanted = transformers.MimiModel(config).eval()
+    wanted.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = transformers.MimiModel(config).eval()
+    fill(model, tmp_path)
+    sound = torch.randn(1, 1, 640)
+    with torch.no_grad():
+        assert torch.equal(model(sound).audio_values, wanted(sound).audio_values)
+
+
 def test_R6_they_follow_the_models_own_config(folder):
     model = on_meta(steps=9)
     fill(model, folder)
