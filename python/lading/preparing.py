@@ -79,6 +79,7 @@ def prepare(parts: list[nn.Module], location: str, options: Options, ranks: Agre
         conversion = conversion_of(origin.parts, location, origin.entries, options.naming)
         given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
         values = HostValues(origin.parts, origin.held, **given)
+        values.failures |= adapters.failures
         restored = zero3.restored(parts, held, values)
         values.hand_in(restored.values)
         conversion.constructed_dtypes |= restored.dtypes
