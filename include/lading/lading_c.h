@@ -100,11 +100,10 @@ typedef struct lading_memory {
   uint64_t size_bytes;
 } lading_memory;
 
-/* A tensor's whole value in host memory, row-major. The bytes must stay until lading_load() returns; of a "call" tensor,
- * and of a deferred value, only until the next value is asked for.
- * data NULL, with size and dtype, defers the value of a "host" tensor, so that not all of them need be in memory at
- * once: it is asked for again when it is written, and *value then holds this size and dtype. At the first time it holds
- * zeros. */
+/* A tensor's whole value in host memory, row-major. The bytes must stay until lading_load() returns; of a "call"
+ * tensor, and of a deferred value, only until the next value is asked for. data NULL, with size and dtype, defers the
+ * value of a "host" tensor, so that not all of them need be in memory at once: it is asked for again when it is
+ * written, and *value then holds this size and dtype. At the first time it holds zeros. */
 typedef struct lading_value {
   const void* data;
   uint64_t size_bytes;

@@ -48,7 +48,7 @@ using Owners = std::vector<std::optional<std::uint64_t>>;
 struct HostTensor {
   std::span<const std::byte> bytes;  ///< valid until materialize() returns
   DType dtype = DType::kF32;
-  std::optional<Shape> shape = {};  ///< if it is known: it must be the tensor's
+  std::optional<Shape> shape = {};   ///< if it is known: it must be the tensor's
   std::uint64_t deferred_bytes = 0;  ///< not 0: how many `bytes` LoadRequest::deferred_value will have; here are none
 };
 

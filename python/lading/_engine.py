@@ -414,8 +414,8 @@ class Plan:
                 device, and alive until this returns. Destinations of one unit on one rank have the same memory.
             value: answers the value of a "host" or "call" tensor, by name and rank. What it raises becomes the cause of
                 the LadingError, which lists all values that could not be had.
-            deferred_value: answers the bytes of a "host" value that `value` deferred, one at a time, each written before
-                the next one is asked for.
+            deferred_value: answers the bytes of a "host" value that `value` deferred, one at a time: each is written
+                before the next one is asked for.
             progress: called several times a second. What it raises stops the load, and is raised when nothing is in
                 flight any more, with the load's LadingError, if it was stopped in time, as its cause. So is
                 KeyboardInterrupt.

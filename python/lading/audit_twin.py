@@ -20,6 +20,7 @@ from .huggingface_view import Library, View, original_class
 from .inventory import ATTRIBUTE, BUFFER, EXTRA_STATE, NON_PERSISTENT, PARAMETER, Entry, take_inventory
 from .recording import snapshot_of
 from .replay import Seeds, is_random, value_of
+from .telling import logger
 from .twin_values import main_dtype
 
 
@@ -116,5 +117,7 @@ def _twins(
             own = view.config if config is None else config
             twins.append([huggingface.build(original_class(view.model), own, dtype, cast="exact")])
         except Exception as error:  # a constructor that wants more than its config
-            return [], [f"{original_class(view.model).__name__} could not be built from its config: {error}"]
+            text = f"{original_class(view.model).__name__} could not be built from its config"
+            logger.info(text, exc_info=error)
+            return [], [f"{text}: {type(error).__name__}: {error}"]
     return twins, []

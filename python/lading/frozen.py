@@ -23,6 +23,7 @@ from .options import Options
 from .placements import fsdp_states, is_dtensor
 from .resolving import TensorDTypes, resolve
 from .skeleton_recorder import skeleton
+from .telling import logger
 
 
 def cast_frozen(
@@ -166,7 +167,9 @@ def _declared_tables(parts: Sequence[nn.Module], entries: Iterable[Entry], dtype
     try:
         with huggingface.construction(view.config, dtype, cast="exact") as config, skeleton():
             twin = original_class(view.model)(config)
-    except Exception:  # noqa: BLE001  # a constructor that wants more than its config: nothing is known
+    except Exception as error:  # noqa: BLE001  # a constructor that wants more than its config: nothing is known
+        text = "%s could not be built from its config, so tables that it keeps in a dtype of their own are not known"
+        logger.warning(text, original_class(view.model).__name__, exc_info=error)
         return set()
     made = {name: entry.dtype for entry in take_inventory(twin) for name in view.names.get(entry.name, [entry.name])}
     return {entry.name for entry in unknown if made.get(entry.name) == entry.dtype != dtype}

@@ -158,8 +158,8 @@ def mark_filled(modules: Iterable[nn.Module]) -> None:
 
 def empty_parameters(module: nn.Module, device: Any = None) -> None:
     """Gives a module's own parameters that are on meta memory without values, each object once: a `param_init_fn` of
-    FSDP1. Buffers stay on meta until `materialize`. Without `device`: this rank's accelerator, which is the current one,
-    or that of LOCAL_RANK if none was chosen; the CPU where there is no accelerator.
+    FSDP1. Buffers stay on meta until `materialize`. Without `device`: this rank's accelerator, which is the current
+    one, or that of LOCAL_RANK if none was chosen; the CPU where there is no accelerator.
 
         model = FullyShardedDataParallel(model, param_init_fn=lading.empty_parameters, use_orig_params=True)
         lading.materialize(model, "path/to/checkpoint")

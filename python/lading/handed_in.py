@@ -2,7 +2,8 @@
 
 Memory of the user's that is plain (in host memory, row by row) is handed in as it is. Everything else takes memory of
 ours: a copy of a tensor on a GPU, what a recipe makes, what is derived. Such a value is deferred: the engine asks for
-it when it writes it, and it is freed before the next one is made. Small ones are not worth the trouble.
+it when it writes it, and it is freed before the next one is made. Small ones are not worth the trouble. Where memory
+that the model had before is written, what may yet fail is made before the first byte.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class HandedIn:
         self, values: HostValues, slots: Sequence[Slot], names: Mapping[str, Sequence[str]], *, is_compared: bool
     ) -> None:
         self._values, self._names, self._is_compared = values, names, is_compared
+        self._must_be_sure = any(slot.writes for slot in slots)
         asked = [slot.destination for slot in slots if slot.destination.provenance in ("host", "call")]
         self._calls = {one.name for one in asked if one.provenance == "call"}
         self._left = collections.Counter(one.name for one in asked)  # a tensor may have several memories
@@ -79,6 +81,8 @@ class HandedIn:
             size = offer.size_bytes + self._values.input_bytes(self._names[name])
             if offer.is_ready:
                 held += offer.size_bytes if offer.is_ours else 0
+            elif self._is_made_first(name, offer):
+                held += offer.size_bytes
             elif size <= _SMALL_BYTES:
                 small += size
             else:
@@ -92,10 +96,14 @@ class HandedIn:
         offer = self._values.offered(self._names[name])
         if offer.is_ready and not offer.is_ours:
             return self._given(name, offer.tensor, is_brief=False)
-        if offer.size_bytes <= _SMALL_BYTES and self._small_bytes <= _MOST_SMALL_BYTES:
-            self._small_bytes += offer.size_bytes
+        is_small = offer.size_bytes <= _SMALL_BYTES and self._small_bytes <= _MOST_SMALL_BYTES
+        self._small_bytes += offer.size_bytes if is_small else 0
+        if is_small or self._is_made_first(name, offer):
             return self._given(name, self._values.value(self._names[name]), is_brief=False)
         return _engine.HostValue.deferred(offer.size_bytes, dtype_name(offer.tensor.dtype))
+
+    def _is_made_first(self, name: str, offer: Offer) -> bool:
+        return self._must_be_sure and offer.tensor.is_meta and name not in self._calls
 
     def deferred_value(self, name: str, _rank: int) -> _engine.HostValue:
         """What it is given when it writes what was deferred."""

@@ -3,34 +3,29 @@ initialiser.
 
 For a tensor that needs one, in this order: `external` (the user's word), the user's recipe, what `lading.skeleton()`
 recorded, and for a model that came on meta from elsewhere its own initialiser: transformers' `_init_weights`, or
-`reset_parameters` and `init_weights` of the module. An initialiser never runs on the model itself. It gets a
-stand-in of the module, in which every parameter is on meta and only the tensors that are asked for are real; they
-are filled with two patterns in turn, and what comes out different was not written. Random numbers that it or a recipe
-draws are not the process's (own_numbers.py).
+`reset_parameters` and `init_weights` of the module (initialisers.py). Random numbers that a recipe draws are not the
+process's (own_numbers.py).
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from .bits import same_bits
 from .computed import Computed
-from .fsdp1 import FlatMember, flat_members
 from .handed_in import Offer, is_plain
-from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, canonical_modules, take_inventory
+from .initialisers import Initialised, initialised_values
+from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, take_inventory
 from .inventory_json import dtype_name
 from .own_numbers import OnCpu, own_random_numbers
 from .patterns import Pattern, matches
 from .placements import is_dtensor
 from .twin_values import twin_values
-
-_PATTERNS = (0xA5, 0x3C)
 
 Recipe = Callable[[nn.Module, str], torch.Tensor] | Computed
 
@@ -45,6 +40,7 @@ class HostValues:
         *,
         external: Mapping[Pattern, Any] | None = None,
         recipes: Mapping[str, Recipe] | None = None,
+        adapters: Mapping[str, torch.Tensor] | None = None,
         seed: int = 0,
     ) -> None:
         self._entries = {entry.name: entry for entry in entries if entry.is_tensor}
@@ -52,15 +48,18 @@ class HostValues:
         self._recipes = dict(recipes or {})
         self._seed = seed
         self._others: dict[int, dict[str, Entry]] = {}
+        self._adapters = dict(adapters or {})  # from files: ours, and external like what the user hands in
         self._gathered: dict[str, torch.Tensor] = {}
         self.gathering_bytes = 0  # that torch took beside the gathered values: one of them once more
         self._settled: dict[str, torch.Tensor | Exception] = {}
         self._whole: Callable[[str, str], torch.Tensor] = _no_input
         self._computed: tuple[str, torch.Tensor | None] = ("", None)
         wanted = [entry for entry in entries if self._needs_initialiser(entry)]
-        self._initialised = initialised_values(parts, wanted) if wanted else {}
+        initialised = initialised_values(parts, wanted) if wanted else Initialised()
+        self._initialised = initialised.values
         if unknown := [entry for entry in wanted if entry.name not in self._initialised]:
             self._initialised |= twin_values(parts, unknown)
+        self.failures = initialised.failures  # of initialisers, by the name of what then has no value
 
     def documents(self, tensors: list[dict[str, Any]]) -> None:
         """Says in the skeleton's tensors that a value will be handed in: what is derived, and the user's recipes."""
@@ -104,7 +103,8 @@ class HostValues:
             return Offer(settled, is_ours=True)
         for name in names:
             if (given := self._from_external(name)) is not None:
-                return Offer(self._fitting(name, given), is_ours=name in self._gathered)
+                is_ours = name in self._gathered or given is self._adapters.get(name)
+                return Offer(self._fitting(name, given), is_ours=is_ours)
         for name in names:
             if self._recipe(name) is not None:
                 return Offer(_outline(self._entries[name].shape, self._entries[name].dtype))
@@ -125,7 +125,7 @@ class HostValues:
     def release(self, names: Sequence[str]) -> None:
         """Lets go of a value that the engine has."""
         for name in names:
-            for held in (self._settled, self._gathered, self._initialised):
+            for held in (self._settled, self._gathered, self._adapters, self._initialised):
                 held.pop(name, None)
 
     def hand_in(self, values: Mapping[str, torch.Tensor]) -> None:
@@ -191,6 +191,8 @@ class HostValues:
         if name in self._gathered:
             return self._gathered[name]
         source = next((source for pattern, source in self._external.items() if matches(pattern, name)), None)
+        if source is None:
+            return self._adapters.get(name)
         if isinstance(source, nn.Module):
             known = self._others.setdefault(id(source), {entry.name: entry for entry in take_inventory(source)})
             if name not in known:
@@ -267,147 +269,3 @@ class _Spans:
         begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
         place = bisect.bisect_left(self._begins, end)
         return place > 0 and self._spans[place - 1][1] > begin
-
-
-# ---- a model's own initialisers
-
-
-def initialised_values(parts: Sequence[nn.Module], wanted: Sequence[Entry]) -> dict[str, torch.Tensor]:
-    """What the model's own initialisers write to these tensors, as far as they do: by name, on the CPU."""
-    values: dict[str, torch.Tensor] = {}
-    for part in parts:
-        chains = _chains(part, {id(entry.module) for entry in wanted})
-        flat = flat_members(canonical_modules(part))
-        for entry in wanted:
-            if entry.name not in values and id(entry.module) in chains:
-                values |= _from_chain(chains[id(entry.module)], entry, wanted, flat)
-    return values
-
-
-def _chains(root: nn.Module, wanted: set[int]) -> dict[int, list[nn.Module]]:
-    """The wanted modules, by id, each with those above it, nearest first, itself included."""
-    found: dict[int, list[nn.Module]] = {}
-    names: dict[str, nn.Module] = {}
-    for name, module in canonical_modules(root):
-        names[name] = module
-        if id(module) in wanted and id(module) not in found:
-            chain = [module]
-            while name:
-                name = name.rpartition(".")[0]
-                chain += [one for one in (names.get(name),) if one is not None and one is not chain[-1]]
-            found[id(module)] = chain
-    return found
-
-
-def _from_chain(
-    chain: list[nn.Module], entry: Entry, wanted: Sequence[Entry], flat: dict[tuple[int, str], FlatMember]
-) -> dict[str, torch.Tensor]:
-    """The tensor's own module first, then those above it: some initialise their children's buffers."""
-    for module in chain:
-        for run in _initialisers(module, chain):
-            found = _run_twice(module, run, wanted, flat)
-            if entry.name in found:
-                return found
-    return {}
-
-
-def _initialisers(module: nn.Module, chain: list[nn.Module]) -> Iterator[Callable[[nn.Module], Any]]:
-    place = next(index for index, one in enumerate(chain) if one is module)
-    for owner in chain[place:]:
-        if callable(getattr(owner, "_init_weights", None)):
-            yield owner._init_weights
-            break
-    for name in ("reset_parameters", "reset_buffers"):
-        if callable(getattr(module, name, None)):
-            yield lambda clone, name=name: getattr(clone, name)()
-    if callable(getattr(module, "init_weights", None)) and not hasattr(module, "_init_weights"):
-        yield lambda clone: clone.init_weights(buffer_device=torch.device("cpu"))
-        yield lambda clone: clone.init_weights()
-
-
-def _run_twice(
-    module: nn.Module,
-    run: Callable[[nn.Module], Any],
-    wanted: Sequence[Entry],
-    flat: dict[tuple[int, str], FlatMember],
-) -> dict[str, torch.Tensor]:
-    runs = []
-    for pattern in _PATTERNS:  # also another seed each: random values are nobody's to guess
-        stand_in = _StandIn(wanted, pattern, flat)
-        clone = stand_in.of(module)
-        try:
-            with own_random_numbers(seed=pattern), torch.no_grad(), OnCpu():
-                run(clone)
-        except Exception:  # it needs more than these tensors: then it is no source of their values
-            return {}
-        runs.append(stand_in.values())
-    first, second = runs
-    return {name: value for name, value in first.items() if name in second and same_bits(value, second[name])}
-
-
-class _StandIn:
-    """Modules like the given ones, that share nothing with them which an initialiser could write to."""
-
-    def __init__(self, wanted: Sequence[Entry], pattern: int, flat: dict[tuple[int, str], FlatMember]) -> None:
-        self._pattern = pattern
-        self._flat: dict[int, dict[str, FlatMember]] = {}  # parameters that FSDP1 has taken away
-        for (owner, name), member in flat.items():
-            self._flat.setdefault(owner, {})[name] = member
-        self._wanted: dict[int, dict[str, Entry]] = {}
-        for entry in wanted:
-            self._wanted.setdefault(id(entry.module), {})[entry.attribute] = entry
-        self._made: dict[int, nn.Module] = {}
-        self._places: list[tuple[str, nn.Module, str]] = []
-
-    def of(self, module: nn.Module) -> nn.Module:
-        if id(module) in self._made:
-            return self._made[id(module)]
-        clone = self._made[id(module)] = object.__new__(type(module))
-        flat = self._flat.get(id(module), {})
-        fields = {name: value for name, value in module.__dict__.items() if name not in flat}
-        fields["_parameters"] = {name: self._parameter(value) for name, value in (module._parameters | flat).items()}
-        fields["_buffers"] = {name: self._buffer(value) for name, value in module._buffers.items()}
-        fields["_modules"] = {
-            name: self.of(child) if child is not None else None for name, child in module._modules.items()
-        }
-        fields.pop("_is_hf_initialized", None)
-        clone.__dict__.update(fields)
-        for attribute, entry in self._wanted.get(id(module), {}).items():
-            blank = self._blank(entry)
-            if entry.kind == ATTRIBUTE:
-                if "[" in attribute:
-                    continue
-                clone.__dict__[attribute] = blank
-            else:
-                fields["_buffers"][attribute] = blank
-            self._places.append((entry.name, clone, attribute))
-        return clone
-
-    def values(self) -> dict[str, torch.Tensor]:
-        found = {}
-        for name, clone, attribute in self._places:
-            value = getattr(clone, attribute, None)
-            if isinstance(value, torch.Tensor) and not value.is_meta:
-                found[name] = value.detach()
-        return found
-
-    def _blank(self, entry: Entry) -> torch.Tensor:
-        blank = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
-        blank.view(-1).view(torch.uint8).fill_(self._pattern)
-        return blank
-
-    @staticmethod
-    def _parameter(value: torch.Tensor | None) -> nn.Parameter | None:
-        if value is None:
-            return None
-        fresh = nn.Parameter(
-            torch.empty(tuple(value.shape), dtype=value.dtype, device="meta"), requires_grad=value.requires_grad
-        )
-        fresh._is_hf_initialized = True  # type: ignore[attr-defined]
-        return fresh
-
-    @staticmethod
-    def _buffer(value: torch.Tensor | None) -> torch.Tensor | None:
-        if value is None or value.is_meta or is_dtensor(value):
-            return None if value is None else torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
-        return value.detach().cpu().clone()

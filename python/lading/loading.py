@@ -139,7 +139,8 @@ def materialize(
         seed: seed for initial values.
         verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
             digest.
-        budget: limit for the host memory that reading takes besides the model, per node, in bytes; `report.memory` has all.
+        budget: limit for the host memory that reading takes besides the model, per node, in bytes; `report.memory`
+            says what a load takes in all.
         exchange: "never": each rank reads all that it holds. Where ranks hold the same bytes, one of them can read them
             and hand them to the others: "node" within a machine, "job" everywhere, "auto" if a measurement says that
             it is clearly faster (docs/exchange.md).
@@ -344,6 +345,8 @@ def _planned(request: dict[str, Any], prepared: Prepared) -> _engine.Plan:
     """What a library could not convert is told together with all that the plan refuses (R39)."""
     unconverted = prepared.conversion.problems
     lost = {entry.name: entry.problem for entry in prepared.entries if entry.problem}
+    failures = prepared.values.failures
+    lost |= {name: f"its initialiser raised {type(error).__name__}: {error}" for name, error in failures.items()}
     try:
         plan = _engine.plan(request)
     except LadingError as error:
@@ -352,7 +355,8 @@ def _planned(request: dict[str, Any], prepared: Prepared) -> _engine.Plan:
         told = {problem.tensor for problem in unconverted}
         more = [_explained(problem, lost) for problem in error.problems if problem.tensor not in told]
         kept = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "not_listed")}
-        raise LadingError([*unconverted, *more], **kept) from error
+        raised = next((failures[problem.tensor] for problem in more if problem.tensor in failures), error)
+        raise LadingError([*unconverted, *more], **kept) from raised
     if unconverted:
         raise LadingError(unconverted, stage="documents", exit_code=4)
     return plan

@@ -49,7 +49,7 @@ class Options:
     allow_unexpected: list[str]
     allow_mismatch: list[str]
     keep: list[str]
-    external: dict[Pattern, Any]  # the user's, and values of adapter files by name
+    external: dict[Pattern, Any]  # the user's, and the names of what adapter files have
     recipes: dict[str, Any]
     naming: Naming | None
     adapter: Any

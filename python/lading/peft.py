@@ -32,8 +32,10 @@ from .patterns import Pattern, matches
 from .peft_base import changed_bases, configs_of, stale
 from .peft_files import adapter_values
 from .private_names import check
+from .placements import is_dtensor
 from .recording import Operand, cell_of, operand_of
 from .replay import slice_of
+from .stand_ins import Copier
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,16 +202,18 @@ def with_copies(described: Conversion, wrapped: Wrapped, entries: Sequence[Entry
 # ---- initial values
 
 
-def record_initial_values(wrapped: Wrapped, entries: Sequence[Entry]) -> None:
-    """For adapters that were built on plain meta: PEFT's own initialiser runs on a stand-in, and is recorded."""
+def record_initial_values(wrapped: Wrapped, entries: Sequence[Entry]) -> dict[str, Exception]:
+    """For adapters that were built on plain meta: PEFT's own initialiser runs on a stand-in, and is recorded. Returns
+    what it raised, by the names of the tensors that then have no value."""
     adapters = set(wrapped.adapters)
     missing = {
         id(entry.module): entry
         for entry in entries
         if entry.name in adapters and _lacks_value(entry)
     }
+    failures: dict[str, Exception] = {}
     if not missing:
-        return
+        return failures
     own: dict[int, list[Entry]] = {}
     for entry in entries:
         if entry.is_tensor:
@@ -218,7 +222,13 @@ def record_initial_values(wrapped: Wrapped, entries: Sequence[Entry]) -> None:
     for layer in wrapped.layers:
         if any(id(module) in missing for module in layer.modules()):
             for name, config in configs.items():
-                _record_layer(layer, name, config, own)
+                try:
+                    _record_layer(layer, name, config, own)
+                except Exception as error:  # it needs more than the layer, such as base weights
+                    inside = {id(module) for module in layer.modules()}
+                    lost = [entry.name for entry in entries if entry.name in adapters and id(entry.module) in inside]
+                    failures |= {name: error for name in lost if name not in failures}
+    return failures
 
 
 def _record_layer(layer: nn.Module, adapter: str, config: Any, own: dict[int, list[Entry]]) -> None:
@@ -228,11 +238,8 @@ def _record_layer(layer: nn.Module, adapter: str, config: Any, own: dict[int, li
     if initialise is None:
         return
     clones: dict[int, nn.Module] = {}
-    try:
-        with skeleton(), torch.no_grad():
-            initialise(_stand_in(layer, own, clones))
-    except Exception:  # it needs more than the layer, such as base weights: then it is no source of values
-        return
+    with skeleton(), torch.no_grad():
+        initialise(_stand_in(layer, own, clones))
     for key, clone in clones.items():
         for entry in own.get(key, ()):
             value = (
@@ -271,13 +278,21 @@ def _initialiser(layer: nn.Module, adapter: str, config: Any) -> Callable[[Any],
     return lambda clone: getattr(clone, name)(adapter, **arguments)
 
 
-def _stand_in(module: nn.Module, own: dict[int, list[Entry]], clones: dict[int, nn.Module]) -> nn.Module:
+def _stand_in(
+    module: nn.Module, own: dict[int, list[Entry]], clones: dict[int, nn.Module], fields: Copier | None = None
+) -> nn.Module:
     """A module like this one, of whole tensors without values, that shares nothing with it which could be written."""
     if id(module) in clones:
         return clones[id(module)]
+    copied = fields or Copier(lambda child: _stand_in(child, own, clones, copied), _tensor_like)
     clone = clones[id(module)] = object.__new__(type(module))
     # Without meshes nobody can think of talking to other ranks.
-    clone.__dict__.update({name: value for name, value in vars(module).items() if type(value).__name__ != "DeviceMesh"})
+    kept = {
+        name: value
+        for name, value in vars(module).items()
+        if type(value).__name__ != "DeviceMesh" and name not in ("_parameters", "_buffers", "_modules")
+    }
+    clone.__dict__.update({name: copied.of(value) for name, value in kept.items()})
     clone._parameters, clone._buffers = {}, dict.fromkeys(module._buffers)
     for entry in own.get(id(module), ()):
         blank = torch.empty(entry.shape, dtype=entry.dtype)
@@ -286,9 +301,16 @@ def _stand_in(module: nn.Module, own: dict[int, list[Entry]], clones: dict[int, 
         elif entry.attribute in module._buffers:
             clone._buffers[entry.attribute] = blank
     clone._modules = {
-        name: None if child is None else _stand_in(child, own, clones) for name, child in module._modules.items()
+        name: None if child is None else _stand_in(child, own, clones, copied)
+        for name, child in module._modules.items()
     }
     return clone
+
+
+def _tensor_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Of one that hangs on a module: what is real may be read."""
+    is_real = not tensor.is_meta and not zero3.is_partitioned(tensor) and not is_dtensor(tensor)
+    return tensor.detach().clone() if is_real else torch.empty(tuple(tensor.shape), dtype=tensor.dtype)
 
 
 def computed_from_base(wrapped: Wrapped, entries: Sequence[Entry], spoken_for: Iterable[str]) -> list[Problem]:
@@ -326,6 +348,7 @@ class Adapters:
 
     values: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    failures: dict[str, Exception] = dataclasses.field(default_factory=dict)  # of initialisers, by name
 
 
 def prepare(
@@ -340,7 +363,7 @@ def prepare(
     )
     if wrapped is None:
         return found
-    record_initial_values(wrapped, entries)
+    found.failures = record_initial_values(wrapped, entries)
 
     def is_given(name: str) -> bool:
         return name in found.values or any(matches(pattern, name) for pattern in spoken_for)

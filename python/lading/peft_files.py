@@ -2,14 +2,13 @@
 
     values, notes = adapter_values([model], "my_adapter", entries)
 
-Which keys a file has is asked of PEFT's own code for saving. Values are views of the mapped files: a rank reads what it
-holds of them. Every key has to have a place, and every tensor of the adapter a key.
+Which keys a file has is asked of PEFT's own code for saving. The engine plans, proves and reads the file, whole on every
+rank. Every key has to have a place, and every tensor of the adapter a key.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -75,8 +74,7 @@ def _of_file(
     answer = _engine.inspect(path)
     by_name = {entry.name: entry for entry in entries if entry.is_tensor}
     targets = _file_keys(model, adapter, by_name)
-    files = {shard["name"]: _mapped(shard["path"]) for shard in answer["shards"]}
-    values: dict[str, torch.Tensor] = {}
+    names: dict[str, str] = {}  # of the tensors that have a place, by their keys
     problems = []
     for tensor in answer["tensors"]:
         key = tensor["name"]
@@ -87,9 +85,18 @@ def _of_file(
             text = f"the adapter's file has it as {tensor['shape']}, the model as {list(by_name[name].shape)}"
             problems.append(_problem(name, text, path, "R41"))
         else:
-            values[name] = _tensor(files[tensor["shard"]], tensor)
+            names[key] = name
     problems += [_problem(name, "the adapter's file does not have it", path, "R39") for name in targets.values()]
-    return values, problems
+    return _read(path, names), problems
+
+
+def _read(path: str, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
+    """The tensors of a file that have names, by these, each in memory of its own."""
+    plan = _engine.plan({"checkpoint": path, "digests": False})
+    memories = [torch.empty(one.local_shape, dtype=torch_dtype(one.dtype), device="cpu") for one in plan.destinations]
+    plan.load([(memory.data_ptr(), memory.nbytes) for memory in memories])
+    read = zip(plan.destinations, memories, strict=True)
+    return {names[one.name]: memory for one, memory in read if one.name in names}
 
 
 def _saved_config(path: str) -> dict[str, Any]:
@@ -146,21 +153,6 @@ def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[s
         text = f"PEFT does not say which keys the adapter {adapter!r} has without its values: {error}"
         raise _refused(None, text) from error
     return {clean_name(key): names[id(tensor)] for key, tensor in saved.items() if id(tensor) in names}
-
-
-def _mapped(path: str) -> mmap.mmap:
-    with Path(path).open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-
-
-def _tensor(file: mmap.mmap, described: Mapping[str, Any]) -> torch.Tensor:
-    begin, end = described["bytes"]
-    dtype = torch_dtype(described["dtype"])
-    if begin == end:
-        return torch.empty(described["shape"], dtype=dtype)
-    return (
-        torch.frombuffer(file, dtype=torch.uint8, count=end - begin, offset=begin).view(dtype).view(described["shape"])
-    )
 
 
 def _problem(tensor: str | None, message: str, file: str = "", rule: str = "") -> Problem:

@@ -71,7 +71,7 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
             raise LadingError(lost, stage="documents", exit_code=4)
         origin = Origin.of(parts, held, options.whole)
         adapters = peft.prepare(parts, held, options.adapter, options.spoken_for())
-        options.external |= {Name(name): value for name, value in adapters.values.items()}
+        options.external |= dict.fromkeys(map(Name, adapters.values))  # the policy's: `values` has what they are
         placements = read_placements(held, ranks.ranks, modules)
         if placements.problems:
             raise LadingError(placements.problems, stage="documents", exit_code=4)
@@ -79,7 +79,8 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         refreshes = holders.find(parts, held, device, options.spoken_for())
         conversion = conversion_of(origin.parts, location, origin.entries, options.naming)
         given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
-        values = HostValues(origin.parts, origin.held, **given)
+        values = HostValues(origin.parts, origin.held, adapters=adapters.values, **given)
+        values.failures |= adapters.failures
         restored = zero3.restored(parts, held, values)
         values.hand_in(restored.values)
         conversion.constructed_dtypes |= restored.dtypes

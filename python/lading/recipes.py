@@ -274,7 +274,9 @@ def _inverse_error(law: _Law) -> _Law | None:
         return _STANDARD.inv_cdf((x + 1) / 2) * math.sqrt(0.5)
 
     return _Law(
-        Initializer("truncated_normal", mean=0.0, std=math.sqrt(0.5), low=inverse(recipe.low), high=inverse(recipe.high))
+        Initializer(
+            "truncated_normal", mean=0.0, std=math.sqrt(0.5), low=inverse(recipe.low), high=inverse(recipe.high)
+        )
     )
 
 

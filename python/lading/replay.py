@@ -84,7 +84,7 @@ def is_random(version: Version) -> bool:
 def forget_derivations(module: torch.nn.Module) -> None:
     """After a load: lets go of how the module's tensors were made, and of the real tensors that its constructor read.
 
-    Of a non-persistent buffer the record stays if it is small: no file has its value, and `audit` asks what it should be.
+    Of a non-persistent buffer the record stays if it is small: no file has its value, and `audit` asks for it.
     """
     for snapshot in snapshots_of(module).values():
         version = snapshot.operand.version

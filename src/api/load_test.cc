@@ -286,45 +286,6 @@ TEST_F(LoadTest, R66_ACallComesWhenItsInputsAreComplete) {
   EXPECT_EQ(memory["twice"][0], 42);
 }
 
-// Two values of one element, "a" and "b", that no file has.
-constexpr std::string_view kTwoValues = R"(, {"name": "a", "kind": "non_persistent_buffer", "shape": [1], "dtype": "F32",
-      "derivation": {"kind": "host"}}, {"name": "b", "kind": "non_persistent_buffer", "shape": [1], "dtype": "F32",
-      "derivation": {"kind": "host"}})";
-
-TEST_F(LoadTest, R64_DeferredValuesAreWrittenOneByOne) {
-  skeleton(kW + std::string(kTwoValues));
-  std::map<std::string, std::vector<float>> memory = {{"w", {0, 0, 0, 0, 0, 0}}, {"a", {0}}, {"b", {0}}};
-  request_.memory = [&](const DestinationInfo& d) -> Result<std::span<std::byte>> {
-    return std::as_writable_bytes(std::span(memory.at(d.name)));
-  };
-  request_.value = [&](const std::string&, std::uint64_t) -> Result<HostTensor> {
-    EXPECT_EQ(memory["a"][0], 0) << "nothing is written before all were asked for";
-    return HostTensor{{}, DType::kF32, {}, sizeof(float)};
-  };
-  float only = 0;  // the memory of both
-  request_.deferred_value = [&](const std::string& name, std::uint64_t, const HostTensor& deferred) {
-    EXPECT_EQ(deferred.deferred_bytes, sizeof(float));
-    EXPECT_EQ(memory["a"][0] == 7, name == "b") << "the first one is written before the second is asked for";
-    only = name == "a" ? 7 : 8;
-    return Result<HostTensor>(HostTensor{std::as_bytes(std::span(&only, 1)), DType::kF32});
-  };
-  load();
-  EXPECT_EQ(memory["a"][0], 7);
-  EXPECT_EQ(memory["b"][0], 8);
-}
-
-TEST_F(LoadTest, R39_AllDeferredValuesThatDoNotComeAreTold) {
-  skeleton(kW + std::string(kTwoValues));
-  request_.value = [](const std::string&, std::uint64_t) -> Result<HostTensor> {
-    return HostTensor{{}, DType::kF32, {}, sizeof(float)};
-  };
-  EXPECT_FALSE(failure().begun) << "nobody has them later";
-  request_.deferred_value = [](const std::string&, std::uint64_t, const HostTensor& deferred) {
-    return Result<HostTensor>(deferred);  // again none
-  };
-  EXPECT_EQ(failure().problems.size(), 2U);
-}
-
 TEST_F(LoadTest, R6_AValueThatNobodyHasIsNamed) {
   skeleton(std::string(kW) + R"(, {"name": "table", "kind": "non_persistent_buffer", "shape": [2], "dtype": "F32",
       "derivation": {"kind": "host"}})");

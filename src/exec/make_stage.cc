@@ -134,9 +134,9 @@ namespace {
 Result<HostValue> ask_for_value(const Load& load, const DestinationState& state) {
   if (!load.inputs.value) return fail(nobody_hands_in());
   const bool is_second = state.value.is_deferred();
-  LADING_ASSIGN_OR_RETURN(const HostValue value,
-                          is_second ? load.inputs.deferred_value(*state.root, state.rank, state.value)
-                                    : load.inputs.value(*state.root, state.rank));
+  LADING_ASSIGN_OR_RETURN(const HostValue value, is_second
+                                                     ? load.inputs.deferred_value(*state.root, state.rank, state.value)
+                                                     : load.inputs.value(*state.root, state.rank));
   const auto expected_bytes = state.root->shape.size_bytes(value.dtype);
   const bool has_cast = value.dtype == state.dtype() || device::find_cast(value.dtype, state.dtype()) != nullptr;
   const bool may_defer = load.inputs.deferred_value && !is_second && state.root->provenance == Provenance::kHost;

@@ -46,6 +46,8 @@ def rank_main(rank, scratch, made):
     for layout in (ddp, hsdp, tensor_parallel, in_place):
         for scope in ("never", "node", "job", "auto"):
             answers[f"{layout.__name__} {scope}"] = loaded(layout, scope, scratch, made)
+    for layout in (ddp, in_place):
+        answers[f"memory {layout.__name__}"] = with_staging_counted(layout, scratch, made)
     answers["two machines node"] = on_two_machines(scratch, made)
     answers["half of the ranks"] = in_halves(scratch, made)
     answers["wrong byte"] = with_a_wrong_byte(rank, scratch)
@@ -100,10 +102,34 @@ def loaded(layout, scope, scratch, made, **options):
     before = read_calls_bytes()
     report = lading.materialize(model, scratch, device="cpu", exchange=scope, progress=False, **options)
     answer = {"read": report.read_bytes, "syscalls": read_calls_bytes() - before, "notes": list(report.notes)}
-    answer["wrong"] = wrong_names(model, made)
+    answer |= {"memory": report.memory.exchange, "wrong": wrong_names(model, made)}
     ledger = json.loads(report.ledger)
     answer["received"] = json.dumps(ledger).count('"received_from"')
     return answer
+
+
+def with_staging_counted(layout, scratch, made):
+    """The most memory that blocks had for themselves at once, beside what the report says."""
+    begin, finish, most, flying = exchanging._Flight.__init__, exchanging._Flight.finish, [0], {}
+
+    def counted_begin(flight, *arguments):
+        begin(flight, *arguments)
+        flying[id(flight)] = 0 if flight._staging is None else flight._staging.nbytes
+        most[0] = max(most[0], sum(flying.values()))
+
+    def counted_finish(flight):
+        finish(flight)
+        del flying[id(flight)]
+
+    model = layout()
+    limit, exchanging._IN_FLIGHT_BYTES = exchanging._IN_FLIGHT_BYTES, 3 << 20  # so that blocks have to wait
+    exchanging._Flight.__init__, exchanging._Flight.finish = counted_begin, counted_finish
+    try:
+        report = lading.materialize(model, scratch, device="cpu", exchange="job", progress=False)
+    finally:
+        exchanging._Flight.__init__, exchanging._Flight.finish = begin, finish
+        exchanging._IN_FLIGHT_BYTES = limit
+    return {"planned": report.memory.exchange, "staged": most[0], "wrong": wrong_names(model, made)}
 
 
 def on_two_machines(scratch, made):

@@ -47,6 +47,16 @@ def test_auto_measures_and_says_so(told, layout):
     assert len(notes) == 1 and "by measurement" in notes.pop()
 
 
+@pytest.mark.parametrize("layout", ["ddp", "in_place"])
+def test_R64_the_report_has_the_memory_of_an_exchange(told, layout):
+    for rank in told["ranks"]:
+        answer = rank[f"memory {layout}"]
+        assert answer["wrong"] == [] and answer["planned"] == answer["staged"] > 0
+        assert rank[f"{layout} never"]["memory"] == 0
+    if layout == "in_place":  # all of it is staged, and not all of it at once
+        assert 3 << 20 < answer["planned"] < told["size"] / 2
+
+
 def test_once_on_each_of_two_machines(told):
     found = totals(told, "two machines node")
     assert 1.9 * told["size"] < found["read"] <= 2 * SLACK * told["size"]

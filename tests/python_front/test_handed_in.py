@@ -129,3 +129,40 @@ def test_ranks_swap_their_parts(tmp_path, path):
         holds(model.a.to_local(), 20.0), holds(model.b.to_local(), 10.0)
     finally:
         dist.destroy_process_group()
+
+
+class Derived(nn.Module):
+    """A buffer of no file that is a copy of a large tensor."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(4))
+        self.register_buffer("k", torch.empty(table.shape).copy_(table), persistent=False)
+
+
+def test_R61_a_large_value_that_cannot_be_made_leaves_memory_as_it_was(tmp_path):
+    save_file({"a": torch.ones(4)}, tmp_path / "model.safetensors")
+    table = torch.zeros(1 << 19)
+    with lading.skeleton():
+        model = Derived(table)
+    model.a = nn.Parameter(torch.full((4,), 5.0))
+    table[0] = 1  # what the constructor read is not what it was
+    with pytest.raises(lading.LadingError, match="was changed afterwards") as raised:
+        load(model, tmp_path / "model.safetensors")
+    assert not raised.value.begun and not lading.is_incomplete(model)
+    assert model.a.tolist() == [5.0] * 4
+
+
+def test_R64_a_large_recipe_that_fails_is_told_and_the_model_is_as_it_was(tmp_path):
+    save_file({"a": torch.ones(4)}, tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = Derived(torch.zeros(1 << 19))
+
+    def fails(module, name):
+        raise ValueError("no such table")
+
+    with pytest.raises(lading.LadingError, match="ValueError: no such table") as raised:
+        load(model, tmp_path / "model.safetensors", device="cpu", recipes={"k": fails})
+    assert not raised.value.begun and model.a.is_meta and not lading.is_incomplete(model)
+    report = load(model, tmp_path / "model.safetensors", device="cpu", recipes={"k": lambda *_: torch.ones(1 << 19)})
+    assert report.memory.handed_in == 4 << 19 and model.k.sum() == 1 << 19

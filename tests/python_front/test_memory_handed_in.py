@@ -1,6 +1,6 @@
 """Host memory while 4 ranks load tensors of half a gigabyte that are handed in: as the report's plan says, measured.
 
-    python test_memory_handed_in.py RESULT.json DEADLINE_S      # what the test starts: frameworks, and ranks forked from it
+    python test_memory_handed_in.py RESULT.json DEADLINE_S    # what the test starts: frameworks, and ranks forked from it
 
 Counted is the most that a rank had above what it had before (VmHWM), the user's own tensors aside. Plain memory of the
 user's is read where it is; anything else is copied once, and one value is in memory at a time.
@@ -75,7 +75,8 @@ def sharded(mesh):
     from torch.distributed.tensor import Shard, distribute_tensor
 
     whole = bits(WIDTH, WIDTH, 1)
-    return {"external": {"0.weight": distribute_tensor(whole, mesh, [Shard(1)], src_data_rank=None)}}, {"0.weight": whole}
+    cut = distribute_tensor(whole, mesh, [Shard(1)], src_data_rank=None)
+    return {"external": {"0.weight": cut}}, {"0.weight": whole}
 
 
 def make_model(expected, mesh):
