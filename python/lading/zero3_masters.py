@@ -1,8 +1,8 @@
 """Master weights of ZeRO-3 that hold more than the partitions do.
 
-Partitions in BF16 hold rounded values of an F32 checkpoint, and so would masters that are made of them (zero3.py). Where
-the files have more bits than the partitions, this rank's part is read once more, in the dtype of the file and a batch at a
-time, and DeepSpeed's optimizer is given that. Nothing is gathered, and no rank holds a whole parameter here either.
+BF16 partitions hold the rounded values of an F32 checkpoint, and so would masters that are made from them (zero3.py).
+Where the files have more bits than the partitions, this rank's part is read once more, in the file's dtype, a batch at
+a time, and given to DeepSpeed's optimizer. Nothing is gathered, and no rank holds a whole parameter here either.
 """
 
 from __future__ import annotations
