@@ -29,7 +29,7 @@ def results():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_R34_R35_R36_case(results, record_property, case):
+def test_case(results, record_property, case):
     record_property("device", results["device"])
     assert results["cases"][case] == []
 
