@@ -8,7 +8,8 @@ Such a parameter is an empty tensor; its values are in memories that hang on it.
 flattened tensor (`ds_tensor`), padded to equal parts. ZeRO++ has a *secondary* one, shared out over fewer ranks. And
 while it is *gathered*, for use or because it is small and stays so, the tensor itself is whole. All of them are
 filled, straight from the files: nothing is gathered. After `deepspeed.initialize` an optimizer has copies in
-another dtype, which are made from the partitions, as `initialize` makes them.
+another dtype, which are made from the partitions, as `initialize` makes them, or from the files where these have more
+bits (zero3_masters.py).
 
 DeepSpeed is never imported here: all facts are read off the tensors. docs/zero3.md says what is refused.
 """

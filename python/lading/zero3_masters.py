@@ -1,8 +1,8 @@
 """Master weights of ZeRO-3 that hold more than the partitions do.
 
-Partitions in BF16 hold rounded values of an F32 checkpoint, and so would masters that are made of them (zero3.py). Where
-the files have more bits than the partitions, this rank's part is read once more, in the dtype of the file and a batch at a
-time, and DeepSpeed's optimizer is given that. Nothing is gathered, and no rank holds a whole parameter here either.
+BF16 partitions hold the rounded values of an F32 checkpoint, and so would masters that are made from them (zero3.py).
+Where the files have more bits than the partitions, this rank's part is read once more, in the file's dtype, a batch at
+a time, and given to DeepSpeed's optimizer. Nothing is gathered, and no rank holds a whole parameter here either.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def finer_masters(
     values = {entry.name: entry.value for entry in entries if id(entry.value) in trained}
     read = [one for one in plan.destinations if one.provenance == "file" and not one.slot and one.name in values]
     asked = _engine.plan(_part(request, read)).destinations if read else []
-    wider = [one for one in asked if _itemsize(one) > values[one.name].ds_tensor.itemsize]
+    wider = [one for one in asked if _holds_more(torch_dtype(one.dtype), values[one.name].ds_tensor.dtype)]
     if not wider:
         return []
     dtypes = ", ".join(sorted({one.dtype for one in wider}))
@@ -97,5 +97,6 @@ def _is_wider(value: Any, optimizer: Any) -> bool:
     return bool(held.itemsize > value.ds_tensor.itemsize)
 
 
-def _itemsize(destination: Any) -> int:
-    return torch_dtype(destination.dtype).itemsize
+def _holds_more(in_file: torch.dtype, partition: torch.dtype) -> bool:
+    """BF16 in FP16 partitions is rounded too, and FP16 in BF16 ones; every value of a narrower format fits."""
+    return in_file != partition and in_file.itemsize >= partition.itemsize

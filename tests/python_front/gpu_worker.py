@@ -75,7 +75,8 @@ def same_output(model, want=None):
     """A forward pass, and a backward one."""
     output = model(IDS.to(DEVICE))
     output.float().sum().backward()
-    apart = float((output.detach().cpu().float() - (want or models.original("small"))(IDS).detach().float()).abs().max())
+    expected = (want or models.original("small"))(IDS).detach()
+    apart = float((output.detach().cpu().float() - expected.float()).abs().max())
     return [] if apart < TOLERANCE else [f"the output differs by {apart}"]
 
 

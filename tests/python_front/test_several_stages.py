@@ -1,4 +1,4 @@
-"""Several pipeline stages on one rank: `materialize` takes them as a list of parts, and an interleaved schedule trains."""
+"""Several pipeline stages on one rank: `materialize` takes a list of parts, and an interleaved schedule trains them."""
 
 import pytest
 from geometry.launch import require, run_ranks, run_worker
@@ -17,7 +17,7 @@ def found():
 
 @pytest.mark.parametrize("how", ("skeleton", "meta"))
 def test_R51_two_stages_on_each_of_two_ranks(found, how):
-    """Stages 0 and 2 on the first rank, 1 and 3 on the second; the head of stage 3 is tied to the embedding of stage 0."""
+    """Stages 0 and 2 on one rank, 1 and 3 on the other; the head of stage 3 is tied to the embedding of stage 0."""
     for rank, stages in zip(found, ([0, 2], [1, 3]), strict=True):
         assert rank[how]["stages"] == stages
         assert rank[how]["wrong"] == []
@@ -125,13 +125,15 @@ def interleaved(rank, folder, how):
     numbers = list(range(rank, STAGES, 2))
     whole, parts = parts_of(how, numbers)
     lading.materialize(parts, folder, device="cpu", whole=whole, progress=False, timeout=60)
-    stages = [PipelineStage(part, number, STAGES, torch.device("cpu")) for part, number in zip(parts, numbers, strict=True)]
+    numbered, cpu = zip(parts, numbers, strict=True), torch.device("cpu")
+    stages = [PipelineStage(part, number, STAGES, cpu) for part, number in numbered]
     ids, losses = words(), []
     schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4, loss_fn=loss_of)
     schedule.step(*([ids] if rank == 0 else []), **({"target": ids, "losses": losses} if rank == 1 else {}))
     reference = original()
     expected = torch.stack([loss_of(reference(row[None]).logits, row[None]) for row in ids]).mean()
-    reference.lm_head.weight = torch.nn.Parameter(reference.lm_head.weight.detach().clone())  # a stage has one end of the tie
+    # Each end of the tie is on another stage, and has a gradient of its own.
+    reference.lm_head.weight = torch.nn.Parameter(reference.lm_head.weight.detach().clone())
     torch.stack([loss_of(reference(row[None]).logits, row[None]) for row in ids]).mean().backward()
     return {
         "stages": numbers,

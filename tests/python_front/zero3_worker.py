@@ -303,7 +303,8 @@ def not_in_a_forward_pass(folder):
     _, path = saved(folder, "small")
     engine = initialised(build(models.MODELS["small"]), torch.float32)
     told = []
-    hook = engine.module.blocks[1].up.register_forward_pre_hook(lambda *_: told.append(refused(lambda: load(engine, path))))
+    layer = engine.module.blocks[1].up
+    hook = layer.register_forward_pre_hook(lambda *_: told.append(refused(lambda: load(engine, path))))
     with torch.no_grad():
         engine(batches()[0])
     hook.remove()
@@ -359,7 +360,9 @@ def every_other_refusal(folder):
         if spoil is offloaded:
             engine.optimizer.offloaded_states.clear()
             load(engine, path)
-        elif not all(same_or_nan(one.ds_tensor, old) for one, old in zip(engine.module.parameters(), kept, strict=True)):
+            continue
+        now = [one.ds_tensor for one in engine.module.parameters()]
+        if not all(same_or_nan(one, old) for one, old in zip(now, kept, strict=True)):
             problems.append(f"{spoil.__name__}: something was written")
     model = build(models.MODELS["small"])
     words = ("tied memory that is already there cannot be untied", "Untie the model before it is allocated and sharded")
@@ -500,7 +503,8 @@ def masters_in_batches(folder):
     want, path = saved(folder, "small")
     mixed = folder / "mixed.safetensors"
     if dist.get_rank() == 0:
-        tensors = {name: one.to(torch.bfloat16) if "up" in name else one for name, one in safetensors.torch.load_file(path).items()}
+        tensors = safetensors.torch.load_file(path)
+        tensors |= {name: one.to(torch.bfloat16) for name, one in tensors.items() if "up" in name}
         safetensors.torch.save_file(tensors, mixed)
     dist.barrier()
     engine = initialised(build(models.MODELS["small"], torch.bfloat16), torch.bfloat16)

@@ -2,7 +2,7 @@
 
 accelerate launch --use_fsdp --fsdp_version 2 -m seeds.accelerate_script FOLDER
 
-Without a GPU accelerate knows no FSDP, whatever its launcher was told; there its own sharding function is called by hand.
+Without a GPU accelerate knows no FSDP, whatever its launcher was told; there its sharding function is called by hand.
 """
 
 import json

@@ -45,7 +45,7 @@ def test_R4_R5_R29_every_rank_has_every_buffer_and_its_partitions(found, dtype):
 
 
 def test_R38_R39_keys_that_do_not_fit_are_all_named(found):
-    """One that is missing, one too many, a scalar [1] that is [4] in the file: on every rank, before anything is written."""
+    """One missing, one too many, a scalar [1] that is [4] in the file: on every rank, before anything is written."""
     for rank in found:
         assert rank["keys"] == {"not named": [], "written": []}
 
@@ -158,7 +158,8 @@ def on_a_rank(_rank, folder, want):
     loss = first_loss(engine)
     engine.backward(loss)
     engine.step()
-    is_finite = bool(loss.isfinite()) and all(bool(one.ds_tensor.isfinite().all()) for one in engine.module.parameters())
+    partitions = [parameter.ds_tensor for parameter in engine.module.parameters()]
+    is_finite = all(bool(one.isfinite().all()) for one in (loss, *partitions))
     return found | {"step in bfloat16 is finite": is_finite}
 
 

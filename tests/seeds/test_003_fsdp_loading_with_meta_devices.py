@@ -3,8 +3,8 @@ what is in no state dict, the non-persistent buffers, never comes. The first rep
 the second lost the buffers: NaN at the first step.
 
 Shown on two real ranks: transformers and accelerate as they are today, wrong; lading, right, without a collective and
-without initialising anything that the checkpoint holds. And once more under `accelerate launch`, on two CPU ranks, or on
-the GPU that is there.
+without initialising anything that the checkpoint holds. And once more under `accelerate launch`, on two CPU ranks or on
+the GPU.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from seeds import tiny_gemma4
 require("torch", exactly=False)
 for package in ("accelerate", "transformers"):
     pytest.importorskip(package)
-DEADLINE_S = 150
+DEADLINE_S = 280
 SOFTCAP = 50.0
 ROUNDING = 2e-5  # of a loss of about 5: ranks add up in another order
 ROUNDING_ON_A_GPU = 1e-4
@@ -57,7 +57,8 @@ def test_the_watch_sees_what_it_watches_for(found):
     """Otherwise "nothing was initialised, nothing was sent" would say nothing."""
     for rank in found:
         assert {"torch zeros_", "transformers normal_", "transformers copy_"} <= set(rank["seen"]["initialised"])
-        assert {"all_reduce", "c10d.allreduce_", "_c10d_functional.all_gather_into_tensor"} <= set(rank["seen"]["collectives"])
+        collectives = {"all_reduce", "c10d.allreduce_", "_c10d_functional.all_gather_into_tensor"}
+        assert collectives <= set(rank["seen"]["collectives"])
 
 
 def test_gradients_are_finite_after_the_first_step(found):

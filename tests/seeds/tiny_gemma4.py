@@ -26,8 +26,9 @@ def config():
         position_embedding_size=16,
     )  # fmt: skip
     audio = Gemma4AudioConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, output_proj_dims=32, subsampling_conv_channels=[MELS, 8]
-    )
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, output_proj_dims=32,
+        subsampling_conv_channels=[MELS, 8],
+    )  # fmt: skip
     return Gemma4Config(
         text_config=text, vision_config=vision, audio_config=audio, image_token_id=IMAGE, audio_token_id=AUDIO
     )
