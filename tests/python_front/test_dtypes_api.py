@@ -321,7 +321,7 @@ def cast_several(folder):
     bf16, f16, f32 = torch.bfloat16, torch.float16, torch.float32
     model = towers()
     pool = model.tower.pool.weight.clone()
-    done = lading.cast_frozen(model, bf16, subtree_dtypes={"audio": "fp16", "tower.pool": f32})
+    done = lading.cast_frozen(model, "fp16", subtree_dtypes={"tower": "bf16", "tower.pool": f32})
     found = {name: tensor.dtype for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
     wanted = dict.fromkeys(found, f32)
     wanted |= {name: bf16 for name in ("tower.proj.weight", "tower.proj.bias", "tower.std_bias")}
