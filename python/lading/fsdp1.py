@@ -167,7 +167,7 @@ def empty_parameters(module: nn.Module, device: Any = None) -> None:
     from .watch import keep_record
 
     if device is None:
-        device = torch.accelerator.current_accelerator() or torch.device("cpu")
+        device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     for name, parameter in module._parameters.items():
         if parameter is not None and parameter.is_meta:
             module.__dict__.setdefault(EMPTY, set()).add(name)
