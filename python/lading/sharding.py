@@ -111,7 +111,7 @@ def shard_by_dtype(
     for of_part, decided in zip(modules, found, strict=True):
         for unit in decided.units:
             policy = dataclasses.replace(mp_policy, **_precision(unit, mp_policy))
-            for targets in _calls(unit):
+            for targets in _calls(unit, of_part):
                 taken = [of_part[name] for name in targets]
                 fully_shard(taken if len(taken) > 1 else taken[0], mesh=mesh, mp_policy=policy, **options)
     found[0].units = tuple(unit for decided in found for unit in decided.units)
@@ -237,13 +237,22 @@ def _precision(unit: Unit, mp_policy: Any) -> dict[str, Any]:
     return {"param_dtype": unit.compute, "output_dtype": mp_policy.output_dtype if is_users else unit.output}
 
 
-def _calls(unit: Unit) -> list[tuple[str, ...]]:
-    """Before torch 2.13, of the modules of one call only the first had its inputs cast, and the last its outputs."""
+def _calls(unit: Unit, modules: dict[str, nn.Module]) -> list[tuple[str, ...]]:
+    """Before torch 2.13, of the modules of one call only the first had its inputs cast, and the last its outputs: so each
+    gets a call of its own, unless they share a parameter, which FSDP2 would make two of."""
     from torch.distributed.fsdp._fully_shard import _fsdp_state
 
     register = getattr(_fsdp_state, "_register_group_forward_hooks", None)
-    casts_each = register is not None and "cast_output_dtype" in inspect.signature(register).parameters
-    return [unit.modules] if casts_each else [(name,) for name in unit.modules]
+    if register is not None and "cast_output_dtype" in inspect.signature(register).parameters:
+        return [unit.modules]
+    calls: list[tuple[tuple[str, ...], set[int]]] = []  # names, and the parameters that they hold
+    for name in unit.modules:
+        names, held = (name,), {id(parameter) for parameter in modules[name].parameters()}
+        for call in [call for call in calls if call[1] & held]:
+            calls.remove(call)
+            names, held = (*call[0], *names), call[1] | held
+        calls.append((names, held))
+    return [names for names, _ in calls]
 
 
 def _group(mesh: Any) -> Any:

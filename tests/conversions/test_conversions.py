@@ -19,6 +19,10 @@ CONFIG = types.SimpleNamespace(
 )
 
 
+# transformers 5.17 has no Split, and its PermuteForRope wants names of layers and keeps the source's name.
+since_split = pytest.mark.skipif(not hasattr(loading, "Split"), reason="transformers does this otherwise before Split")
+
+
 def random_tensor(*shape):
     """Random bits as float32, NaNs among them: nothing but a copy keeps them."""
     return torch.randint(-(2**31), 2**31, shape, dtype=torch.int64).to(torch.int32).view(torch.float32)
@@ -109,6 +113,7 @@ def test_chunk(probe, extent, count, dim):
     compare_chain(probe, [loading.Chunk(dim)], {"s": [tensor]}, ["s"], [f"t{i}" for i in range(count)])
 
 
+@since_split
 def test_split(probe):
     shapes = {"q": (6, 2), "k": (2, 2), "v": (3, 2)}
     compare_chain(probe, [loading.Split(0)], {"s": [random_tensor(11, 2)]}, ["s"], list(shapes), shapes)
@@ -127,6 +132,7 @@ def test_interleave(probe, shape, dim, inverse):
     compare_chain(probe, *single(loading.Interleave(dim, inverse), random_tensor(*shape)))
 
 
+@since_split
 @pytest.mark.parametrize("inverse", [False, True])
 @pytest.mark.parametrize("subconfig", [None, "vision_config", "absent"])
 @pytest.mark.parametrize("shape", [(24,), (24, 3), (8, 1)])

@@ -37,7 +37,8 @@ class Module(nn.Module):
 
 def storage_of(module):
     """The padded memory that FSDP2 gathers from, of which the local tensor is the beginning."""
-    (group,) = module._get_fsdp_state()._fsdp_param_groups
+    state = module._get_fsdp_state()
+    (group,) = state._fsdp_param_groups if hasattr(state, "_fsdp_param_groups") else [state._fsdp_param_group]
     (parameter,) = group.fsdp_params
     return parameter._sharded_param_data
 

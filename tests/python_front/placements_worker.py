@@ -2,6 +2,7 @@
 placements with an exchange. On four gloo ranks, against what torch itself does with a real model. Run by
 geometry.launch."""
 
+import inspect
 import itertools
 import os
 import random
@@ -162,6 +163,12 @@ def compare(shard, mesh, rank, path, real):
     return "", problems
 
 
+def group_of(ranks):
+    """A process group with its ranks in this order. Before torch 2.13, torch sorts them."""
+    keeps_order = "sort_ranks" in inspect.signature(dist.new_group).parameters
+    return dist.new_group(ranks, **({"sort_ranks": False} if keeps_order else {}))
+
+
 def mesh_orders(rank, scratch):
     """Every order of four ranks in one dim and in two, slices of them, and subsets: as torch has it, or refused."""
 
@@ -183,7 +190,7 @@ def mesh_orders(rank, scratch):
                 problems.append(f"{label}, {shard.__name__}: {said[:300]}")
 
     # A group that is not sorted. It comes first: torch then takes its mesh for others that are equal.
-    unsorted = dist.new_group([0, 2, 1, 3], sort_ranks=False)
+    unsorted = group_of([0, 2, 1, 3])
     judge("a group in its own order", DeviceMesh.from_group(unsorted, "cpu"), False, fsdp2, distributed)
     for order in itertools.permutations(range(WORLD)):
         ascending = list(order) == sorted(order)
@@ -211,7 +218,7 @@ def flat_groups(rank, scratch):
     path = saved(rank, scratch / "flat.safetensors", state)
     problems, loaded = [], []
     for ranks in ([0, 1, 2, 3], [0, 2, 1, 3], [3, 2, 1, 0], [0, 1], [2, 3], [1, 2], [1, 3], [0, 1, 2], [1, 2, 3]):
-        group = dist.new_group(ranks, sort_ranks=False)
+        group = group_of(ranks)
         model = nn.Module()
         if rank in ranks:
             with lading.skeleton():
