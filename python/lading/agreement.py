@@ -132,8 +132,9 @@ class Agreement:
             raise
         agreed = self._end(error)
         if agreed is not error:
-            told = isinstance(error, LadingError) and error.__cause__ is not None  # its own text stands in `agreed`
-            raise agreed from (error.__cause__ if told else error)  # type: ignore[misc]  # not None: no exception is told as none
+            has_cause = isinstance(error, LadingError) and error.__cause__ is not None  # its text stands in `agreed`
+            cause = error.__cause__ if has_cause else error  # type: ignore[union-attr]
+            raise agreed from cause  # type: ignore[misc]  # not None: no exception is told as none
 
     def tell(self, error: BaseException) -> BaseException:
         """What all ranks get for an exception of this one: another rank's, if that came first."""

@@ -1,5 +1,5 @@
-"""What a person must know of a load that succeeded: keys that are missing, unexpected or of another shape, dtypes that are
-not those of the constructor, and requests that a policy did not follow."""
+"""What a person must know of a load that succeeded: keys that are missing, unexpected or of another shape, dtypes that
+are not those of the constructor, and requests that a policy did not follow."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def kept_wide(plan: _engine.Plan, options: Options) -> list[Problem]:
     if options.dtype == "auto" or options.cast != "promote":
         return []
     asked = torch_dtype(options.dtype)
-    found = [one.dtype for one in plan.destinations if one.provenance == "file" and _is_wider(one.dtype, asked.itemsize)]
+    read = [one.dtype for one in plan.destinations if one.provenance == "file"]
+    found = [dtype for dtype in read if _is_wider(dtype, asked.itemsize)]
     if not found:
         return []
     stay = f"{_tensors(len(found))} of the checkpoint stay{'' if len(found) > 1 else 's'}"
@@ -96,7 +97,7 @@ def in_python(warnings: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def unfollowed(warnings: Iterable[Problem]) -> list[Problem]:
-    """Of a report's warnings: a dtype that `cast` does not let round, a compute dtype that the file's record goes before."""
+    """Of a report's warnings: a dtype that `cast` does not round to, a compute dtype that the file's record overrides."""
     return [one for one in warnings if one.code == "dtype" and one.rule in (_NO_ROUNDING, _RECORD)]
 
 

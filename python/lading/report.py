@@ -77,8 +77,8 @@ class Report:
 
     Attributes:
         tensors: this rank's, by every name, aliases too.
-        missing_keys: parameters, persistent buffers and extra state that the checkpoint lacks: they were initialised, or
-            kept the value that they had. Not what `external`, `keep` or an adapter file gives, and not what the
+        missing_keys: parameters, persistent buffers and extra state that the checkpoint lacks: they were initialised,
+            or kept the value that they had. Not what `external`, `keep` or an adapter file gives, and not what the
             model's library does not expect in a file.
         unexpected_keys: keys of the checkpoint that nothing reads, where that was allowed.
         mismatched_keys: tensors that have another shape in the checkpoint, where that was allowed: it is not read.

@@ -23,7 +23,7 @@ class Display(Protocol):
 
 
 def display_for(progress: bool | Callable[[Progress], Any], *, is_first: bool) -> Display:
-    """What the argument `progress` of `materialize` asks for, on this rank: only the group's first one shows anything."""
+    """What the argument `progress` of `materialize` asks for; only the group's first rank shows anything."""
     if not is_first or progress is False:
         return _Nothing()
     return _Bar() if progress is True else _Calls(progress)

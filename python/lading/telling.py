@@ -4,8 +4,8 @@
     report = lading.report_of(model)                        # of the model's last load
 
 A request that was not followed is a `UserWarning`. Tensors that the checkpoint should have and lacks are logged as a
-warning, and so is a rank that waits for others: Python prints those where no logging is set up. All but the last is said
-by the first rank alone.
+warning, and so is a rank that waits for others: Python prints those where no logging is set up. All but the last is
+said by the first rank alone.
 """
 
 from __future__ import annotations

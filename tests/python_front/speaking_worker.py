@@ -108,14 +108,18 @@ def stages(rank, folder):
 def stopped(rank, folder):
     """The function of the first rank raises; that of the second is never called."""
 
+    called = []
+
     def fail(progress):
+        called.append(rank)
         raise ValueError(f"enough on rank {rank}")
 
     model = built()
     try:
         lading.materialize(model, folder / "full.safetensors", device="cpu", progress=fail, timeout=30)
     except lading.LadingError as error:
-        problems = [] if "raised ValueError: enough on rank 0" in str(error) else [f"it says {error}"]
+        problems = expect(rank == 0, called != [])
+        problems += [] if "raised ValueError: enough on rank 0" in str(error) else [f"it says {error}"]
         problems += expect((0, "cancelled", True), (error.rank, error.code, bool(error.error_id)))
         if rank == 0:
             problems += expect("ValueError('enough on rank 0')", repr(error.__cause__))

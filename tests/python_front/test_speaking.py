@@ -1,5 +1,5 @@
-"""What a load says: lists of keys, the report's text, levels of logging, dtypes, progress, requests that were not followed
-(python/lading/outcome.py, report.py, showing.py). Ranks: speaking_worker.py."""
+"""What a load says: lists of keys, the report's text, levels of logging, dtypes, progress, requests that were not
+followed (python/lading/outcome.py, report.py, showing.py). Ranks: speaking_worker.py."""
 
 import fcntl
 import json
@@ -138,6 +138,18 @@ def test_keys_are_those_that_transformers_names(tmp_path):
     assert report.initialized == sorted([*report.missing_keys, *report.mismatched_keys])
 
 
+def test_R65_adapters_without_a_file_are_initialised_and_not_missing(saved, caplog):
+    peft = pytest.importorskip("peft")
+    path = saved(values())
+    with lading.skeleton():
+        model = peft.get_peft_model(Net(), peft.LoraConfig(target_modules=["extra"], r=2))
+    report = load(model, path)
+    name = "base_model.model.extra.lora_{}.default.weight".format
+    assert report.missing_keys == [] and report.initialized == [name("A"), name("B")]
+    assert "2 tensors initialised that no checkpoint is expected to have" in str(report)
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
 # ---- the text and the log
 
 
@@ -216,8 +228,8 @@ def test_R23_what_was_not_followed_is_in_the_warnings_and_not_in_the_notes(saved
 
 RECORDED = (
     "27 trainable parameters will be computed in F32, because the checkpoint has them in F32, and not in the compute "
-    'dtype BF16 (R26). Pass compute_record="ignore" to compute them in that dtype, except those that the model keeps in '
-    "F32."
+    'dtype BF16 (R26). Pass compute_record="ignore" to compute them in that dtype, except those that the model keeps '
+    "in F32."
 )
 
 
