@@ -19,11 +19,13 @@ _HOMES = {
     "AuditReport": "audit_report",
     "Computed": "computed",
     "LadingError": "errors",
+    "Plan": "planning",
     "Report": "report",
     "audit": "audit_model",
     "from_pretrained": "pretrained",
     "is_incomplete": "loading",
     "materialize": "loading",
+    "plan": "planning",
     "Recipe": "recipes",
     "Recording": "recording",
     "SkeletonError": "recording",
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
     from .inventory_json import skeleton_json as skeleton_json
     from .loading import is_incomplete as is_incomplete
     from .loading import materialize as materialize
+    from .planning import Plan as Plan
+    from .planning import plan as plan
     from .pretrained import from_pretrained as from_pretrained
     from .skeleton_files import skeleton_of as skeleton_of
     from .skeleton_files import write_skeleton as write_skeleton

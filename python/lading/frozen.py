@@ -23,10 +23,11 @@ from .options import Options
 from .placements import fsdp_states, is_dtensor
 from .resolving import TensorDTypes, resolve
 from .skeleton_recorder import skeleton
+from .words import DType, Pins
 
 
 def cast_frozen(
-    model: nn.Module | Sequence[nn.Module], compute_dtype: Any, *, pins: Iterable[str | tuple[str, str]] = ()
+    model: nn.Module | Sequence[nn.Module], compute_dtype: DType, *, pins: Pins = ()
 ) -> dict[str, torch.dtype]:
     """Casts the maximal subtrees without a trainable parameter to `compute_dtype`, buffers included.
 

@@ -17,7 +17,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -27,6 +27,11 @@ from .errors import Problem
 from .inventory import canonical_modules
 from .placements import fsdp_states
 from .resolving import DTypes, Unit, resolve_dtypes
+from .words import Group, StrPath
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
 
 _Wish = str | Iterable[str] | Callable[[str, nn.Module], bool]
 
@@ -47,13 +52,14 @@ class Sharding:
 
 def shard_by_dtype(
     model: nn.Module,
-    mesh: Any = None,
-    mp_policy: Any = None,
+    mesh: DeviceMesh | None = None,
+    mp_policy: MixedPrecisionPolicy | None = None,
     *,
-    checkpoint: Any = None,
+    checkpoint: StrPath | None = None,
+    revision: str | None = None,
     dtypes: DTypes | None = None,
     units: _Wish | None = None,
-    group: Any = None,
+    group: Group = None,
     timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> Sharding:
@@ -72,10 +78,12 @@ def shard_by_dtype(
         mp_policy: FSDP2's `MixedPrecisionPolicy`. `param_dtype` is what parameters compute in unless a pin or the
             checkpoint's record says otherwise (R26); everything else is kept.
         checkpoint: that the model will be loaded from. None: what the model holds now counts.
+        revision: of a repository in the Hugging Face cache, as in `lading.materialize`.
         dtypes: the answer of `resolve_dtypes` instead, where a request or more of its words are needed.
         units: names of modules, in which `*` stands for characters of one component, or a function of name and module.
             None: what a model of transformers must not be split in, else the elements of the outermost lists.
         group: of the ranks that shard together. None: those of the mesh.
+        timeout: seconds to wait for ranks that have not yet reached an agreement step.
         options: for `fully_shard`: reshard_after_forward, offload_policy, shard_placement_fn, ignored_params.
 
     Raises:
@@ -92,10 +100,11 @@ def shard_by_dtype(
     found: DTypes | None = None
     together = Agreement.of(_group(mesh) if group is None else group, timeout)
     with together as ranks, agreed(ranks, "units by dtype") as step:
-        known = dtypes if dtypes is not None else resolve_dtypes(model, checkpoint)
+        known = dtypes if dtypes is not None else resolve_dtypes(model, checkpoint, revision=revision)
         found = known.with_units(wish, compute)
-        step.message = {"units": hashlib.sha256(repr(found.units).encode()).hexdigest()[:32]}
-        step.must_match = ["units"]
+        units_digest = hashlib.sha256(repr(found.units).encode()).hexdigest()[:32]
+        step.message = {"units": units_digest, "revision": revision}
+        step.must_match = ["units", "revision"]
     assert found is not None
     for unit in found.units:
         policy = dataclasses.replace(mp_policy, **_precision(unit, mp_policy))
