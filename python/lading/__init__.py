@@ -19,12 +19,14 @@ _HOMES = {
     "AuditReport": "audit_report",
     "Computed": "computed",
     "LadingError": "errors",
+    "Plan": "planning",
     "Report": "report",
     "audit": "audit_model",
     "from_pretrained": "pretrained",
     "initialize": "initializing",
     "is_incomplete": "loading",
     "materialize": "loading",
+    "plan": "planning",
     "Initializer": "recipes",
     "Recording": "recording",
     "SkeletonError": "recording",
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from .inventory_json import skeleton_json as skeleton_json
     from .loading import is_incomplete as is_incomplete
     from .loading import materialize as materialize
+    from .planning import Plan as Plan
+    from .planning import plan as plan
     from .pretrained import from_pretrained as from_pretrained
     from .skeleton_files import skeleton_of as skeleton_of
     from .skeleton_files import write_skeleton as write_skeleton

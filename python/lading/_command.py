@@ -66,6 +66,7 @@ def _skeleton(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "path", metavar="PATH", help="a directory with config.json, or org/name in the Hugging Face cache"
     )
+    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit of a cached repository (default: main)")
     parser.add_argument(
         "-o",
         "--output",
@@ -80,7 +81,8 @@ def _skeleton(arguments: Sequence[str]) -> int:
     try:
         from .skeleton_files import skeleton_files, write_files
 
-        files = skeleton_files(options.path, options.output if options.output is not None else "FILE.json")
+        output = options.output if options.output is not None else "FILE.json"
+        files = skeleton_files(options.path, output, revision=options.revision)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("torch", "transformers"):
             raise

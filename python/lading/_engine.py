@@ -164,8 +164,9 @@ class _Answer:
 
 
 def _request(fields: Mapping[str, Any]) -> bytes:
-    """A request's JSON. Paths may be path objects; what is None is left out."""
-    given = {key: value for key, value in fields.items() if value is not None}
+    """A request's JSON. Paths may be path objects; what is None is left out. A location brings its revision."""
+    given = {"revision": getattr(fields.get("checkpoint"), "revision", None), **fields}
+    given = {key: value for key, value in given.items() if value is not None}
     return json.dumps({"schema": REQUEST_SCHEMA, **given}, default=os.fspath, allow_nan=False).encode()
 
 

@@ -83,10 +83,11 @@ class Agreement:
         return len(self.ranks)
 
     @classmethod
-    def of(cls, group: Any = None, timeout_s: float = TIMEOUT_S) -> Agreement:
+    def of(cls, group: Any = None, timeout_s: float = TIMEOUT_S, *, scope: str = "") -> Agreement:
         """Of a process group; None is the default one, or this process alone where there is none. False: alone.
 
-        The timeout is for ranks that have not come yet; one that falls silent is noticed within `DEADLINE_S`.
+        The timeout is for ranks that have not come yet; one that falls silent is noticed within `DEADLINE_S`. While one
+        is open, another of the same group needs another scope.
         """
         import torch.distributed as dist
 
@@ -104,7 +105,7 @@ class Agreement:
         # Not a connection of its own: torch's TCPStore looks up the name of each new client in the DNS, on the one
         # thread that serves all of them, and where no server answers everybody waits for seconds.
         store = c10d._get_process_group_store(found)
-        name = getattr(found, "group_name", "")
+        name = getattr(found, "group_name", "") + scope
         return cls(store, dist.get_rank(found), ranks, timeout_s, name=name, deadline_s=DEADLINE_S)
 
     # ---- the block

@@ -74,23 +74,25 @@ class Slot:
 
 
 def make_slots(
-    destinations: Sequence[Any], entries: Iterable[Entry], units: Iterable[Unit]
+    destinations: Sequence[Any], entries: Iterable[Entry], units: Iterable[Unit], *, allocates: bool = True
 ) -> tuple[list[Slot], list[Problem]]:
-    """One slot per destination, in their order, with memory. The model is not touched."""
+    """One slot per destination, in their order, with memory. The model is not touched. Without `allocates` new memory
+    is on meta: the slots are only good for the problems."""
     by_name = {entry.name: entry for entry in entries if entry.is_tensor}
     unit_of = {key: unit for unit in units for key in unit.shard_dims}
     slots: list[Slot] = []
     problems: list[Problem] = []
-    new = [destination for destination in destinations if _is_new(destination, by_name)]
-    _check_memory(new)
-    _reserve(new)
+    if allocates:
+        new = [destination for destination in destinations if _is_new(destination, by_name)]
+        _check_memory(new)
+        _reserve(new)
     for destination in destinations:
         members = [by_name[name] for name in (destination.name, *destination.aliases) if name in by_name]
         problem = _misfit(destination, members)
         if problem is not None:
             problems.append(problem)
         else:
-            slots.append(_slot(destination, members, unit_of))
+            slots.append(_slot(destination, members, unit_of, allocates=allocates))
     return slots, [*problems, *_taken_apart(slots), *_shared_memory(slots)]
 
 
@@ -163,6 +165,16 @@ def _may_share(slot: Slot, other: Slot) -> bool:
     return slot.owner == other.owner or is_kept or (is_untied and slot.entries[0].tie_class is not None)
 
 
+def memory_problems(destinations: Iterable[Any], entries: Iterable[Entry]) -> tuple[Problem, ...]:
+    """Why the memory of a plan could not be allocated now."""
+    by_name = {entry.name: entry for entry in entries if entry.is_tensor}
+    try:
+        _check_memory([destination for destination in destinations if _is_new(destination, by_name)])
+    except LadingError as error:
+        return error.problems
+    return ()
+
+
 def _is_new(destination: Any, by_name: dict[str, Entry]) -> bool:
     entry = by_name.get(destination.name)
     return entry is not None and entry.is_meta and destination.provenance != "kept"
@@ -225,12 +237,13 @@ def _memory_of(entry: Entry, destination: Any) -> torch.Tensor:
     return local_of(entry.value)
 
 
-def _slot(destination: Any, members: list[Entry], unit_of: dict[int, Unit]) -> Slot:
+def _slot(destination: Any, members: list[Entry], unit_of: dict[int, Unit], *, allocates: bool) -> Slot:
     device, dtype = torch.device(destination.device), torch_dtype(destination.dtype)
+    place = device if allocates else torch.device("meta")
     if destination.provenance == "kept":
         member = next((one for one in members if not local_of(one.value).is_meta), members[0])
         kept = _memory_of(member, destination).detach()
-        return Slot(destination, members, KEEP, kept if _same_device(kept.device, device) else kept.to(device))
+        return Slot(destination, members, KEEP, kept if _same_device(kept.device, device) else kept.to(place))
     real = [local for local in _distinct(members, destination) if _fits(local, dtype, device)]
     plain = next((local for local in real if _is_plain(local)), None)
     if plain is not None:
@@ -238,11 +251,11 @@ def _slot(destination: Any, members: list[Entry], unit_of: dict[int, Unit]) -> S
         others = [local.detach() for local in real if local.untyped_storage()._cdata != storage]
         return Slot(destination, members, IN_PLACE, plain.detach(), copies=others)
     if real:
-        memory = torch.empty(tuple(real[0].shape), dtype=dtype, device=device)
+        memory = torch.empty(tuple(real[0].shape), dtype=dtype, device=place)
         return Slot(destination, members, COPY_BACK, memory, copies=[local.detach() for local in real])
     local, unit = local_of(members[0].value), unit_of.get(id(members[0].value))
-    pinned = unit is not None and unit.is_offloaded and unit.pins_memory and torch.cuda.is_available()
-    memory = torch.empty(tuple(local.shape), dtype=dtype, device=device, pin_memory=pinned)
+    pinned = allocates and unit is not None and unit.is_offloaded and unit.pins_memory and torch.cuda.is_available()
+    memory = torch.empty(tuple(local.shape), dtype=dtype, device=place, pin_memory=pinned)
     return Slot(destination, members, ATTACH, memory)
 
 

@@ -12,9 +12,8 @@ parts, and parts that are replicas of each other are compared.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import nn
@@ -34,9 +33,11 @@ from .errors import LadingError, Problem
 from .holders import seen_in
 from .inventory import ATTRIBUTE, Entry, parts_of
 from .load_hooks import hooked
+from .locating import located_if_any, revision_of
 from .options import Options
 from .patterns import matches
 from .placements import local_of, read_placements
+from .words import Adapter, Cast, Device, DType, Group, Pins, Renaming, StrPath
 
 
 _PINNED = "R36"  # memory that cannot be pinned is no matter of values
@@ -44,24 +45,25 @@ _PINNED = "R36"  # memory that cannot be pinned is no matter of values
 
 def audit(
     model: nn.Module | Sequence[nn.Module],
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: StrPath | None = None,
     *,
+    revision: str | None = None,
     like: nn.Module | Sequence[nn.Module] | None = None,
-    device: Any = None,
-    dtype: Any = "auto",
-    cast: str = "promote",
-    compute_dtype: Any = None,
-    pins: Iterable[str | tuple[str, str]] = (),
-    subtree_dtypes: Mapping[str, Any] | None = None,
+    device: Device | None = None,
+    dtype: DType = "auto",
+    cast: Cast = "promote",
+    compute_dtype: DType | None = None,
+    pins: Pins = (),
+    subtree_dtypes: Mapping[str, DType] | None = None,
     strict: bool = True,
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
     allow_mismatch: Sequence[str] = (),
-    mapping: Any = None,
+    mapping: Renaming | None = None,
     key_mapping: Mapping[str, str] | None = None,
-    adapter: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
-    raise_on: str | None = None,
-    group: Any = None,
+    adapter: Adapter | None = None,
+    raise_on: Literal["error", "warning"] | None = None,
+    group: Group = None,
     timeout: float = TIMEOUT_S,
 ) -> AuditReport:
     """Looks for what is wrong with a loaded model: left on meta, on another device, of another dtype than the contract
@@ -75,6 +77,7 @@ def audit(
     Args:
         model: as it is in memory, sharded or not. A list of modules is a model in parts.
         checkpoint: to compare with. Without one, values of parameters and persistent buffers are not judged.
+        revision: of a repository in the Hugging Face cache, as in `lading.materialize`.
         like: the same model built under `lading.skeleton()`, or real as its constructor leaves it. It is the measure
             for buffers that no file holds and for frozen parameters. A model of transformers, and one that was built
             under `lading.skeleton()`, need none; the former is built from the checkpoint's config.
@@ -108,7 +111,7 @@ def audit(
     )
     with Agreement.of(group, timeout) as ranks:
         audited = _Audit(parts, options, ranks)
-        audited.look(os.fspath(checkpoint) if checkpoint is not None else None, twins)
+        audited.look(located_if_any(checkpoint, revision), twins)
         report = audited.report()
         _raise(report, raise_on, ranks)
     return report
@@ -130,6 +133,8 @@ class _Audit:
             self.subject = Subject(self.parts, self.options, self.ranks, self.findings, location, twins)
             wanted = self._without_files(location)
             step.message = {"asks": wanted is not None, "absent": sorted(self.subject.absent)}
+            step.message["revision"] = None if location is None else revision_of(location)
+            step.must_match = ["revision"]
         self._absent([set(answer["absent"]) for answer in step.answers])
         if location is not None:
             self._with_files(wanted, location, [answer["asks"] for answer in step.answers])

@@ -14,33 +14,24 @@ from typing import Any
 from torch import nn
 
 from .errors import LadingError, Problem
+from .locating import folder_in_cache, how_to_get, is_repository_folder
 from .private_names import check
 
-_DOWNLOAD = "Nothing is downloaded: name a folder, or a repository that is in the Hugging Face cache."
 _TRUST = "Read the code, and pass trust_remote_code=True if you trust it."
 
 
 def folder_of(location: str) -> Path | None:
-    """The folder with the checkpoint's config: of a path, or of a repository in the Hugging Face cache; else None.
+    """The folder with the checkpoint's config: of a path, or of a repository in the Hugging Face cache, at
+    the location's revision; else None.
 
     transformers is only ever given this folder. For the name of a repository huggingface_hub asks the network for other
     things than the files, even if it is told to use local files only.
     """
     if os.path.isfile(location):
         return Path(os.path.dirname(location) or ".")
-    if os.path.isdir(location):
+    if os.path.isdir(location) and not is_repository_folder(location):
         return Path(location)
-    return _folder_in_cache(location, "config.json")
-
-
-def _folder_in_cache(repository: str, file: str) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        found = try_to_load_from_cache(repository, file)
-    except ValueError:  # no name of a repository
-        return None
-    return Path(found).parent if isinstance(found, str) else None
+    return folder_in_cache(location, "config.json")
 
 
 def read_config(location: str, trust_remote_code: bool, cls: type[nn.Module] | None = None) -> Any:
@@ -50,7 +41,7 @@ def read_config(location: str, trust_remote_code: bool, cls: type[nn.Module] | N
     folder = folder_of(location)
     if folder is None:
         message = "no config of a model could be read: it is neither a path nor a repository in the cache"
-        problem = Problem("not_found", message, file=location, remedy=_DOWNLOAD)
+        problem = Problem("not_found", message, file=location, remedy=how_to_get(location))
         raise LadingError(problem, stage="checkpoint", exit_code=3)
     reference = _raw_config(folder).get("auto_map", {}).get("AutoConfig")
     own = getattr(cls, "config_class", None)
@@ -63,10 +54,10 @@ def read_config(location: str, trust_remote_code: bool, cls: type[nn.Module] | N
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
     except (OSError, ValueError, ImportError) as error:
         message = f"no config of a model could be read: {str(error).splitlines()[0]}"
-        remedy = _TRUST if reference is not None and not trust_remote_code else _DOWNLOAD
+        remedy = _TRUST if reference is not None and not trust_remote_code else "Correct config.json, or pass config=."
         problem = Problem("not_found", message, file=location, remedy=remedy)
         raise LadingError(problem, stage="checkpoint", exit_code=3) from error
-    config.name_or_path = location
+    config.name_or_path = str(location)
     return config
 
 
@@ -119,7 +110,8 @@ def _from_checkpoint(location: str, reference: str, auto_class: str) -> type[nn.
         found = _class_in_code(reference, folder_of(location))
     except (OSError, ValueError, ImportError, AttributeError) as error:
         message = f"the checkpoint's class {reference} could not be made: {str(error).splitlines()[0]}"
-        problem = Problem("not_found", message, file=location, remedy=_DOWNLOAD)
+        remedy = how_to_get(reference.rpartition("--")[0] or location)
+        problem = Problem("not_found", message, file=location, remedy=remedy)
         raise LadingError(problem, stage="checkpoint", exit_code=3) from error
     found.register_for_auto_class(auto_class)
     return add_generation_mixin_to_remote_model(found)
@@ -132,7 +124,7 @@ def _class_in_code(reference: str, folder: Path | None) -> Any:
     repository, _, reference = reference.rpartition("--")
     if repository:
         file = reference.partition(".")[0] + ".py"
-        folder = _folder_in_cache(repository, file)
+        folder = folder_in_cache(repository, file)
         if folder is None:
             raise OSError(f"{repository} with {file} is not in the Hugging Face cache")
     if folder is None:

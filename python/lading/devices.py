@@ -21,12 +21,7 @@ def rank_device(device: Any, placements: Placements, entries: Iterable[Entry]) -
     sharded = _mesh_device(placements, entries)
     if device is None:
         return _followed(sharded, entries)
-    try:
-        asked = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    except RuntimeError as error:
-        raise _refused(f"device is {device!r}, which torch does not know: {str(error).splitlines()[0]}") from error
-    if asked.type == "meta":
-        raise _refused('the device "meta" holds no values')
+    asked = asked_device(device)
     if sharded is not None and sharded.type != asked.type:
         raise _refused(
             f"the device is to be {asked}, but the model is sharded over a mesh of {sharded.type} devices",
@@ -47,6 +42,22 @@ def rank_device(device: Any, placements: Placements, entries: Iterable[Entry]) -
     raise _refused(f'"{asked.type}" does not say which one, and neither LOCAL_RANK nor a device mesh does', _REMEDY)
 
 
+def asked_device(device: Any) -> torch.device:
+    """What the user wrote. LadingError if it is no device that can hold values."""
+    try:
+        asked = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise _refused(f"device is {device!r}, which torch does not know: {str(error).splitlines()[0]}") from error
+    if asked.type == "meta":
+        raise _refused('the device "meta" holds no values')
+    return asked
+
+
+def nowhere() -> LadingError:
+    message = "the model is on meta and not sharded, so nothing says where it should go"
+    return _refused(message, 'Pass device="cuda:0" or device="cpu".')
+
+
 def _followed(sharded: torch.device | None, entries: list[Entry]) -> tuple[torch.device, str]:
     if sharded is not None:
         return sharded, f"the device is {sharded}, that of the model's mesh"
@@ -60,9 +71,7 @@ def _followed(sharded: torch.device | None, entries: list[Entry]) -> tuple[torch
         what = "parameters" if parameters else "tensors"
         return found, f"the device is {found}, where the model's {what} are"
     if not real:
-        raise _refused(
-            "the model is on meta and not sharded, so nothing says where it should go", 'Pass device="cuda:0" or device="cpu".'
-        )
+        raise nowhere()
     places = ", ".join(sorted(str(device) for device in real))
     raise _refused(f"the model's parameters are on several devices: {places}", "Pass device: all of it then goes there.")
 

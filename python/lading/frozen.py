@@ -24,14 +24,15 @@ from .placements import fsdp_states, is_dtensor
 from .resolving import TensorDTypes, resolve
 from .skeleton_recorder import skeleton
 from .telling import logger
+from .words import DType, Pins
 
 
 def cast_frozen(
     model: nn.Module | Sequence[nn.Module],
-    compute_dtype: Any,
+    compute_dtype: DType,
     *,
-    subtree_dtypes: Mapping[str, Any] | None = None,
-    pins: Iterable[str | tuple[str, str]] = (),
+    subtree_dtypes: Mapping[str, DType] | None = None,
+    pins: Pins = (),
 ) -> dict[str, torch.dtype]:
     """Casts the maximal subtrees without a trainable parameter to `compute_dtype`, buffers included.
 

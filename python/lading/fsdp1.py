@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .words import Device
+
 EMPTY, _FILLED = "_lading_empty", "_lading_filled"
 
 
@@ -156,7 +158,7 @@ def mark_filled(modules: Iterable[nn.Module]) -> None:
             module.__dict__[_FILLED] = True
 
 
-def empty_parameters(module: nn.Module, device: Any = None) -> None:
+def empty_parameters(module: nn.Module, device: Device | None = None) -> None:
     """Gives a module's own parameters that are on meta memory without values, each object once: a `param_init_fn` of
     FSDP1. Buffers stay on meta until `materialize`. Without `device`: this rank's accelerator, which is the current
     one, or that of LOCAL_RANK if none was chosen; the CPU where there is no accelerator.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -12,22 +12,23 @@ from .conversion import NO_CHECKPOINT
 from .host_values import Recipe
 from .loading import materialize
 from .report import Report
+from .words import Cast, Device, DType, External, Group
 
 
 def initialize(
     model: nn.Module | Sequence[nn.Module],
     *,
     seed: int = 0,
-    device: Any = None,
-    dtype: Any = "auto",
-    cast: str = "promote",
+    device: Device | None = None,
+    dtype: DType = "auto",
+    cast: Cast = "promote",
     keep: Sequence[str] = (),
-    external: Mapping[str, Any] | None = None,
+    external: External | None = None,
     recipes: Mapping[str, Recipe] | None = None,
     whole: nn.Module | None = None,
     budget: int | None = None,
-    progress: bool = True,
-    group: Any = None,
+    progress: bool | Callable[[Any], Any] = True,
+    group: Group = None,
     timeout: float = TIMEOUT_S,
 ) -> Report:
     """Gives every parameter and buffer of `model` its initial value, in place, on this rank, without a checkpoint.
@@ -60,7 +61,7 @@ def initialize(
             `lading.Computed`.
         whole: of a part, such as a pipeline stage: the model that it was cut from, on meta.
         budget: limit for host memory besides the model, per node, in bytes.
-        progress: a bar on the first rank, if tqdm is there.
+        progress: as in `lading.materialize`.
         group: the process group whose ranks initialise together; None is the default one, False is this process alone.
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
 

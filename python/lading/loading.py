@@ -17,11 +17,10 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -40,6 +39,7 @@ from .host_values import Recipe
 from .huggingface import forget_untied
 from .inventory import EXTRA_STATE, parts_of
 from .last_look import LastLook
+from .locating import Location, located
 from .options import POLICY_FIELDS, Options
 from .outcome import dtype_notes, in_python, kept_wide, keys_of, passed_over, unfollowed
 from .patterns import matches
@@ -52,16 +52,21 @@ from .skeleton_recorder import is_recording
 from .stages import joined
 from .telling import folded, tell
 from .watch import release
+from .words import Adapter, Cast, ComputeRecord, Device, DType, ExchangeScope, External, Group, Pins, Renaming, StrPath
+from .words import Ties, Verify
 from .zero3_masters import finer_masters
 
 _INCOMPLETE = "_lading_incomplete"
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
-def _outside_inference_mode(function: Callable[..., Report]) -> Callable[..., Report]:
+
+def _outside_inference_mode(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """What is made in that mode can never be trained, and nothing says so before the optimizer's first step."""
 
     @functools.wraps(function)
-    def call(*arguments: Any, **options: Any) -> Report:
+    def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
         if not torch.is_inference_mode_enabled():
             return function(*arguments, **options)
         with torch.inference_mode(False), torch.no_grad():
@@ -74,33 +79,34 @@ def _outside_inference_mode(function: Callable[..., Report]) -> Callable[..., Re
 @_outside_inference_mode
 def materialize(
     model: nn.Module | Sequence[nn.Module],
-    checkpoint: str | os.PathLike[str] | NoCheckpoint,
+    checkpoint: StrPath | NoCheckpoint,
     *,
-    device: Any = None,
-    dtype: Any = "auto",
-    cast: str = "promote",
-    compute_dtype: Any = None,
-    compute_record: str = "checkpoint",
-    pins: Iterable[str | tuple[str, str]] = (),
-    subtree_dtypes: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    device: Device | None = None,
+    dtype: DType = "auto",
+    cast: Cast = "promote",
+    compute_dtype: DType | None = None,
+    compute_record: ComputeRecord = "checkpoint",
+    pins: Pins = (),
+    subtree_dtypes: Mapping[str, DType] | None = None,
     strict: bool = True,
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
     allow_mismatch: Sequence[str] = (),
     keep: Sequence[str] = (),
-    external: Mapping[str, Any] | None = None,
+    external: External | None = None,
     recipes: Mapping[str, Recipe] | None = None,
-    mapping: Any = None,
+    mapping: Renaming | None = None,
     key_mapping: Mapping[str, str] | None = None,
-    adapter: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | None = None,
+    adapter: Adapter | None = None,
     whole: nn.Module | None = None,
-    ties: str = "keep",
+    ties: Ties = "keep",
     seed: int = 0,
-    verify: Any = "auto",
+    verify: Verify = "auto",
     budget: int | None = None,
-    exchange: str = "never",
+    exchange: ExchangeScope = "never",
     progress: bool | Callable[[_engine.Progress], Any] = True,
-    group: Any = None,
+    group: Group = None,
     timeout: float = TIMEOUT_S,
 ) -> Report:
     """Fills every parameter and buffer of `model` in place, on this rank, from `checkpoint`.
@@ -117,6 +123,7 @@ def materialize(
         model: built on meta, on a device, or partly; changed and sharded as one likes. A list of modules is a model in
             parts.
         checkpoint: a file, a directory, an index, or a repository in the Hugging Face cache.
+        revision: of a repository in that cache: a branch, a tag, or a commit. None is "main".
         device: this rank's device. None uses the device of the sharding, or of the parameters that have memory.
         dtype: "auto" (as in the checkpoint), or a floating dtype to ask for; docs/dtypes.md says what comes out.
         cast: "promote" (a request never narrows), "exact" (as transformers means it), "destination" (memory decides).
@@ -156,48 +163,40 @@ def materialize(
     """
     began = time.perf_counter()
     with Agreement.of(group, timeout) as ranks:
-        prepared: Prepared | None = None
-        with agreed(ranks, "the model") as step:
-            options = Options.of(
-                device=device,
-                dtype=dtype,
-                cast=cast,
-                compute_dtype=compute_dtype,
-                compute_record=compute_record,
-                pins=pins,
-                subtree_dtypes=subtree_dtypes,
-                strict=strict,
-                allow_missing=allow_missing,
-                allow_unexpected=allow_unexpected,
-                allow_mismatch=allow_mismatch,
-                keep=keep,
-                external=external,
-                recipes=recipes,
-                mapping=mapping,
-                key_mapping=key_mapping,
-                adapter=adapter,
-                whole=whole,
-                ties=ties,
-                seed=seed,
-                verify=verify,
-                budget=budget,
-                exchange=exchange,
-            )
-            checked(progress)
-            if is_recording():
-                raise RuntimeError(
-                    "materialize was called under lading.skeleton(), where nothing has memory: call it after the block"
-                )
-            parts = parts_of(model)
-            location = None if isinstance(checkpoint, NoCheckpoint) else os.fspath(checkpoint)
-            prepared = prepare(parts, location, options, ranks)
-            step.message = facts(prepared, options, location)
-            step.must_match = ["version", *(f"policy: {name}" for name in POLICY_FIELDS), "mapping", "exchange", "start"]
-        assert prepared is not None
-        everybody = step.answers
-        devices = [message["device"] for message in everybody]
-        plan, slots = _agreed_plan(parts, location, options, prepared, devices, ranks)
-        exchanged = _agreed_exchange(plan, slots, prepared, options, everybody, ranks, group)
+        ready = plan_together(
+            model,
+            checkpoint,
+            revision,
+            ranks,
+            "initialize" if isinstance(checkpoint, NoCheckpoint) else "materialize",
+            progress=progress,
+            device=device,
+            dtype=dtype,
+            cast=cast,
+            compute_dtype=compute_dtype,
+            compute_record=compute_record,
+            pins=pins,
+            subtree_dtypes=subtree_dtypes,
+            strict=strict,
+            allow_missing=allow_missing,
+            allow_unexpected=allow_unexpected,
+            allow_mismatch=allow_mismatch,
+            keep=keep,
+            external=external,
+            recipes=recipes,
+            mapping=mapping,
+            key_mapping=key_mapping,
+            adapter=adapter,
+            whole=whole,
+            ties=ties,
+            seed=seed,
+            verify=verify,
+            budget=budget,
+            exchange=exchange,
+        )
+        parts, location, options, prepared = ready.parts, ready.location, ready.options, ready.prepared
+        plan, slots = ready.plan, ready.slots
+        exchanged = _agreed_exchange(plan, slots, prepared, options, ready.everybody, ranks, group)
         try:
             last_look = LastLook(parts, prepared.entries, prepared.left_on_meta)
             load = _Load(plan, slots, prepared, ranks, exchanged, last_look)
@@ -241,11 +240,64 @@ def is_incomplete(model: nn.Module) -> str:
 # ---- the plan
 
 
+@dataclasses.dataclass
+class Ready:
+    """What a rank knows once all ranks have the same plan."""
+
+    parts: list[nn.Module]
+    location: Location | None  # None: the model starts without a checkpoint
+    options: Options
+    prepared: Prepared
+    everybody: list[dict[str, Any]]  # what each rank said about itself
+    plan: _engine.Plan
+    slots: list[Slot]
+    totals: list[dict[str, Any]]  # of the plan, for each rank
+
+
+def plan_together(
+    model: nn.Module | Sequence[nn.Module],
+    checkpoint: StrPath | NoCheckpoint,
+    revision: str | None,
+    ranks: Agreement,
+    call: str,
+    *,
+    allocates: bool = True,
+    progress: Any = False,
+    **asked: Any,
+) -> Ready:
+    """Everything up to the plan that all ranks agree on. `asked`: the fields of `Options`. Without `allocates` the
+    slots have no memory, and are only good for what they refuse."""
+    prepared: Prepared | None = None
+    with agreed(ranks, "the model") as step:
+        options = Options.of(**asked)
+        checked(progress)
+        if is_recording():
+            raise RuntimeError(
+                f"{call} was called under lading.skeleton(), where nothing has memory: call it after the block"
+            )
+        parts = parts_of(model)
+        location = None if isinstance(checkpoint, NoCheckpoint) else located(checkpoint, revision)
+        prepared = prepare(parts, location, options, ranks)
+        step.message = facts(prepared, options, location) | {"call": call, "revision": revision}
+        policy = (f"policy: {name}" for name in POLICY_FIELDS)
+        step.must_match = ["version", "call", "revision", *policy, "mapping", "exchange"]
+    assert prepared is not None
+    plan, slots, totals = _agreed_plan(location, options, prepared, step.answers, ranks, allocates=allocates)
+    return Ready(parts, location, options, prepared, step.answers, plan, slots, totals)
+
+
 def _agreed_plan(
-    parts: list[nn.Module], location: str | None, options: Options, prepared: Prepared, devices: list[str], ranks: Agreement
-) -> tuple[_engine.Plan, list[Slot]]:
-    """The plan of this rank, and the memory that it fills; all ranks have the same plan."""
+    location: str | None,
+    options: Options,
+    prepared: Prepared,
+    everybody: list[dict[str, Any]],
+    ranks: Agreement,
+    *,
+    allocates: bool,
+) -> tuple[_engine.Plan, list[Slot], list[dict[str, Any]]]:
+    """The plan of this rank, the memory that it fills, and each rank's totals; all ranks have the same plan."""
     plan: _engine.Plan | None = None
+    devices = [message["device"] for message in everybody]
     slots: list[Slot] = []
     with agreed(ranks, "the plan") as step:
         prepared.skeleton, prepared.layout = joined(ranks, prepared.skeleton, prepared.layout)
@@ -257,17 +309,18 @@ def _agreed_plan(
         kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
         if lost := kept_unwritten(kept, prepared.entries, options.spoken_for()):
             raise LadingError(lost, stage="planning", exit_code=4)
-        slots = _checked_slots(plan, prepared)
+        slots = _checked_slots(plan, prepared, allocates=allocates)
         digest = plan.answer["plan_digest"]
-        step.message = {"plan": digest, "writes": any(slot.writes for slot in slots)}
+        totals = {"bytes": plan.answer["bytes"]} | plan.answer["ranks"][0]
+        step.message = {"plan": digest, "writes": any(slot.writes for slot in slots), "totals": totals}
         if ranks.size > 1 and location is not None:
             step.message["contents of the checkpoint's files"] = plan.sampled_contents()
             step.must_match = ["contents of the checkpoint's files"]
     assert plan is not None
     if len({message["plan"] for message in step.answers}) > 1:
         ranks.refuse_difference("the plan", _records(plan), digest)
-    ranks.begun = ranks.size > 1 and any(message["writes"] for message in step.answers)
-    return plan, slots
+    ranks.begun = allocates and ranks.size > 1 and any(message["writes"] for message in step.answers)
+    return plan, slots, [message["totals"] for message in step.answers]
 
 
 def _agreed_exchange(
@@ -368,9 +421,10 @@ def _explained(problem: Problem, lost: Mapping[str, str]) -> Problem:
     return dataclasses.replace(problem, message=f"{problem.message}: {why}") if why else problem
 
 
-def _checked_slots(plan: _engine.Plan, prepared: Prepared) -> list[Slot]:
+def _checked_slots(plan: _engine.Plan, prepared: Prepared, *, allocates: bool) -> list[Slot]:
     try:
-        slots, problems = make_slots(plan.destinations, prepared.entries, prepared.placements.units)
+        units = prepared.placements.units
+        slots, problems = make_slots(plan.destinations, prepared.entries, units, allocates=allocates)
     except (RuntimeError, AssertionError) as error:  # how torch says that there is no memory, or no such device
         text = str(error).splitlines()[0]
         code = "device_memory" if isinstance(error, torch.OutOfMemoryError) or "memory" in text else "no_device"

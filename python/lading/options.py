@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -12,6 +12,7 @@ from .conversion import Conversion
 from .dtypes import requested_dtype
 from .naming import Naming
 from .patterns import Name, Pattern, list_json
+from .words import Cast, ComputeRecord, ExchangeScope, Ties
 
 # What not every call asks about.
 _UNASKED = {
@@ -25,12 +26,9 @@ POLICY_FIELDS = (
     "dtype", "cast", "ties", "seed", "unexpected", "compute_dtype", "compute_record", "pins", "allow_missing",
     "allow_unexpected", "allow_mismatch", "may_untie", "keep", "external", "subtree_dtypes",
 )  # fmt: skip
-_CASTS = ("promote", "exact", "destination")
-_RECORDS = ("checkpoint", "ignore")
+_CASTS, _RECORDS, _TIES, _EXCHANGE = map(get_args, (Cast, ComputeRecord, Ties, ExchangeScope))
 _STRONG = "float16_and_bfloat16"
-_TIES = ("keep", "untie")
 _VERIFY = ("auto", True, False, "full")
-_EXCHANGE = ("never", "node", "job", "auto")
 
 
 @dataclasses.dataclass

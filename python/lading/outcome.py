@@ -42,7 +42,8 @@ def keys_of(plan: _engine.Plan, prepared: Prepared) -> Keys:
     mismatched = {one["name"] for one in records if one["rule"] == _MISMATCH}
     mismatched |= {one.tensor for one in plan.warnings if one.rule == _MISMATCH and one.tensor is not None}
     lacking = [one for one in records if one["rule"] != _USERS_WORD]
-    missing = {one["name"] for one in lacking} - mismatched - unasked
+    expected = {one["name"] for one in lacking} if plan.answer["path"] else set()  # without a checkpoint: nothing is
+    missing = expected - mismatched - unasked
     initialized = {one["name"] for one in lacking if one["provenance"] != "kept"}
     of_other_parts = [one["key"] for one in plan.answer["ignored_keys"] if one["rule"].startswith(OTHER_PART)]
     unexpected = [*plan.answer["unexpected_keys"], *of_other_parts]

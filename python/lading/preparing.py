@@ -152,7 +152,6 @@ def facts(prepared: Prepared, options: Options, location: str | None) -> dict[st
         **{f"policy: {name}": _said(policy.get(name)) for name in POLICY_FIELDS},
         "mapping": _digest(prepared.conversion.mapping_document()),
         "checkpoint": location,
-        "start": "no checkpoint" if location is None else "a checkpoint",
         "exchange": options.exchange,
         "node": node_name(),
     }

@@ -13,60 +13,184 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from .agreement import TIMEOUT_S, Agreement, agreed
 from .checkpoint_class import class_of, folder_of, read_config
+from .errors import LadingError, Problem
 from .exiting import ending_before_python
+from .host_values import Recipe
 from .huggingface_build import build
 from .loading import materialize
+from .locating import located, pinned
+from .options import Options
+from .pretrained_arguments import chosen_device, chosen_dtype, refuse, set_attention, split_fields, with_fields
+from .words import Adapter, Cast, ComputeRecord, Device, DType, ExchangeScope, External, Group, Pins, Renaming, StrPath
+from .words import Ties, Verify
 
 
 @ending_before_python
 def from_pretrained(
-    path_or_id: str | os.PathLike[str],
+    path_or_id: StrPath,
     *,
+    revision: str | None = None,
     cls: type[nn.Module] | None = None,
     config: Any = None,
+    attn_implementation: str | Mapping[str, str] | None = None,
+    experts_implementation: str | Mapping[str, str] | None = None,
     parallelize: Callable[[nn.Module], nn.Module | None] | None = None,
     trust_remote_code: bool = False,
+    device: Device | None = None,
+    device_map: Device | Mapping[str, Device] | None = None,
+    dtype: DType = "auto",
+    torch_dtype: DType | None = None,
+    cast: Cast = "promote",
+    compute_dtype: DType | None = None,
+    compute_record: ComputeRecord = "checkpoint",
+    pins: Pins = (),
+    subtree_dtypes: Mapping[str, DType] | None = None,
+    strict: bool = True,
+    allow_missing: Sequence[str] = (),
+    allow_unexpected: Sequence[str] = (),
+    allow_mismatch: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    external: External | None = None,
+    recipes: Mapping[str, Recipe] | None = None,
+    mapping: Renaming | None = None,
+    key_mapping: Mapping[str, str] | None = None,
+    adapter: Adapter | None = None,
+    whole: nn.Module | None = None,
+    ties: Ties = "keep",
     seed: int = 0,
-    **options: Any,
+    verify: Verify = "auto",
+    budget: int | None = None,
+    exchange: ExchangeScope = "never",
+    progress: bool = True,
+    group: Group = None,
+    timeout: float = TIMEOUT_S,
+    **config_fields: Any,
 ) -> nn.Module:
     """Builds a model of transformers and loads its weights. It is in evaluation mode before `parallelize` runs.
 
         model = lading.from_pretrained("org/name", device="cuda:0")
         model = lading.from_pretrained("org/name", parallelize=shard)    # shard(model) calls fully_shard, or anything
+        model = lading.from_pretrained("org/name", revision="v1.0", device="cuda:0", use_cache=False)
+
+    Nothing is downloaded. All arguments are checked before anything is built.
 
     Args:
         path_or_id: a directory with `config.json` and safetensors files, or a repository in the Hugging Face cache.
+        revision: of a repository in that cache: a branch, a tag, or a commit. None is "main".
         cls: the class to build. None takes the one that the config names.
-        config: instead of the checkpoint's own.
-        parallelize: gets the model on meta and changes it, or returns another one.
+        config: instead of the checkpoint's own: a config, or the path of one.
+        attn_implementation: "eager", "sdpa", "flash_attention_2", …, as in transformers; or a dict of them by the
+            names of the configs inside the config.
+        experts_implementation: the same for experts: "eager", "grouped_mm", …
+        parallelize: gets the model on meta and changes it, or returns another one. If it raises on one rank, the call
+            fails on all ranks.
         trust_remote_code: build the classes whose code comes with the checkpoint (`auto_map` in its config). They then
             win over classes of transformers that have the same name. Never on by itself, and never downloaded.
+        device_map: the same as `device`, for one device: "cuda:0", 0, or {"": "cuda:0"}.
+        torch_dtype: the older name of `dtype`. `cast="exact"` rounds as transformers does.
         seed: seed for initial values, and for constructors that look at their own random numbers.
-        options: everything that `lading.materialize` takes.
+        device, dtype, cast, compute_dtype, compute_record, pins, subtree_dtypes, strict, allow_missing,
+            allow_unexpected, allow_mismatch, keep, external, recipes, mapping, key_mapping, adapter, whole, ties,
+            verify, budget, exchange, progress, group, timeout: as in `lading.materialize`.
+        config_fields: values for fields of the config, such as `use_cache=False` or `num_labels=3`.
+
+    Raises:
+        LadingError: everything that is wrong, in one message. Arguments of transformers that lading does not take
+            (`quantization_config`, `token`, a `device_map` over several devices, …) say what to do instead.
+        TypeError: a name is neither an argument nor a field of the config.
 
     `lading.report_of(model)` is the report of the load.
     """
-    location = os.fspath(path_or_id)
-    asked = {name: options[name] for name in ("dtype", "cast") if name in options}
-    together = Agreement.of(options.get("group"), options.get("timeout", TIMEOUT_S))
-    with together as ranks, agreed(ranks, "the configuration"):  # one that has none must not leave the others waiting
-        config = config if config is not None else read_config(location, trust_remote_code, cls)
-        chosen = cls if cls is not None else class_of(location, config, trust_remote_code)
-        model = build(chosen, config, seed=seed, **asked)
-    model.eval()
-    if parallelize is not None:
-        changed = parallelize(model)
-        model = changed if isinstance(changed, nn.Module) else model
-    materialize(model, location, seed=seed, **options)
+    asked: dict[str, Any] = {
+        "device": device,
+        "dtype": dtype,
+        "cast": cast,
+        "compute_dtype": compute_dtype,
+        "compute_record": compute_record,
+        "pins": pins,
+        "subtree_dtypes": subtree_dtypes,
+        "strict": strict,
+        "allow_missing": allow_missing,
+        "allow_unexpected": allow_unexpected,
+        "allow_mismatch": allow_mismatch,
+        "keep": keep,
+        "external": external,
+        "recipes": recipes,
+        "mapping": mapping,
+        "key_mapping": key_mapping,
+        "adapter": adapter,
+        "whole": whole,
+        "ties": ties,
+        "seed": seed,
+        "verify": verify,
+        "budget": budget,
+        "exchange": exchange,
+    }
+    with _scope() as scope, Agreement.of(group, timeout, scope=scope) as ranks:
+        with agreed(ranks, "the configuration") as step:
+            for name in ("pins", "allow_missing", "allow_unexpected", "allow_mismatch", "keep"):  # which are read twice
+                asked[name] = asked[name] if isinstance(asked[name], str) else list(asked[name])
+            Options.of(**asked)
+            location = located(path_or_id, revision)
+            fields, problems = split_fields(config_fields, location)
+            asked["device"], wrong_device = chosen_device(device, device_map, is_needed=parallelize is None)
+            asked["dtype"], wrong_dtype = chosen_dtype(dtype, torch_dtype)
+            refuse([*problems, *wrong_device, *wrong_dtype])
+            location = pinned(location, folder_of(location))
+            if config is None or isinstance(config, str | os.PathLike):
+                config = read_config(location if config is None else located(config), trust_remote_code, cls)
+            config = with_fields(config, fields, from_pretrained)
+            if attn_implementation is not None:
+                refuse(set_attention(config, attn_implementation))
+            if experts_implementation is not None:  # which the constructor checks
+                config._experts_implementation = experts_implementation
+            chosen = cls if cls is not None else class_of(location, config, trust_remote_code)
+            model = build(chosen, config, dtype=asked["dtype"], cast=cast, seed=seed)
+            step.message = {"revision": revision}
+            step.must_match = ["revision"]
+        model.eval()
+        if parallelize is not None:
+            model = _parallelized(model, parallelize, ranks)
+    materialize(model, location, **asked, progress=progress, group=group, timeout=timeout)
     _load_generation_config(model, location, trust_remote_code)
     return model
+
+
+_of_thread = threading.local()
+
+
+@contextlib.contextmanager
+def _scope() -> Iterator[str]:
+    """The ranks are in the agreement of this call while `parallelize` runs, which may load another model."""
+    outer = getattr(_of_thread, "depth", 0)
+    _of_thread.depth = outer + 1
+    try:
+        yield f"from_pretrained/{outer}"
+    finally:
+        _of_thread.depth = outer
+
+
+def _parallelized(model: nn.Module, parallelize: Callable[[nn.Module], Any], ranks: Agreement) -> nn.Module:
+    """What one rank raises, the others are told at once, unless they wait for it in a collective of their own."""
+    try:
+        changed = parallelize(model)
+    except LadingError:
+        raise
+    except Exception as error:
+        if ranks.size == 1:
+            raise
+        message = f"parallelize raised {type(error).__name__}: {error}"
+        problem = Problem("parallelize", message, rank=ranks.ranks[ranks.rank], remedy="Correct that function.")
+        raise LadingError(problem, stage="request", exit_code=2) from error
+    return changed if isinstance(changed, nn.Module) else model
 
 
 def _load_generation_config(model: Any, location: str, trust_remote_code: bool) -> None:

@@ -11,7 +11,6 @@ it is about what is there: real tensors as they are, others as they were constru
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,11 +25,13 @@ from .errors import LadingError, Problem
 from .host_values import HostValues, Recipe
 from .inventory import Entry, parts_of, take_inventory
 from .inventory_json import skeleton_document
+from .locating import located_if_any
 from .options import Options
 from .outcome import in_python, unfollowed
 from .placements import is_elsewhere, is_foreign
 from .recording import SkeletonError
 from .telling import speaks_here, warn
+from .words import Cast, ComputeRecord, DType, External, Pins, Renaming, StrPath, Ties
 
 _WIDTHS = (48, 22)
 
@@ -138,23 +139,24 @@ class DTypes(Mapping[str, TensorDTypes]):
 
 def resolve_dtypes(
     model: nn.Module | Sequence[nn.Module],
-    checkpoint: str | os.PathLike[str] | None = None,
-    dtype: Any = "auto",
+    checkpoint: StrPath | None = None,
+    dtype: DType = "auto",
     *,
-    cast: str = "promote",
-    compute_dtype: Any = None,
-    compute_record: str = "checkpoint",
-    pins: Iterable[str | tuple[str, str]] = (),
-    subtree_dtypes: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    cast: Cast = "promote",
+    compute_dtype: DType | None = None,
+    compute_record: ComputeRecord = "checkpoint",
+    pins: Pins = (),
+    subtree_dtypes: Mapping[str, DType] | None = None,
     strict: bool = True,
     allow_missing: Sequence[str] = (),
     allow_unexpected: Sequence[str] = (),
     allow_mismatch: Sequence[str] = (),
     keep: Sequence[str] = (),
-    external: Mapping[str, Any] | None = None,
+    external: External | None = None,
     recipes: Mapping[str, Recipe] | None = None,
-    ties: str = "keep",
-    mapping: Any = None,
+    ties: Ties = "keep",
+    mapping: Renaming | None = None,
     key_mapping: Mapping[str, str] | None = None,
 ) -> DTypes:
     """Checkpoint, storage and compute dtype of every tensor, with the rule that decided, as `materialize` will have it.
@@ -172,8 +174,8 @@ def resolve_dtypes(
             goes before `compute_dtype` is a warning, on the first rank.
         pins: names that stay F32, beside the model's own: patterns, or (pattern, strength) (docs/schema/skeleton.md).
         subtree_dtypes: requested dtypes by module name, which go before `dtype`.
-
-    The others are those of `lading.materialize`.
+        revision, cast, strict, allow_missing, allow_unexpected, allow_mismatch, keep, external, recipes, ties, mapping,
+            key_mapping: as in `lading.materialize`.
 
     Raises:
         LadingError: everything that is wrong, in one message.
@@ -197,7 +199,7 @@ def resolve_dtypes(
         mapping=mapping,
         key_mapping=key_mapping,
     )
-    dtypes = resolve(parts_of(model), None if checkpoint is None else os.fspath(checkpoint), options)
+    dtypes = resolve(parts_of(model), located_if_any(checkpoint, revision), options)
     if speaks_here():
         warn(unfollowed(dtypes.warnings))
     return dtypes

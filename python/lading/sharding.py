@@ -17,7 +17,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -29,6 +29,11 @@ from .outcome import unfollowed
 from .placements import fsdp_states
 from .resolving import DTypes, Unit, resolve_dtypes
 from .telling import warn
+from .words import ComputeRecord, Group, StrPath
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy
 
 _Wish = str | Iterable[str] | Callable[[str, nn.Module], bool]
 
@@ -49,14 +54,15 @@ class Sharding:
 
 def shard_by_dtype(
     model: nn.Module | Sequence[nn.Module],
-    mesh: Any = None,
-    mp_policy: Any = None,
+    mesh: DeviceMesh | None = None,
+    mp_policy: MixedPrecisionPolicy | None = None,
     *,
-    checkpoint: Any = None,
+    checkpoint: StrPath | None = None,
+    revision: str | None = None,
     dtypes: DTypes | None = None,
-    compute_record: str = "checkpoint",
+    compute_record: ComputeRecord = "checkpoint",
     units: _Wish | None = None,
-    group: Any = None,
+    group: Group = None,
     timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> Sharding:
@@ -77,12 +83,14 @@ def shard_by_dtype(
             checkpoint's record says otherwise (R26); everything else is kept.
         checkpoint: that the model will be loaded from. None: what the model holds now counts. Its keys are not judged
             here: a stage reads some of them only.
+        revision: of a repository in the Hugging Face cache, as in `lading.materialize`.
         dtypes: the answer of `resolve_dtypes` instead, where a request or more of its words are needed.
         compute_record: as in `resolve_dtypes`: "ignore" lets parameters that the checkpoint has in F32 compute in
             `param_dtype`. Pass the same to `materialize`. With `dtypes`, give it there.
         units: names of modules, in which `*` stands for characters of one component, or a function of name and module.
             None: what a model of transformers must not be split in, else the elements of the outermost lists.
         group: of the ranks that shard together. None: those of the mesh.
+        timeout: seconds to wait for ranks that have not yet reached an agreement step.
         options: for `fully_shard`: reshard_after_forward, offload_policy, shard_placement_fn, ignored_params.
 
     Raises:
@@ -102,10 +110,13 @@ def shard_by_dtype(
     together = Agreement.of(_group(mesh) if group is None else group, timeout)
     with together as ranks, agreed(ranks, "units by dtype") as step:
         _refuse_shared(parts)
-        known = dtypes if dtypes is not None else resolve_dtypes(parts, checkpoint, strict=False, compute_record=compute_record)
+        known = dtypes
+        if known is None:
+            known = resolve_dtypes(parts, checkpoint, revision=revision, strict=False, compute_record=compute_record)
         found = [known.with_units(wish, compute) for wish in wishes]
-        step.message = {"units": hashlib.sha256(repr([one.units for one in found]).encode()).hexdigest()[:32]}
-        step.must_match = ["units"]
+        units_digest = hashlib.sha256(repr([one.units for one in found]).encode()).hexdigest()[:32]
+        step.message = {"units": units_digest, "revision": revision}
+        step.must_match = ["units", "revision"]
     if ranks.rank == 0:
         warn(one for one in unfollowed(found[0].warnings) if dtypes is None or one not in dtypes.warnings)
     for of_part, decided in zip(modules, found, strict=True):

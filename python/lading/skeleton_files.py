@@ -12,7 +12,6 @@ import base64
 import dataclasses
 import functools
 import json
-import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +29,8 @@ from .huggingface_build import build
 from .huggingface_view import Library, View
 from .inventory import Entry, take_inventory
 from .inventory_json import recipe_fields, skeleton_json
+from .locating import Location, located, pinned
+from .words import StrPath
 
 _SMALL_BYTES = 4096  # a value of at most this stands in the document itself
 
@@ -41,7 +42,7 @@ def build_skeleton(location: str, *, cls: type[nn.Module] | None = None, trust_r
 
 
 def skeleton_of(
-    path: str | os.PathLike[str], *, cls: type[nn.Module] | None = None, trust_remote_code: bool = False
+    path: StrPath, *, revision: str | None = None, cls: type[nn.Module] | None = None, trust_remote_code: bool = False
 ) -> str:
     """The skeleton document of a checkpoint's model, from its config alone (docs/schema/skeleton.md).
 
@@ -49,18 +50,25 @@ def skeleton_of(
 
     No weights are read: a directory with only `config.json` will do. What the constructor computes is in it up to 4 KiB
     a tensor; `lading.write_skeleton` puts the rest into a file beside the document, for `lading load`.
+
+    Args:
+        path: a directory with `config.json`, or a repository in the Hugging Face cache.
+        revision: of a repository in that cache: a branch, a tag, or a commit. None is "main".
+        cls: the class to build. None takes the one that the config names.
+        trust_remote_code: build the class whose code comes with the checkpoint, as in `lading.from_pretrained`.
     """
-    return _Described.of(path, cls, trust_remote_code).document()
+    return _Described.of(located(path, revision), cls, trust_remote_code).document()
 
 
 def write_skeleton(
-    path: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    path: StrPath,
+    output: StrPath,
     *,
+    revision: str | None = None,
     cls: type[nn.Module] | None = None,
     trust_remote_code: bool = False,
 ) -> None:
-    """Writes the skeleton document of a checkpoint's model, and beside it all that `lading plan` and `lading load` need.
+    """Writes the skeleton document of a checkpoint's model, and beside it what `lading plan` and `lading load` need.
 
         lading.write_skeleton("path/to/model", "model.json")        # then: lading load … --skeleton model.json
 
@@ -69,20 +77,25 @@ def write_skeleton(
     missing. `lading plan` and `lading load` find them there. The last two need the checkpoint's files, of which only
     headers are read. Existing files with these names are overwritten; they are deleted if the model does not need them,
     or if the checkpoint has no safetensors files.
+
+    Args:
+        output: the document's file.
+        path, revision, cls, trust_remote_code: as in `lading.skeleton_of`.
     """
-    write_files(skeleton_files(path, output, cls=cls, trust_remote_code=trust_remote_code))
+    write_files(skeleton_files(path, output, revision=revision, cls=cls, trust_remote_code=trust_remote_code))
 
 
 def skeleton_files(
-    path: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    path: StrPath,
+    output: StrPath,
     *,
+    revision: str | None = None,
     cls: type[nn.Module] | None = None,
     trust_remote_code: bool = False,
 ) -> dict[Path, bytes]:
     """What `write_skeleton` writes, by place, the document first. Empty: there shall be no such file, because one of
     another model would be taken for this one's."""
-    described = _Described.of(path, cls, trust_remote_code)
+    described = _Described.of(located(path, revision), cls, trust_remote_code)
     place = Path(output)
     stem = place.name.removesuffix(".json")
     return {
@@ -102,8 +115,8 @@ class _Described:
     inventory: list[Entry]
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], model_class: type[nn.Module] | None, trust_remote_code: bool) -> _Described:
-        location = os.fspath(path)
+    def of(cls, location: Location, model_class: type[nn.Module] | None, trust_remote_code: bool) -> _Described:
+        location = pinned(location, folder_of(location))
         model = build_skeleton(location, cls=model_class, trust_remote_code=trust_remote_code)
         return cls(model, location, take_inventory(model))
 

@@ -106,6 +106,20 @@ Result<Place> anchor_for(const fs::path& directory, const LocateOptions& options
   return Place{std::move(anchor), relative == "." ? std::string() : relative.string()};
 }
 
+// The command that puts a repository, named as its folder in the cache is, into the cache.
+std::string download_command(std::string_view folder, const std::optional<std::string>& revision) {
+  std::string id(folder.starts_with(kRepoPrefix) ? folder.substr(kRepoPrefix.size()) : "ORG/NAME");
+  if (const auto dashes = id.find("--"); dashes != std::string::npos) id.replace(dashes, 2, "/");
+  // A revision that a shell would take apart is left to the user.
+  const bool is_plain = revision && std::all_of(revision->begin(), revision->end(),
+                                                [](char c) { return is_name_character(c) || c == '/'; });
+  return fmt::format("hf download {}{}", id, is_plain ? fmt::format(" --revision {}", *revision) : "");
+}
+
+std::string folder_name(const Place& repo) {
+  return fs::path(repo.anchor.display(repo.directory)).lexically_normal().filename().string();
+}
+
 Error no_such_revision(const Place& repo, const std::string& revision) {
   std::string have = "nothing";
   if (const auto refs = repo.anchor.list(join(repo.directory, "refs")))
@@ -114,7 +128,8 @@ Error no_such_revision(const Place& repo, const std::string& revision) {
       .in_file(repo.anchor.display(repo.directory))
       .wanted("a name under refs or a folder under snapshots")
       .got(shorten(have))
-      .try_this("Fetch it first, or name another with --revision");
+      .try_this(fmt::format("Nothing is downloaded: run `{}` first, or name another revision",
+                            download_command(folder_name(repo), revision)));
 }
 
 // "..", "" and the like would name other folders of the cache.
@@ -144,11 +159,12 @@ Result<std::string> snapshot_of(const Place& repo, const std::string& revision) 
   const auto snapshot = is_hex(commit) ? repo.anchor.list(join(snapshots, commit)) : repo.anchor.list("");
   if (is_hex(commit) && snapshot) return join(snapshots, commit);
   if (!snapshot && snapshot.error().code != Code::kNotFound) return fail(snapshot.error());
-  return fail(Error(Code::kCacheInvalid, "the ref does not name a snapshot")
-                  .in_file(ref->path())
-                  .wanted("the hash of a commit under snapshots")
-                  .got(quote(commit))
-                  .try_this("Fetch the repository again"));
+  return fail(
+      Error(Code::kCacheInvalid, "the ref does not name a snapshot")
+          .in_file(ref->path())
+          .wanted("the hash of a commit under snapshots")
+          .got(quote(commit))
+          .try_this(fmt::format("Download the repository again: `{}`", download_command(folder_name(repo), revision))));
 }
 
 Result<Location> locate_repo(const fs::path& repo_directory, LocateOptions options) {
@@ -177,11 +193,11 @@ Result<Location> locate_in_cache(const std::string& id, const LocateOptions& opt
   if (const auto slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
   std::error_code ignored;
   if (!fs::is_directory(*cache / folder, ignored)) {
-    return fail(
-        Error(Code::kNotFound, fmt::format("no such path, and {} is not in the Hugging Face cache", quote(id)))
-            .in_file(id)
-            .wanted(fmt::format("a path, or the folder {}", quote((*cache / folder).string())))
-            .try_this("lading does not download: fetch it first (hf download), or set HF_HOME or HF_HUB_CACHE"));
+    return fail(Error(Code::kNotFound, fmt::format("no such path, and {} is not in the Hugging Face cache", quote(id)))
+                    .in_file(id)
+                    .wanted(fmt::format("a path, or the folder {}", quote((*cache / folder).string())))
+                    .try_this(fmt::format("Nothing is downloaded: run `{}` first, or set HF_HOME or HF_HUB_CACHE",
+                                          download_command(folder, options.revision))));
   }
   return locate_repo(*cache / folder, options);
 }

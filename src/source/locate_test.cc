@@ -140,7 +140,7 @@ TEST_F(LocateTest, WhatIsNoPathAndNoRepository) {
 TEST_F(LocateTest, RepositoryNameIsLookedUpInTheCache) {
   make_repo("hub/models--org--name");
   make_repo("hub/models--gpt2");
-  const auto options_here = options({{"HF_HUB_CACHE", dir_.path("hub")}});
+  LocateOptions options_here = options({{"HF_HUB_CACHE", dir_.path("hub")}});
   const auto location = locate("org/name", options_here);
   ASSERT_TRUE(location.has_value()) << location.error().text();
   EXPECT_EQ(location->kind, LocationKind::kDirectory);
@@ -153,6 +153,11 @@ TEST_F(LocateTest, RepositoryNameIsLookedUpInTheCache) {
   ASSERT_FALSE(missing.has_value());
   EXPECT_EQ(missing.error().code, Code::kNotFound);
   EXPECT_THAT(missing.error().text(), HasSubstr(dir_.path("hub/models--org--other"))) << "says where it looked";
+  EXPECT_THAT(missing.error().remedy, HasSubstr("`hf download org/other`"));
+  options_here.revision = "v1";
+  EXPECT_THAT(locate("org/other", options_here).error().remedy, HasSubstr("`hf download org/other --revision v1`"));
+  options_here.revision = "a b";
+  EXPECT_THAT(locate("org/other", options_here).error().remedy, HasSubstr("`hf download org/other`"));
 }
 
 TEST_F(LocateTest, CacheIsWhereHuggingfaceHubLooks) {
@@ -193,6 +198,8 @@ TEST_F(LocateTest, RevisionIsABranchATagAPullRequestOrACommit) {
     with_revision.revision = revision;
     EXPECT_EQ(locate("org/name", with_revision).error().code, Code::kNotFound) << revision;
   }
+  with_revision.revision = "v2";
+  EXPECT_THAT(locate("org/name", with_revision).error().remedy, HasSubstr("`hf download org/name --revision v2`"));
 }
 
 TEST_F(LocateTest, ARefThatNamesNoSnapshotIsRefused) {

@@ -14,6 +14,7 @@ EXAMPLES = REPOSITORY / "examples" / "python"
 RIGHT = r"the output differs by \S+ from that of the model that was saved"
 ONE_PROCESS = {
     "audit.py": r'"head.weight".*\[untied, R49\](.|\n)*"softcap".*\[value, R6\]',
+    "dry_run.py": r"19 tensors \(18 file, 1 \w+\)(.|\n)*beside the model",
     "other_names.py": RIGHT,
     "single.py": RIGHT,
     "transformers_model.py": r"LlamaForCausalLM, logits \(1, 8, 97\)",
