@@ -257,13 +257,12 @@ TEST_F(CApiTest, APlanSaysWhatNoFileGivesAValue) {
     "mesh": "dp=2", "strategy": "fsdp2")")
                                     .c_str()));
   ASSERT_EQ(plan.exit_code(), 0) << plan.text();
-  EXPECT_THAT(
-      plan.text(),
-      ContainsRegex(R"("not_from_file": \[\s+)"
-                    R"(\{"name": "b", "kind": "parameter", "provenance": "kept", "rule": "R21"\},\s+)"
-                    R"(\{"name": "kept", "kind": "buffer", "provenance": "kept", "rule": "R7"\},\s+)"
-                    R"(\{"name": "new", "kind": "parameter", "provenance": "random", "rule": "R12"\},\s+)"
-                    R"(\{"name": "tied", "kind": "parameter", "provenance": "random", "rule": "R12"\}\s+\])"));
+  EXPECT_THAT(plan.text(),
+              ContainsRegex(R"("not_from_file": \[\s+)"
+                            R"(\{"name": "b", "kind": "parameter", "provenance": "kept", "rule": "R21"\},\s+)"
+                            R"(\{"name": "kept", "kind": "buffer", "provenance": "kept", "rule": "R7"\},\s+)"
+                            R"(\{"name": "new", "kind": "parameter", "provenance": "random", "rule": "R12"\},\s+)"
+                            R"(\{"name": "tied", "kind": "parameter", "provenance": "random", "rule": "R12"\}\s+\])"));
 }
 
 TEST_F(CApiTest, AllProblemsOfAPlanAreListed) {
