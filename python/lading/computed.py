@@ -5,7 +5,7 @@ vocabulary map that is in the checkpoint.
     lading.materialize(draft, "checkpoint", recipes={"lm_head.weight": head})
 
 The engine orders such values after their inputs (R66), and asks for them when those are complete. It is a recipe like
-any other: a key of the checkpoint comes first. An input that is sharded is gathered for the function (shared_inputs.py).
+any other: a key of the checkpoint comes first. A sharded input is gathered for the function (shared_inputs.py).
 """
 
 from __future__ import annotations

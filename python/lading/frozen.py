@@ -50,7 +50,8 @@ def cast_frozen(
     Args:
         model: with its values.
         compute_dtype: the `param_dtype` of the mixed-precision policy.
-        subtree_dtypes: compute dtypes of frozen modules by name, which go before `compute_dtype`; the longest name wins.
+        subtree_dtypes: compute dtypes of frozen modules by name, which go before `compute_dtype`; the longest name
+            wins.
         pins: further names that stay F32: patterns, or (pattern, strength) (docs/schema/skeleton.md).
 
     Returns:
@@ -91,9 +92,10 @@ def _not_frozen(subtrees: Iterable[str], frozen: Sequence[str]) -> Iterator[Prob
     for name in subtrees:
         if not any(_is_within(name, tower) or _is_within(tower, name) for tower in frozen):
             towers = ", ".join(tower or "the whole model" for tower in frozen) or "none"
+            wanted = f"a frozen subtree, or a part of one: {towers}"
             remedy = "Correct the name, or freeze it: module.requires_grad_(False)."
             message = f"subtree_dtypes: {name!r} is no frozen module, and has none inside"
-            yield Problem("policy", message, rule="R28", expected=f"a frozen subtree, or a part of one: {towers}", remedy=remedy)
+            yield Problem("policy", message, rule="R28", expected=wanted, remedy=remedy)
 
 
 def _is_within(name: str, outer: str) -> bool:

@@ -76,8 +76,8 @@ def shard_by_dtype(
     which compute in their own dtype and hand on what is around them. All ranks must call it.
 
     Args:
-        model: on meta, before `materialize`, or real. Parts of it may be sharded already. A list of modules is a model in
-            parts, such as the pipeline stages of this rank: each part has units and a root of its own.
+        model: on meta, before `materialize`, or real. Parts of it may be sharded already. A list of modules is a model
+            in parts, such as the pipeline stages of this rank: each part has units and a root of its own.
         mesh: as `fully_shard` takes it.
         mp_policy: FSDP2's `MixedPrecisionPolicy`. `param_dtype` is what parameters compute in unless a pin or the
             checkpoint's record says otherwise (R26); everything else is kept.

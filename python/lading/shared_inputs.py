@@ -1,11 +1,11 @@
 """Inputs of computed values (`lading.Computed`) of which every rank has a part only: put together for the function.
 
 The ranks of an input's mesh gather it when the engine asks for the value, in the plan's order of values, which is the
-same on all ranks. A rank that does not ask for a value takes part all the same. Before each gather all ranks of the load
-say that they have come: if one has failed, nobody goes in, and all get its error.
+same on all ranks. A rank that does not ask for a value takes part all the same. Before each gather all ranks of the
+load say that they have come: if one has failed, nobody goes in, and all get its error.
 
-Memory, on each rank: the whole inputs of one value at a time, on the input's device, and what gathering them takes. They
-are dropped when the function has returned.
+Memory, on each rank: the whole inputs of one value at a time, on the input's device, and what gathering them takes.
+They are dropped when the function has returned.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ class SharedInputs:
             return self._loaded[needed].detach().clone()
         while self._steps:
             step = self._steps.popleft()
-            gathered = self._gather(*step)
             if step == (value, needed):
+                gathered = self._gather(*step)
                 assert gathered is not None
                 return gathered
+            self._gather(*step)
         raise AssertionError(f"{value} was computed before, or is in no plan")
 
     @contextlib.contextmanager
     def during(self, tell: Callable[[int | None], None]) -> Iterator[None]:
-        """The load. `tell` hears that this rank waits for others, which is no standstill. After it, this rank takes part
-        in what the others still gather."""
+        """The load. `tell` hears that this rank waits for others, which is no standstill. After it, this rank takes
+        part in what the others still gather."""
         self._tell = tell
         yield
         while self._steps:
@@ -100,7 +101,8 @@ def put_together(like: Any, local: torch.Tensor, device: torch.device) -> torch.
     part = local.detach().view(carrier)
     if part.device.type != like.device_mesh.device_type:  # offloaded
         part = part.to(device)
-    return type(like)(part, spec_of(like, carrier), requires_grad=False).full_tensor().to(local.device).view(local.dtype)
+    whole = type(like)(part, spec_of(like, carrier), requires_grad=False).full_tensor()
+    return whole.to(local.device).view(local.dtype)
 
 
 def _inputs(tensors: list[dict[str, Any]]) -> set[str]:
@@ -118,9 +120,10 @@ def _checked_steps(plan: _engine.Plan, layout: Layout, shared: set[str]) -> list
     document = json.loads(plan.document())
     recipes = {one["name"]: one["recipe"] for one in document["tensors"] if one["provenance"] == "call"}
     steps = [(value, one) for value in document["call_order"] for one in recipes[value]["inputs"] if one in shared]
+    text = "it is computed from {}, which FSDP1 or ZeRO-3 has flattened and shared out"
     remedy = "Leave the input whole, or let the function close over a whole tensor of your own."
     problems = [
-        layout_problem(value, f"it is computed from {needed}, which FSDP1 or ZeRO-3 has flattened and shared out", "R66", remedy)
+        layout_problem(value, text.format(needed), "R66", remedy)
         for value, needed in steps
         if any(cut.dim is None for cut in layout.spots[needed].cuts)
     ]

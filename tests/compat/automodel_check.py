@@ -1,17 +1,18 @@
-"""The real NeMo Automodel: Gemma4 as its fine-tuning recipes build it, filled by lading, beside what Automodel loads itself.
+"""The real NeMo Automodel: Gemma4 as its fine-tuning recipes build it, filled by lading, beside what Automodel loads.
 
     PYTHONPATH=python python tests/compat/automodel_check.py        # one line, and 0 if right
 
-Two ranks. `NeMoAutoModelForImageTextToText.from_pretrained` with Automodel's FSDP2, LoRA and BF16 policy; the vision tower is
-frozen and standardizes (`std_bias`, `std_scale`, F32 in the file). Once as it is; once with lading in the place of
-Automodel's two steps, `Checkpointer.initialize_model_weights` and `Checkpointer.load_base_model`. Every tensor is compared bit
-by bit, with dtype, device and `requires_grad`; then the loss of one step with an image, and all gradients.
+Two ranks. `NeMoAutoModelForImageTextToText.from_pretrained` with Automodel's FSDP2, LoRA and BF16 policy; the vision
+tower is frozen and standardizes (`std_bias`, `std_scale`, F32 in the file). Once as it is; once with lading in the place
+of Automodel's two steps, `Checkpointer.initialize_model_weights` and `Checkpointer.load_base_model`. Every tensor is
+compared bit by bit, with dtype, device and `requires_grad`; then the loss of one step with an image, and all gradients.
 
-Automodel knows CUDA devices only. Two replacements make it run on CPUs: `torch.cuda.current_device`, and the device that
-`from_pretrained` hands to `apply_model_infrastructure`. Nothing else of it is touched.
+Automodel knows CUDA devices only. Two replacements make it run on CPUs: `torch.cuda.current_device`, and the device
+that `from_pretrained` hands to `apply_model_infrastructure`. So that both models get the same adapters, the random
+numbers are seeded before Automodel initialises them. Nothing else of it is touched.
 
-Tried with nemo-automodel 0.7.0, transformers 5.18.0 and torch 2.13.0. Its imports need datasets, torchdata and torchao; what
-else it requires (megatron-fsdp, quack-kernels, mistral-common, flashoptim, …) is not imported on this way.
+Tried with nemo-automodel 0.7.0, transformers 5.18.0 and torch 2.13.0. Its imports need datasets, torchdata and torchao;
+what else it requires (megatron-fsdp, quack-kernels, mistral-common, flashoptim, …) is not imported here.
 """
 
 import importlib.metadata
@@ -62,8 +63,10 @@ def save_checkpoint(folder):
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if name not in stored:
                 continue
-            if name.endswith(("_min", "_max", "layer_scalar", "std_scale")):
-                tensor.copy_(torch.rand_like(tensor) + 0.5 if not name.endswith("_min") else -torch.rand_like(tensor) - 2)
+            if name.endswith("_min"):
+                tensor.copy_(-torch.rand_like(tensor) - 2)
+            elif name.endswith(("_max", "layer_scalar", "std_scale")):
+                tensor.copy_(torch.rand_like(tensor) + 0.5)
             else:
                 tensor.copy_(torch.randn_like(tensor) * 0.2)
             tensor.data = tensor.data.to(torch.float32 if ".std_" in name else torch.bfloat16)
@@ -177,7 +180,8 @@ class filled_by_lading:
     def __exit__(self, *_):
         from nemo_automodel.components.checkpoint.checkpointing import Checkpointer
 
-        Checkpointer.initialize_model_weights, Checkpointer.load_base_model = staticmethod(self.before[0]), self.before[1]
+        Checkpointer.initialize_model_weights = staticmethod(self.before[0])
+        Checkpointer.load_base_model = self.before[1]
 
 
 def tensors(model):
@@ -200,7 +204,8 @@ def differences(theirs, ours):
             wrong.append(f"{name}: {facts[1]} for {facts[0]}")
             continue
         one, two = ((t.to_local() if hasattr(t, "to_local") else t).detach() for t in (one, two))
-        if not torch.equal(one.contiguous().view(torch.uint8), two.contiguous().view(torch.uint8)) if one.dim() else one != two:
+        one, two = (t.reshape(-1).contiguous().view(torch.uint8) for t in (one, two))
+        if not torch.equal(one, two):
             wrong.append(f"{name} differs")
     return wrong
 

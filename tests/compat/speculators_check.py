@@ -4,10 +4,10 @@
 
 In one process, and on two ranks under speculators' own FSDP2 wrapping. The verifier ties its head to its embeddings, so
 the draft's `verifier_lm_head` is cut out of `embed_tokens`, which the two ranks share: a value that is computed from a
-sharded tensor of the same load. Every tensor is compared bit by bit, and so is the loss of a forward pass in one process.
+sharded tensor of the same load. Every tensor is compared bit by bit, and so is the loss of a pass in one process.
 
-Tried with speculators 0.9.0, transformers 5.18.0 and torch 2.13.0. Its imports need openai, datasets, loguru, pydantic-settings,
-typer, rich and hs-connectors; torchvision and torchaudio are in its requirements and imported nowhere.
+Tried with speculators 0.9.0, transformers 5.18.0 and torch 2.13.0. Its imports need openai, datasets, loguru,
+pydantic-settings, typer, rich and hs-connectors; it requires torchvision and torchaudio, and imports them nowhere.
 """
 
 import importlib.metadata
@@ -31,7 +31,8 @@ def main():
         wrong = differences(theirs, filled(folder)) + losses(theirs, filled(folder))
         wrong += on_two_ranks(folder)
     count = len(tensors(theirs))
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("speculators", "transformers", "torch"))
+    names = ("speculators", "transformers", "torch")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
     verdict = f"{count} tensors of Eagle3DraftModel, one process and FSDP2 on two ranks"
     print(f"{versions}, lading {_engine.version()}: {verdict}: {'right' if not wrong else '; '.join(wrong)}")
     return 1 if wrong or count != 20 else 0
@@ -59,7 +60,10 @@ def save_draft(folder):
         verifier=VerifierConfig.from_pretrained(f"{folder}/verifier"),
     )
     config = Eagle3SpeculatorConfig(
-        transformer_layer_config=layers, draft_vocab_size=32, norm_before_residual=False, speculators_config=speculation,
+        transformer_layer_config=layers,
+        draft_vocab_size=32,
+        norm_before_residual=False,
+        speculators_config=speculation,
         eagle_aux_hidden_state_layer_ids=[1, 3, 4],
     )
     theirs = Eagle3DraftModel(config)

@@ -314,7 +314,7 @@ def towers():
 
 
 def cast_several(folder):
-    """Each frozen subtree in its own dtype, the longest name first; names that mean nothing frozen; torn ties; parts."""
+    """Each frozen subtree in its own dtype, the longest name wins; names with nothing frozen; torn ties; parts."""
     import lading
     import torch
 
@@ -705,7 +705,8 @@ def parts(mesh, folder):
         x = block(x)
     want = plain.head(plain.norm(x))
     got = last(first(ids))
-    problems += [] if torch.allclose(got.float(), want, atol=0.05, rtol=0.05) else [f"off by {(got - want).abs().max()}"]
+    is_close = torch.allclose(got.float(), want, atol=0.05, rtol=0.05)
+    problems += [] if is_close else [f"off by {(got - want).abs().max()}"]
     got.float().square().mean().backward()
     for part in (first, last):
         problems += [f"{name} has no gradient" for name, one in part.named_parameters() if one.grad is None]

@@ -1,9 +1,10 @@
 """Seed 002, on the seed's own model: Gemma4 with `standardize`, whose vision tower subtracts `std_bias` and multiplies
 with `std_scale`. The file has both in F32, and everything else in BF16; the tower is frozen and computes in BF16.
 
-The transformers that the seed is about computed `(hidden - std_bias) * std_scale` as it is here in `promotes`: F32 buffers
-made F32 of every activation, and the BF16 projector behind them failed. Since 5.18 at the latest it computes in F32 there and
-casts back. So here: the buffers are what the contract says, the projector gets BF16, and a step with a picture is right.
+The transformers that the seed is about computed `(hidden - std_bias) * std_scale`, as in `promotes` here: F32 buffers
+made F32 of every activation, and the BF16 projector behind them failed. Since 5.18 at the latest it computes in F32
+there and casts back. So these tests ask that the buffers are what the contract says, that the projector gets BF16, and
+that a step with a picture is right.
 """
 
 import pytest

@@ -46,8 +46,8 @@ def test_external_weights_may_come_from_another_model(found):
 
 
 def test_R13_what_nothing_initialises_is_an_error(found):
-    """The seed's helper passes over modules without `reset_parameters`. Here nothing is passed over: of a draft on plain
-    meta, all tensors that no file has and nobody can make are named, on all ranks."""
+    """The seed's helper passes over modules without `reset_parameters`. Here nothing is passed over: of a draft on
+    plain meta, all tensors that no file has and nobody can make are named, on all ranks."""
     layers = [f"layers.{place}.{name}" for place in (0, 1) for name in ("mix.bias", "mix.weight", "norm.weight")]
     for rank in found:
         assert rank["without initialisers"] == {"rules": ["R13"], "tensors": [*layers, "lm_head.weight", "norm.weight"]}
