@@ -7,6 +7,7 @@ docs/audit.md has the list.
 import audit_models as models
 import pytest
 import torch
+from geometry.launch import wrong_in
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
@@ -120,6 +121,7 @@ def test_n_reset_parameters_of_the_whole(tmp_path):
 # ---- accelerate
 
 
+@wrong_in("accelerate")
 def test_c_accelerate_after_to_empty(folder):
     """Cases c and g: to_empty unties, and the loader does not know."""
     accelerate = pytest.importorskip("accelerate")
@@ -154,12 +156,14 @@ def from_pretrained(folder, **options):
         return models.out_of_tree()[1].from_pretrained(folder, **options)
 
 
+@wrong_in("transformers")
 def test_c_m_from_pretrained(outsider):
     """A buffer that only the constructor knows is lost, and the frozen parameter trains."""
     model = from_pretrained(outsider)
     judge(model, outsider, {("value", "softcap"), ("unfrozen", "frozen")}, models.outsider())
 
 
+@wrong_in("transformers")
 def test_d_from_pretrained_rounds(outsider):
     """A request of bf16 narrows what the file has in fp32, buffers too; the pinned parameter stays."""
     model = from_pretrained(outsider, dtype=torch.bfloat16)
@@ -172,6 +176,7 @@ def test_d_from_pretrained_rounds(outsider):
     assert lading.audit(model, outsider, dtype="bf16", cast="exact").ok
 
 
+@wrong_in("transformers")
 def test_d_restored_dtype_with_rounded_values(outsider):
     """fp32 → bf16 → fp32, as nemo's `_restore_loaded_model_dtype` leaves it: only values tell (R24)."""
     model = from_pretrained(outsider, dtype=torch.float32)
@@ -186,6 +191,7 @@ def test_d_restored_dtype_with_rounded_values(outsider):
     assert "4 of 4 elements, the first at [0], and it holds what rounding to bfloat16 leaves" in first.message
 
 
+@wrong_in("transformers")
 def test_d_one_dtype_for_all(tmp_path):
     """Without a request a mixed file becomes one dtype: here fp32, and what the file has in bf16 is widened."""
     pytest.importorskip("transformers")
@@ -198,6 +204,7 @@ def test_d_one_dtype_for_all(tmp_path):
     judge(model, tmp_path, {("dtype", "lin.weight"), ("dtype", "lin.bias")}, mixed)
 
 
+@wrong_in("transformers")
 def test_i_mismatched_sizes_that_were_ignored(outsider):
     """Rows that come from nowhere."""
     model = from_pretrained(outsider, config=models.outsider(rows=7).config, ignore_mismatched_sizes=True)
