@@ -133,9 +133,8 @@ class Agreement:
             raise
         agreed = self._end(error)
         if agreed is not error:
-            has_cause = isinstance(error, LadingError) and error.__cause__ is not None  # its text stands in `agreed`
-            cause = error.__cause__ if has_cause else error  # type: ignore[union-attr]
-            raise agreed from cause  # type: ignore[misc]  # not None: no exception is told as none
+            cause = error.__cause__ if isinstance(error, LadingError) else None  # its own text stands in `agreed`
+            raise agreed from (cause or error)  # type: ignore[misc]  # not None: no exception is told as none
 
     def tell(self, error: BaseException) -> BaseException:
         """What all ranks get for an exception of this one: another rank's, if that came first."""

@@ -98,7 +98,7 @@ def in_python(warnings: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def unfollowed(warnings: Iterable[Problem]) -> list[Problem]:
-    """Of a report's warnings: a dtype that `cast` does not round to, a compute dtype that the file's record overrides."""
+    """Of a report's warnings: a dtype that `cast` does not round to, a compute dtype that the record overrides."""
     return [one for one in warnings if one.code == "dtype" and one.rule in (_NO_ROUNDING, _RECORD)]
 
 

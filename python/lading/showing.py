@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import time
@@ -102,7 +103,11 @@ def _new_bar() -> Any:
 
 def _is_watched() -> bool:
     """A terminal, or a notebook, whose standard error is no terminal and shows bars all the same."""
-    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+    if "ipykernel" in sys.modules:
+        return True
+    with contextlib.suppress(Exception):  # it may be None, closed, or an object of somebody's
+        return sys.stderr.isatty()
+    return False
 
 
 def _line(progress: Progress, seconds: float) -> str:

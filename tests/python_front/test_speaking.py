@@ -304,6 +304,18 @@ def test_a_line_says_how_far_the_load_is(monkeypatch, caplog):
     ]
 
 
+@pytest.mark.parametrize("stderr", ["closed", None])
+def test_a_daemon_without_standard_error_loads(saved, monkeypatch, tmp_path, stderr):
+    if stderr == "closed":
+        stderr = open(tmp_path / "log", "w")  # noqa: SIM115
+        stderr.close()
+    monkeypatch.setattr(showing, "_BAR_DELAY_S", -1)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        report = load(built(), saved(values()))
+    assert report.missing_keys == []
+
+
 def test_a_bar_on_a_terminal_and_lines_elsewhere(saved):
     """Two processes, one with a terminal of its own as standard error."""
     program = textwrap.dedent(
