@@ -52,7 +52,7 @@ class Slot:
     memory: torch.Tensor
     plain: torch.Tensor | None = None  # of kept memory that is not contiguous: what the engine sees instead
     copies: list[torch.Tensor] = dataclasses.field(default_factory=list)  # memory of the model that gets the values too
-    fresh: dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)  # by id of a tensor on meta: its memory
+    fresh: dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)  # by id of a tensor that gets other memory: that
     is_attached: bool = False
 
     @property
@@ -292,12 +292,10 @@ def settle(slots: Sequence[Slot]) -> None:
     """Puts loaded values where the engine could not write them, and compares them there. Tensors on meta stay so."""
     problems = []
     for slot in slots:
-        if slot.how == KEEP:
-            continue
         with torch.no_grad():
             for local in slot.copies:
                 local.copy_(slot.memory)
-        _arrange(slot)
+        _arrange(slot)  # of a value that is kept: only if it moves to the rank's device (R35)
         moved = [tensor for tensor in slot.fresh.values() if tensor is not slot.memory]
         if not all(same_bits(tensor, slot.memory) for tensor in (*slot.copies, *moved)):
             problems.append(Problem("incomplete", "its memory does not hold what was loaded", slot.destination.name))
@@ -306,7 +304,7 @@ def settle(slots: Sequence[Slot]) -> None:
 
 
 def _arrange(slot: Slot) -> None:
-    """Memory for the objects on meta. Names of a tie share it, but for the second and further objects of a tied
+    """Memory for the objects on meta, and for those that are kept and were on another device. Names of a tie share it, but for the second and further objects of a tied
     parameter that a framework shared out under each of its names: it makes them copies."""
     shared: dict[tuple[int, ...], torch.Tensor] = {}  # by strides
     for entry in slot.entries:
