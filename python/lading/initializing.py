@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import cast as cast_to
 
 from torch import nn
 
@@ -12,7 +12,7 @@ from .conversion import NO_CHECKPOINT
 from .host_values import Recipe
 from .loading import materialize
 from .report import Report
-from .words import Cast, Device, DType, External, Group
+from .words import Cast, Device, DType, External, Group, Showing, StrPath
 
 
 def initialize(
@@ -27,7 +27,7 @@ def initialize(
     recipes: Mapping[str, Recipe] | None = None,
     whole: nn.Module | None = None,
     budget: int | None = None,
-    progress: bool | Callable[[Any], Any] = True,
+    progress: Showing = True,
     group: Group = None,
     timeout: float = TIMEOUT_S,
 ) -> Report:
@@ -70,7 +70,7 @@ def initialize(
     """
     return materialize(
         model,
-        NO_CHECKPOINT,
+        cast_to(StrPath, NO_CHECKPOINT),
         seed=seed,
         device=device,
         dtype=dtype,

@@ -53,7 +53,7 @@ from .stages import joined
 from .telling import folded, tell
 from .watch import release
 from .words import Adapter, Cast, ComputeRecord, Device, DType, ExchangeScope, External, Group, Pins, Renaming, StrPath
-from .words import Ties, Verify
+from .words import Showing, Ties, Verify
 from .zero3_masters import finer_masters
 
 _INCOMPLETE = "_lading_incomplete"
@@ -79,7 +79,7 @@ def _outside_inference_mode(function: Callable[_Arguments, _Result]) -> Callable
 @_outside_inference_mode
 def materialize(
     model: nn.Module | Sequence[nn.Module],
-    checkpoint: StrPath | NoCheckpoint,
+    checkpoint: StrPath,
     *,
     revision: str | None = None,
     device: Device | None = None,
@@ -105,7 +105,7 @@ def materialize(
     verify: Verify = "auto",
     budget: int | None = None,
     exchange: ExchangeScope = "never",
-    progress: bool | Callable[[_engine.Progress], Any] = True,
+    progress: Showing = True,
     group: Group = None,
     timeout: float = TIMEOUT_S,
 ) -> Report:

@@ -30,7 +30,7 @@ from .locating import located, pinned
 from .options import Options
 from .pretrained_arguments import chosen_device, chosen_dtype, refuse, set_attention, split_fields, with_fields
 from .words import Adapter, Cast, ComputeRecord, Device, DType, ExchangeScope, External, Group, Pins, Renaming, StrPath
-from .words import Ties, Verify
+from .words import Showing, Ties, Verify
 
 
 @ending_before_python
@@ -69,7 +69,7 @@ def from_pretrained(
     verify: Verify = "auto",
     budget: int | None = None,
     exchange: ExchangeScope = "never",
-    progress: bool = True,
+    progress: Showing = True,
     group: Group = None,
     timeout: float = TIMEOUT_S,
     **config_fields: Any,

@@ -246,6 +246,11 @@ TRANSFORMERS = Table(
             ),
             *_each(_MODEL, "all_tied_weights_keys get_expanded_tied_weights_keys", "know which tensors are tied"),
             *_each(_MODEL, "_no_split_modules base_model_prefix", "find a model's blocks, and its base model"),
+            *_each(
+                "transformers.configuration_utils:PreTrainedConfig",
+                "_attn_implementation _experts_implementation",
+                "choose how attention and experts are computed",
+            ),
         ),
         "DeepSpeed": (
             *_each(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -11,6 +11,8 @@ from torch import nn
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+    from ._engine import Progress
 
 StrPath: TypeAlias = str | os.PathLike[str]
 Device: TypeAlias = torch.device | str | int  # a number is the index of a GPU
@@ -24,4 +26,5 @@ Pins: TypeAlias = Iterable[str | tuple[str, str]]  # patterns, or (pattern, stre
 External: TypeAlias = Mapping[str, torch.Tensor | nn.Module]
 Renaming: TypeAlias = Mapping[str, Any] | StrPath  # names by pattern, or a mapping document, or its path
 Adapter: TypeAlias = StrPath | Mapping[str, StrPath]
+Showing: TypeAlias = "bool | Callable[[Progress], Any]"
 Group: TypeAlias = "ProcessGroup | Literal[False] | None"

@@ -34,6 +34,11 @@ def load(model: nn.Module, group: "torch.distributed.ProcessGroup") -> lading.Re
     return report
 
 
+def without_a_checkpoint(model: nn.Module) -> lading.Report:
+    lading.initialize(model, seed=3, device="cpu", dtype=torch.bfloat16, cast="exact", keep=["a"], group=False)
+    return lading.initialize([model, model], external={"a": torch.zeros(1)}, whole=model, progress=False)
+
+
 def dry_run(model: nn.Module) -> int:
     plan: lading.Plan = lading.plan(
         model, CHECKPOINT, revision=None, device="cpu", dtype="auto", cast="promote", keep=["a"], budget=1 << 28
@@ -81,7 +86,7 @@ def skeletons() -> str:
         model = nn.Linear(2, 2)
     made: lading.Recording = recording
     known: lading.Recording | None = lading.recording_of(model.weight)
-    recipe: lading.Recipe | None = lading.recipe_of(model.weight)
+    recipe: lading.Initializer | None = lading.recipe_of(model.weight)
     try:
         value: torch.Tensor = lading.derive(model.weight, name="weight", seed=1)
     except lading.SkeletonError as error:
