@@ -102,4 +102,3 @@ if "torch" in sys.modules:
     with contextlib.suppress(ImportError):  # what is missing is told to who uses it
         importlib.import_module(".loading", __name__)
         importlib.import_module(".huggingface", __name__)
-        importlib.import_module(".huggingface_mapping", __name__).prepare()

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from . import peft
-from .huggingface_mapping import model_conversions
 from .inventory import BUFFER, PARAMETER, Entry, canonical_modules, take_inventory
 from .private_names import check
 
@@ -45,12 +44,12 @@ class Library:
         import transformers
 
         check("transformers")
-        from transformers import core_model_loading
+        from transformers import conversion_mapping, core_model_loading
 
         return cls(
             transformers.__version__,
             utilities.PreTrainedModel,
-            model_conversions,
+            conversion_mapping.get_model_conversion_mapping,
             core_model_loading.rename_source_key,
             core_model_loading.dot_natural_key,
             core_model_loading.build_glob_alternation,

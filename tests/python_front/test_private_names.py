@@ -253,9 +253,10 @@ _OTHER_WORDS = {
     "_to_copy", "_unsafe_view", "_reshape_alias", "_empty_affine_quantized",  # operators
     "_fp32_from_fp16",  # names of copies of no library in particular
     "_Function", "_Result",  # of ctypes and of typing
+    "_cls",  # what some call the first parameter
 }  # fmt: skip
 _PUBLIC = {"_asdict", "_replace", "_getframe"}  # of namedtuple and sys
-# Names without an underscore that are just as private (the review of November 2026).
+# Names without an underscore that are just as private.
 _LISTED = """
     ds_tensor ds_shape ds_id ds_status ds_process_group ds_secondary_tensor ds_zero_param_process_group ds_quant_scale
     final_location ds_active_sub_modules fp16_groups set_local_hp_param fsdp_params sharded_param fsdp_placement
