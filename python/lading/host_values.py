@@ -58,7 +58,7 @@ class HostValues:
         initialised = initialised_values(parts, wanted) if wanted else Initialised()
         self._initialised = initialised.values
         if unknown := [entry for entry in wanted if entry.name not in self._initialised]:
-            self._initialised |= twin_values(parts, unknown)
+            self._initialised |= twin_values(parts, entries, unknown)
         self.failures = initialised.failures  # of initialisers, by the name of what then has no value
 
     def documents(self, tensors: list[dict[str, Any]]) -> None:

@@ -88,7 +88,7 @@ def version_of(library: str) -> str:
 
 
 def is_of_version(library: str, name: Name) -> bool:
-    """Whether the version that is there should have the name."""
+    """Whether the installed version should have the name."""
     there = _numbers(version_of(library))
     return not (name.since and there < _numbers(name.since)) and not (name.before and there >= _numbers(name.before))
 

@@ -19,10 +19,11 @@ from .inventory import PARAMETER, Entry, take_inventory
 from .recording import SkeletonError
 
 
-def twin_values(parts: Sequence[nn.Module], wanted: Sequence[Entry]) -> dict[str, torch.Tensor]:
-    """By name, on the CPU, as far as a twin can be built and knows them."""
+def twin_values(
+    parts: Sequence[nn.Module], entries: Sequence[Entry], wanted: Sequence[Entry]
+) -> dict[str, torch.Tensor]:
+    """By name, on the CPU, as far as a twin can be built and knows them. `entries`: the inventory of the parts."""
     library = Library.find()
-    entries = take_inventory(list(parts))
     view = View.of(list(parts), library, entries) if library is not None else None
     if view is None or getattr(view, "config", None) is None:
         return {}

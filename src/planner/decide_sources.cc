@@ -169,7 +169,7 @@ class SourceDecider {
     s.kept_device = kept->device;
     speakers(members).memory = StatementId(static_cast<std::size_t>(kept - skeleton_.tensors.data()));
     s.rule = "R14";
-    s.reason = "the value that is there is kept (keep)";
+    s.reason = "it keeps the value that it has (keep)";
     return true;
   }
 
@@ -321,9 +321,9 @@ class SourceDecider {
       s.provenance = Provenance::kKept;
       s.kept_device = tensor(i).device;
       s.rule = other_shape ? "R21" : is_assigned ? "R14" : "R7";
-      s.reason = other_shape   ? "the checkpoint has it in another shape, so the value that is there is kept"
+      s.reason = other_shape   ? "the checkpoint has it in another shape, so it keeps the value that it has"
                  : is_assigned ? "no file has it, and the value that was put in after the model was built is kept"
-                               : "no file has it, and the value that is there is kept";
+                               : "no file has it, and it keeps the value that it has";
       return;
     }
     const std::string_view why = other_shape        ? "the checkpoint has it in another shape, so it is initialised"

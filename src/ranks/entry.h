@@ -19,7 +19,7 @@ namespace lading::ranks {
 /// Goes up when entries or steps change their meaning.
 inline constexpr std::uint64_t kProtocol = 1;
 
-/// The code of the error that an entry or a request calls by this name. Nothing: no code of ours is called so.
+/// The code of the error that an entry or a request calls by this name. Nothing: no code has this name.
 [[nodiscard]] std::optional<Code> code_from_word(std::string_view text);
 
 /// A value, and the ranks that have it.

@@ -45,7 +45,7 @@ def require(*packages, exactly=True):
 
 def wrong_in(*peers):
     """Marks a test that shows another loader to be wrong. It is run on the versions that it was found in, and elsewhere
-    skipped, alone: others get better, and that is no failure of ours."""
+    skipped, alone: other libraries get better, which does not make lading wrong."""
     there = {peer: metadata.version(peer).split("+")[0] for peer in peers if importlib.util.find_spec(peer) is not None}
     others = [f"{peer} {there.get(peer, 'is not installed')}" for peer in peers if there.get(peer) != PEERS[peer]]
     wanted = ", ".join(f"{peer} {PEERS[peer]}" for peer in peers)
