@@ -114,7 +114,7 @@ lading_room(doctor USES base io device exec PUBLIC doctor.h THIRD_PARTY fmt::fmt
 lading_room(api USES base checkpoint io source model layout mapping policy plan planner checker device ledger exec ranks doctor THIRD_PARTY fmt::fmt)
 lading_room(cli USES base api THIRD_PARTY fmt::fmt CLI11::CLI11)
 
-# Random values are the same bits everywhere (docs/random.md): what is not written as fma is not fused.
+# Random values are the same bits everywhere (docs/how-it-works/random.md): what is not written as fma is not fused.
 set_source_files_properties(src/device/random.cc src/device/random_recipe.cc src/device/random_tail.cc
   src/device/cuda/sample_body_test.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 

@@ -4,7 +4,7 @@ try:
     lading.materialize(model, "org/name", device="cuda:0")
 except lading.LadingError as error:
     print(error)                # every problem, one a line, and what to do about it
-    error.code                  # "plan": a stable word (docs/formats.md), of the first problem
+    error.code                  # "plan": a stable word (docs/reference/formats.md), of the first problem
     error.tensors               # the names that the problems are about
     [p.rule for p in error.problems]
 """

@@ -1,4 +1,4 @@
-// docs/dtypes.md and decide_dtype say the same, over every combination. The table's words are given their
+// docs/guides/dtypes.md and decide_dtype say the same, over every combination. The table's words are given their
 // meaning here a second time, without the code's help.
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ std::vector<std::string> split(std::string_view text, char separator) {
 
 std::vector<Row> read_table() {
   const std::string table =
-      model::between(model::doc_text("dtypes.md"), "<!-- dtype table -->\n", "<!-- end of dtype table -->");
+      model::between(model::doc_text("guides/dtypes.md"), "<!-- dtype table -->\n", "<!-- end of dtype table -->");
   std::vector<Row> rows;
   std::istringstream lines{table};
   std::string line;

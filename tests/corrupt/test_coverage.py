@@ -6,7 +6,7 @@ from . import directories, files
 from .test_injected import INJECTED_CODES
 
 FAULT_ROWS = range(1, 23)
-# A checkpoint was refused: docs/exit-codes.md.
+# A checkpoint was refused: docs/reference/exit-codes.md.
 REFUSED = "kCheckpoint"
 
 
@@ -48,6 +48,6 @@ def test_names_are_unique_and_fit_for_files():
 
 
 def test_every_code_is_documented(repository):
-    text = (repository / "docs" / "formats.md").read_text()
+    text = (repository / "docs" / "reference" / "formats.md").read_text()
     rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     assert rows == refusal_codes(repository)

@@ -1,4 +1,4 @@
-"""What is written about the front is true: Python in README.md and docs/python.md is text of an example, which another
+"""What is written about the front is true: Python in README.md and docs/reference/python.md is text of an example, which another
 test runs; every public name shows its use, with arguments that it has; type checkers see the names that there are."""
 
 import ast
@@ -12,7 +12,7 @@ import pytest
 import lading
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "docs/python.md")
+DOCUMENTS = ("README.md", "docs/reference/python.md")
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.py"))
 
 
@@ -81,5 +81,5 @@ def test_type_checkers_see_the_public_names():
 
 
 def test_the_table_of_names_is_complete():
-    table = (REPOSITORY / "docs" / "python.md").read_text()
+    table = (REPOSITORY / "docs" / "reference" / "python.md").read_text()
     assert [name for name in lading.__all__ if not re.search(rf"`(lading\.)?{name}\b", table)] == []
