@@ -9,22 +9,35 @@
 # see too; all others there are api's.
 
 # The standard library, fmt and GoogleTest are half of what a file of ours takes to compile. One target's precompiled header serves
-# all, which are compiled alike. Not for the build that shows whether each file includes what it uses.
+# all targets of its kind. That target defines nothing of its own: g++ rejects a precompiled header that was made with a macro
+# that the file does not have. Not for the build that shows whether each file includes what it uses.
 option(LADING_PRECOMPILE "Precompile the headers that everything includes" OFF)
 function(lading_precompile target first)
   if(NOT LADING_PRECOMPILE)
     return()
   endif()
-  if(target STREQUAL first)
-    target_precompile_headers(${target} PRIVATE <algorithm> <functional> <map> <memory> <optional> <span> <string> <vector> ${ARGN})
-  else()
-    target_precompile_headers(${target} REUSE_FROM ${first})
+  if(NOT TARGET ${first})
+    file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/${first}.cc CONTENT "")
+    if("<gtest/gtest.h>" IN_LIST ARGN)
+      add_executable(${first} ${PROJECT_BINARY_DIR}/generated/${first}.cc)
+      target_link_libraries(${first} PRIVATE lading_options GTest::gmock GTest::gtest_main fmt::fmt)
+    else()
+      add_library(${first} STATIC ${PROJECT_BINARY_DIR}/generated/${first}.cc)
+      set_target_properties(${first} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+      target_link_libraries(${first} PRIVATE lading_options fmt::fmt)
+    endif()
+    target_precompile_headers(${first} PRIVATE <algorithm> <functional> <map> <memory> <optional> <span> <string> <vector> ${ARGN})
   endif()
+  target_precompile_headers(${target} REUSE_FROM ${first})
 endfunction()
 
 # Sixteen files of a room at once: each header is read once for all of them. Not for the build that shows whether each file
 # includes what it uses, nor where single files are changed and built again.
 option(LADING_UNITY "Compile the files of a room together" OFF)
+if(LADING_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ takes a file that is compiled with others for a header, whose types must not use anonymous namespaces.
+  target_compile_options(lading_options INTERFACE -Wno-subobject-linkage)
+endif()
 
 # The folder of links for `target`, which is `room` or its tests.
 function(lading_doors target room)
@@ -87,7 +100,7 @@ function(lading_room room)
   # Fuzzers, benchmarks, probes and the program see what they link, and what that is made of.
   target_include_directories(lading_${room} INTERFACE
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
-  lading_precompile(lading_${room} lading_base <fmt/format.h>)
+  lading_precompile(lading_${room} lading_precompiled <fmt/format.h>)
   if(LADING_DEVELOPER)
     lading_room_tests(${room} USES ${ROOM_USES} ${ROOM_TESTS_USE})
   endif()
