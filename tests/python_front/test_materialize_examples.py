@@ -19,7 +19,11 @@ ONE_PROCESS = {
     "single.py": RIGHT,
     "transformers_model.py": r"LlamaForCausalLM, logits \(1, 8, 97\)",
 }
-AS_A_SCRIPT = {"quickstart.py": r"2 tensors \(2 file\)(.|\n)*requires_grad=True"}
+AS_A_SCRIPT = {
+    "quickstart.py": r"2 tensors \(2 file\)(.|\n)*requires_grad=True",
+    "first_audit.py": r'"head.weight".*\[untied, R49\](.|\n)*"scale".*\[value, R6\](.|\n)*False \[\'head.weight\', \'scale\'\]',
+    "first_model.py": r"11 tensors \(10 file, 1 host\)(.|\n)*^host$",
+}
 SEVERAL_RANKS = {"tp.py": 2, "fsdp2_tp.py": 4, "hsdp.py": 4, "transformers_model.py": 2, "from_nothing.py": 2}
 SAME = r"rank \d of 2: 19 tensors(.|\n)*the same bits as in one process"
 TORCHRUN = {"fsdp2.py": 2, "sharded.py": 2}  # like AS_A_SCRIPT as its users start it, which takes longer
@@ -50,7 +54,7 @@ def test_on_one_process(name, printed):
 
 @pytest.mark.parametrize("name", AS_A_SCRIPT)
 def test_as_a_script(name, tmp_path):
-    assert re.search(AS_A_SCRIPT[name], run(tmp_path, EXAMPLES / name))
+    assert re.search(AS_A_SCRIPT[name], run(tmp_path, EXAMPLES / name), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", SEVERAL_RANKS)
