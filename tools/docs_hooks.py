@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
 
-from mkdocs.structure.files import File
+from mkdocs.structure.files import File, InclusionLevel
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = "repository"
@@ -45,7 +45,8 @@ def on_files(files, config):
             if is_elsewhere(target) or path in seen or path.startswith("docs/") or not (ROOT / path).is_file():
                 continue
             seen.add(path)
-            files.append(File.generated(config, place_on_the_site(path), abs_src_path=str(ROOT / path)))
+            place, source = place_on_the_site(path), str(ROOT / path)
+            files.append(File.generated(config, place, abs_src_path=source, inclusion=InclusionLevel.NOT_IN_NAV))
             if path.endswith(".md"):
                 todo.append(path)
     return files

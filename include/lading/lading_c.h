@@ -36,7 +36,7 @@ LADING_API const char* lading_version(void);
 /* An answer. */
 typedef struct lading_handle lading_handle;
 
-/* 0: done. Otherwise as the command line ends (docs/reference/exit-codes.md); of NULL: 1. */
+/* 0: done. Otherwise as the command line ends (docs/exit-codes.md); of NULL: 1. */
 LADING_API int lading_exit_code(const lading_handle* handle);
 
 /* The answer as JSON, which lives as long as the handle. size_bytes may be NULL; it does not count the NUL. Of NULL:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .errors import LadingError
 
-_BUG, _USAGE, _REFUSED, _FAILED = 1, 2, 3, 5  # exit codes (docs/reference/exit-codes.md)
+_BUG, _USAGE, _REFUSED, _FAILED = 1, 2, 3, 5  # exit codes (docs/exit-codes.md)
 _HELP_OF_SKELETON = "Write the skeleton of a Hugging Face model as JSON, for plan and load; reads no weights"
 
 

@@ -26,7 +26,7 @@ struct Output {
   std::function<const std::atomic<bool>*()> catch_signals;
 };
 
-/// `arguments` without the program's name. Returns the exit code (docs/reference/exit-codes.md).
+/// `arguments` without the program's name. Returns the exit code (docs/exit-codes.md).
 Exit run(const std::vector<std::string>& arguments, Output& output);
 
 }  // namespace lading::cli

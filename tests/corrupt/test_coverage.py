@@ -6,7 +6,7 @@ from . import directories, files
 from .test_injected import INJECTED_CODES
 
 FAULT_ROWS = range(1, 23)
-# A checkpoint was refused: docs/reference/exit-codes.md.
+# A checkpoint was refused: docs/exit-codes.md.
 REFUSED = "kCheckpoint"
 
 
