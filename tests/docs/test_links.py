@@ -71,7 +71,7 @@ def test_pages_that_sources_mention_exist():
             text = path.read_text()
         except UnicodeDecodeError:
             continue
-        if path != Path(__file__):
+        if not name.startswith("tests/docs/"):  # what they plant does not exist
             missing += [f"{name}: {page}" for page in mentioned_documents(text) if not (REPOSITORY / page).is_file()]
     assert missing == []
 
