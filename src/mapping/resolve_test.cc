@@ -11,7 +11,7 @@
 
 #include "mapping/pattern.h"
 #include "mapping/resolve.h"
-#include "mapping/resolve_test_support.h"
+#include "mapping/resolve_for_tests.h"
 
 namespace lading::mapping {
 namespace {

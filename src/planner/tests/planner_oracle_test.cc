@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checker/checker.h"
-#include "layout/brute_force.h"
+#include "layout/brute_force_for_tests.h"
 #include "mapping/template.h"
 #include "planner/planner.h"
 #include "support/label_oracle.h"

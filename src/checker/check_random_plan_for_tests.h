@@ -1,5 +1,5 @@
 // For tests: good plans of random shape, mesh, cuts and expressions, worked out element by element from
-// check_naive.h. The planner has no part in them.
+// check_naive_for_tests.h. The planner has no part in them.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "checker/check_naive.h"
-#include "checker/check_random_reads.h"
+#include "checker/check_naive_for_tests.h"
+#include "checker/check_random_reads_for_tests.h"
 #include "layout/region.h"
 
 namespace lading::checker::naive {
@@ -170,21 +170,7 @@ class PlanMaker {
         for (std::size_t d = 0; d < order.size(); ++d) other[order[d]] = dims[d];
         return Expression::permute(expression_of(other, depth - 1), order);
       }
-      case 4: {
-        std::vector<std::uint64_t> factors;
-        std::uint64_t rest = dims[dim];
-        for (const std::uint64_t f : {std::uint64_t{2}, std::uint64_t{3}}) {
-          if (rest == 0 || rest % f != 0) continue;
-          factors.push_back(f);
-          rest /= f;
-        }
-        if (rest == 0) return new_source(dims);
-        factors.push_back(rest);
-        std::vector<std::size_t> order(factors.size());
-        for (std::size_t d = 0; d < order.size(); ++d) order[d] = d;
-        std::shuffle(order.begin(), order.end(), random_);
-        return Expression::rearrange(expression_of(dims, depth - 1), dim, factors, order);
-      }
+      case 4: return rearranged(dims, dim, depth);
       case 5: {
         std::shuffle(other.begin(), other.end(), random_);
         if (once_in(2)) other = {product(dims)};
@@ -196,6 +182,22 @@ class PlanMaker {
         return Expression::pad(expression_of(other, depth - 1), dim, dims[dim], fills[below(3)]);
       }
     }
+  }
+
+  mapping::Expression rearranged(const Indices& dims, std::size_t dim, int depth) {
+    std::vector<std::uint64_t> factors;
+    std::uint64_t rest = dims[dim];
+    for (const std::uint64_t f : {std::uint64_t{2}, std::uint64_t{3}}) {
+      if (rest == 0 || rest % f != 0) continue;
+      factors.push_back(f);
+      rest /= f;
+    }
+    if (rest == 0) return new_source(dims);
+    factors.push_back(rest);
+    std::vector<std::size_t> order(factors.size());
+    for (std::size_t d = 0; d < order.size(); ++d) order[d] = d;
+    std::shuffle(order.begin(), order.end(), random_);
+    return mapping::Expression::rearrange(expression_of(dims, depth - 1), dim, factors, order);
   }
 
   std::vector<layout::Cut> random_cuts(std::size_t rank) {
@@ -350,4 +352,4 @@ class PlanMaker {
 
 }  // namespace lading::checker::naive
 
-#include "checker/check_random_transfers.h"  // IWYU pragma: export
+#include "checker/check_random_transfers_for_tests.h"  // IWYU pragma: export

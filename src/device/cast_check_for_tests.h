@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/cast.h"
-#include "device/cast_reference.h"
+#include "device/cast_reference_for_tests.h"
 
 namespace lading::device::reference {
 

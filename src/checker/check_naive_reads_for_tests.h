@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "checker/check_naive.h"
+#include "checker/check_naive_for_tests.h"
 #include "checker/plan_types.h"
 
 namespace lading::checker::naive {

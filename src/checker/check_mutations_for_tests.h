@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "checker/check_random_plan.h"
+#include "checker/check_random_plan_for_tests.h"
 
 namespace lading::checker::naive {
 

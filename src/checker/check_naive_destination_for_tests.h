@@ -1,5 +1,5 @@
 // For tests: whether a destination's transfers and comparisons are good, by brute force over elements and bits (see
-// check_naive.h).
+// check_naive_for_tests.h).
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "checker/check_naive.h"
+#include "checker/check_naive_for_tests.h"
 
 namespace lading::checker::naive {
 

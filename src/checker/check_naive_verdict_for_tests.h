@@ -1,4 +1,4 @@
-// For tests: whether a plan is good, by brute force over elements and bytes (see check_naive.h).
+// For tests: whether a plan is good, by brute force over elements and bytes (see check_naive_for_tests.h).
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "checker/check_naive.h"
-#include "checker/check_naive_destination.h"
-#include "checker/check_naive_reads.h"
-#include "checker/check_naive_region.h"
+#include "checker/check_naive_destination_for_tests.h"
+#include "checker/check_naive_for_tests.h"
+#include "checker/check_naive_reads_for_tests.h"
+#include "checker/check_naive_region_for_tests.h"
 #include "planner/value_checks.h"
 
 namespace lading::checker::naive {

@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "checker/check_naive.h"
+#include "checker/check_naive_for_tests.h"
 
 namespace lading::checker::naive {
 

@@ -1,7 +1,7 @@
-// For tests: PlanMaker's second half, from elements to transfers and reads (see check_random_plan.h).
+// For tests: PlanMaker's second half, from elements to transfers and reads (see check_random_plan_for_tests.h).
 #pragma once
 
-#include "checker/check_random_plan.h"
+#include "checker/check_random_plan_for_tests.h"
 
 namespace lading::checker::naive {
 
@@ -46,7 +46,40 @@ inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint
   }
 }
 
-// Runs first; then runs that are alike and evenly spaced, neighbours or not, become loops; twice.
+// Transfers that are alike and evenly spaced, neighbours or not, become loops.
+inline std::vector<Transfer> looped(const std::vector<Transfer>& list) {
+  std::vector<Transfer> out;
+  std::vector<bool> taken(list.size(), false);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (taken[i]) continue;
+    Transfer transfer = list[i];
+    ByteLoop loop;
+    for (std::size_t j = i + 1; j < list.size(); ++j) {
+      const Transfer& next = list[j];
+      if (taken[j] || next.source != transfer.source || next.run_elems != transfer.run_elems ||
+          next.loops != transfer.loops || constant(next.fill) != constant(transfer.fill) ||
+          next.source_begin_bytes < transfer.source_begin_bytes) {
+        continue;
+      }
+      const std::uint64_t source_step = next.source_begin_bytes - transfer.source_begin_bytes;
+      const std::uint64_t target_step = next.target_begin_bytes - transfer.target_begin_bytes;
+      if (loop.count == 1) {
+        loop.source_stride_bytes = source_step;
+        loop.target_stride_bytes = target_step;
+      } else if (source_step != loop.count * loop.source_stride_bytes ||
+                 target_step != loop.count * loop.target_stride_bytes) {
+        continue;
+      }
+      ++loop.count;
+      taken[j] = true;
+    }
+    if (loop.count > 1) transfer.loops.insert(transfer.loops.begin(), loop);
+    out.push_back(std::move(transfer));
+  }
+  return out;
+}
+
+// Runs first; then loops over them, and loops over these.
 inline std::vector<Transfer> PlanMaker::transfers_for(const std::vector<std::pair<std::uint64_t, Label>>& cells,
                                                       DType storage) {
   const std::uint64_t width = bits(storage) / 8;
@@ -74,37 +107,7 @@ inline std::vector<Transfer> PlanMaker::transfers_for(const std::vector<std::pai
     if (fill) transfer.fill = std::bit_cast<double>(label.value);
     list.push_back(transfer);
   }
-  for (std::uint64_t round = below(4); round > 0; --round) {
-    std::vector<Transfer> looped;
-    std::vector<bool> taken(list.size(), false);
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      if (taken[i]) continue;
-      Transfer transfer = list[i];
-      ByteLoop loop;
-      for (std::size_t j = i + 1; j < list.size(); ++j) {
-        const Transfer& next = list[j];
-        if (taken[j] || next.source != transfer.source || next.run_elems != transfer.run_elems ||
-            next.loops != transfer.loops || constant(next.fill) != constant(transfer.fill) ||
-            next.source_begin_bytes < transfer.source_begin_bytes) {
-          continue;
-        }
-        const std::uint64_t source_step = next.source_begin_bytes - transfer.source_begin_bytes;
-        const std::uint64_t target_step = next.target_begin_bytes - transfer.target_begin_bytes;
-        if (loop.count == 1) {
-          loop.source_stride_bytes = source_step;
-          loop.target_stride_bytes = target_step;
-        } else if (source_step != loop.count * loop.source_stride_bytes ||
-                   target_step != loop.count * loop.target_stride_bytes) {
-          continue;
-        }
-        ++loop.count;
-        taken[j] = true;
-      }
-      if (loop.count > 1) transfer.loops.insert(transfer.loops.begin(), loop);
-      looped.push_back(std::move(transfer));
-    }
-    list = std::move(looped);
-  }
+  for (std::uint64_t round = below(4); round > 0; --round) list = looped(list);
   return list;
 }
 

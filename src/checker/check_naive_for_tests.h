@@ -204,91 +204,128 @@ struct Memory {
   std::vector<std::pair<Cell, std::uint64_t>> cells;  // with the row-major index of what is owned
 };
 
-/// Nothing: the slot cannot be.
-inline std::optional<Memory> memory_of(const Statement& statement, const layout::Slot& slot, const layout::Mesh& mesh,
-                                       std::uint64_t rank) {
-  using layout::CutKind;
-  const Indices dims = indices_of(statement.shape);
-  Indices sizes;
-  for (const auto& axis : mesh.axes()) sizes.push_back(axis.size);
-  const Indices coordinate = unravel(rank, sizes);
-  std::vector<Indices> lists(dims.size());
-  for (std::size_t d = 0; d < dims.size(); ++d) {
-    for (std::uint64_t i = 0; i < dims[d]; ++i) lists[d].push_back(i);
-  }
-  const auto elements = [&] {
-    Indices local;
-    for (const Indices& list : lists) local.push_back(list.size());
-    Indices all;
-    for (std::uint64_t i = 0; i < product(local); ++i) {
-      Indices index = unravel(i, local);
-      for (std::size_t d = 0; d < dims.size(); ++d) index[d] = lists[d][index[d]];
-      all.push_back(ravel(index, dims));
+/// Cuts a tensor for one rank, element by element, one cut after the other.
+class Cutter {
+ public:
+  Cutter(const Shape& shape, const layout::Mesh& mesh, std::uint64_t rank)
+      : dims_(indices_of(shape)), lists_(dims_.size()) {
+    for (const auto& axis : mesh.axes()) sizes_.push_back(axis.size);
+    coordinate_ = unravel(rank, sizes_);
+    for (std::size_t d = 0; d < dims_.size(); ++d) {
+      for (std::uint64_t i = 0; i < dims_[d]; ++i) lists_[d].push_back(i);
     }
-    return all;
-  };
-  Memory memory;
-  std::optional<std::vector<std::pair<Cell, std::uint64_t>>> flat;
-  std::set<std::size_t> used;
-  bool cut_before = false;
-  bool shared = false;
-  for (const layout::Cut& cut : slot.cuts) {
+  }
+
+  /// False: no slot has this cut here.
+  bool cut(const layout::Cut& cut) {
     Indices group;
     Indices seat;
     for (const std::size_t axis : cut.axes) {
-      if (axis >= sizes.size() || !used.insert(axis).second) return std::nullopt;
-      group.push_back(sizes[axis]);
-      seat.push_back(coordinate[axis]);
+      if (axis >= sizes_.size() || !used_.insert(axis).second) return false;
+      group.push_back(sizes_[axis]);
+      seat.push_back(coordinate_[axis]);
     }
-    const std::uint64_t world = product(group);
-    const std::uint64_t me = ravel(seat, group);
-    if (cut.kind == CutKind::kOwner) {
-      if (flat && !shared) return std::nullopt;
-      if (std::find(cut.owners.begin(), cut.owners.end(), me) == cut.owners.end()) memory.present = false;
-      continue;
+    world_ = product(group);
+    me_ = ravel(seat, group);
+    if (cut.kind == layout::CutKind::kOwner) {
+      if (flat_ && !shared_) return false;
+      if (std::find(cut.owners.begin(), cut.owners.end(), me_) == cut.owners.end()) memory_.present = false;
+      return true;
     }
-    if (flat || (cut.kind == CutKind::kFlatGroup && cut_before)) return std::nullopt;
-    cut_before = true;
-    shared = cut.kind == CutKind::kFlatGroup;
-    if (cut.kind == CutKind::kShard || cut.kind == CutKind::kStridedShard) {
-      if (cut.dim >= dims.size()) return std::nullopt;
-      Indices& list = lists[cut.dim];
-      const std::uint64_t factor = cut.kind == CutKind::kShard ? 1 : cut.split_factor;
-      if (factor == 0) return std::nullopt;
-      if (cut.kind == CutKind::kShard && cut.even && list.size() % world != 0) memory.uneven = true;
-      Indices kept;
-      for (std::uint64_t g = 0; g < factor; ++g) {
-        for (const std::uint64_t i : chunk(chunk(list, factor, g), world, me)) kept.push_back(i);
-      }
-      list = kept;
-    } else if (cut.kind == CutKind::kFlat) {
-      const std::uint64_t multiple = cut.pad_multiple == 0 ? world : cut.pad_multiple;
-      if (multiple % world != 0) return std::nullopt;
-      std::vector<std::pair<Cell, std::uint64_t>> all;
-      for (const std::uint64_t i : elements()) all.emplace_back(Cell::kOwned, i);
-      while (all.size() % multiple != 0) all.emplace_back(Cell::kZero, 0);
-      const auto part = static_cast<std::ptrdiff_t>(all.size() / world);
-      flat.emplace(all.begin() + part * static_cast<std::ptrdiff_t>(me),
-                   all.begin() + part * static_cast<std::ptrdiff_t>(me + 1));
+    if (flat_ || (cut.kind == layout::CutKind::kFlatGroup && cut_before_)) return false;
+    cut_before_ = true;
+    shared_ = cut.kind == layout::CutKind::kFlatGroup;
+    if (cut.kind == layout::CutKind::kFlat) return flatten(cut);
+    return shared_ ? put_in_group(cut) : shard(cut);
+  }
+
+  Memory finish() {
+    memory_.lists = lists_;
+    memory_.is_flat = flat_.has_value();
+    if (flat_) {
+      memory_.cells = *flat_;
     } else {
-      std::vector<std::pair<Cell, std::uint64_t>> all(cut.group_elems, {Cell::kForeign, 0});
-      const Indices mine = elements();
-      if (cut.flat_parameter.empty() || cut.group_offset_elems + mine.size() > all.size()) return std::nullopt;
-      for (std::uint64_t i = 0; i < mine.size(); ++i) all[cut.group_offset_elems + i] = {Cell::kOwned, mine[i]};
-      const std::uint64_t part = (all.size() + world - 1) / world;
-      all.resize(part * world, {Cell::kForeign, 0});
-      flat.emplace(all.begin() + static_cast<std::ptrdiff_t>(part * me),
-                   all.begin() + static_cast<std::ptrdiff_t>(part * (me + 1)));
+      for (const std::uint64_t i : elements()) memory_.cells.emplace_back(Cell::kOwned, i);
     }
+    return memory_;
   }
-  memory.lists = lists;
-  if (flat) {
-    memory.cells = *flat;
-    memory.is_flat = true;
-  } else {
-    for (const std::uint64_t i : elements()) memory.cells.emplace_back(Cell::kOwned, i);
+
+ private:
+  using Cells = std::vector<std::pair<Cell, std::uint64_t>>;
+
+  Indices elements() const {
+    Indices local;
+    for (const Indices& list : lists_) local.push_back(list.size());
+    Indices all;
+    for (std::uint64_t i = 0; i < product(local); ++i) {
+      Indices index = unravel(i, local);
+      for (std::size_t d = 0; d < dims_.size(); ++d) index[d] = lists_[d][index[d]];
+      all.push_back(ravel(index, dims_));
+    }
+    return all;
   }
-  return memory;
+
+  bool shard(const layout::Cut& cut) {
+    if (cut.dim >= dims_.size()) return false;
+    Indices& list = lists_[cut.dim];
+    const std::uint64_t factor = cut.kind == layout::CutKind::kShard ? 1 : cut.split_factor;
+    if (factor == 0) return false;
+    if (cut.kind == layout::CutKind::kShard && cut.even && list.size() % world_ != 0) memory_.uneven = true;
+    Indices kept;
+    for (std::uint64_t g = 0; g < factor; ++g) {
+      for (const std::uint64_t i : chunk(chunk(list, factor, g), world_, me_)) kept.push_back(i);
+    }
+    list = kept;
+    return true;
+  }
+
+  bool flatten(const layout::Cut& cut) {
+    const std::uint64_t multiple = cut.pad_multiple == 0 ? world_ : cut.pad_multiple;
+    if (multiple % world_ != 0) return false;
+    Cells all;
+    for (const std::uint64_t i : elements()) all.emplace_back(Cell::kOwned, i);
+    while (all.size() % multiple != 0) all.emplace_back(Cell::kZero, 0);
+    keep_part(all, all.size() / world_);
+    return true;
+  }
+
+  bool put_in_group(const layout::Cut& cut) {
+    Cells all(cut.group_elems, {Cell::kForeign, 0});
+    const Indices mine = elements();
+    if (cut.flat_parameter.empty() || cut.group_offset_elems + mine.size() > all.size()) return false;
+    for (std::uint64_t i = 0; i < mine.size(); ++i) all[cut.group_offset_elems + i] = {Cell::kOwned, mine[i]};
+    const std::uint64_t part = (all.size() + world_ - 1) / world_;
+    all.resize(part * world_, {Cell::kForeign, 0});
+    keep_part(all, part);
+    return true;
+  }
+
+  void keep_part(const Cells& all, std::uint64_t part) {
+    flat_.emplace(all.begin() + static_cast<std::ptrdiff_t>(part * me_),
+                  all.begin() + static_cast<std::ptrdiff_t>(part * (me_ + 1)));
+  }
+
+  Indices dims_;
+  std::vector<Indices> lists_;
+  Indices sizes_;
+  Indices coordinate_;
+  std::set<std::size_t> used_;
+  std::optional<Cells> flat_;
+  bool cut_before_ = false;
+  bool shared_ = false;
+  std::uint64_t world_ = 1;  // of the cut at hand
+  std::uint64_t me_ = 0;
+  Memory memory_;
+};
+
+/// Nothing: the slot cannot be.
+inline std::optional<Memory> memory_of(const Statement& statement, const layout::Slot& slot, const layout::Mesh& mesh,
+                                       std::uint64_t rank) {
+  Cutter cutter(statement.shape, mesh, rank);
+  for (const layout::Cut& cut : slot.cuts) {
+    if (!cutter.cut(cut)) return std::nullopt;
+  }
+  return cutter.finish();
 }
 
 }  // namespace lading::checker::naive
