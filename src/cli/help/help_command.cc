@@ -45,6 +45,7 @@ Exit run_help(const HelpArguments& arguments, Output& output) {
   if (!unknown.empty()) {
     if (arguments.json) output.out += answer_of({"help", Stage::kRequest, false, Exit::kUsage}, unknown);
     tell(unknown, Style(output.err_colour).red("refused:"), output);
+    output.topics.clear();  // the reader knows that help exists
     return Exit::kUsage;
   }
   if (!found.empty() && !about_commands.empty()) about_commands.insert(0, "\n");
