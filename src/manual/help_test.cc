@@ -115,7 +115,7 @@ TEST(Help, ASummaryIsTheFirstSentence) {
 
 TEST(Pages, SectionsOfTheThirdLevelAreTopics) {
   const auto topics =
-      manual::read_page({"docs/x.md", TopicKind::kPolicyWord,
+      manual::read_page({"docs/page", TopicKind::kPolicyWord,
                          "# Title\n\nNot a topic.\n\n## Group\n\n### a, b_c\n\nIt is\nso, see [x](y#z).\n\n"
                          "More.\n\n**What to do:** Do [it](z).\n\n[Tests of a](t)\n## Next\n\nText.\n"});
   ASSERT_THAT(topics, SizeIs(2));
@@ -123,10 +123,10 @@ TEST(Pages, SectionsOfTheThirdLevelAreTopics) {
   EXPECT_EQ(topics[1].name, "b_c");
   EXPECT_EQ(topics[1].group, "Group");
   EXPECT_EQ(topics[1].meaning, "It is so, see x. More.");
-  EXPECT_EQ(topics[1].page, "docs/x.md#a-b_c");
+  EXPECT_EQ(topics[1].page, "docs/page#a-b_c");
   ASSERT_THAT(topics[1].parts, SizeIs(1));
   EXPECT_EQ(topics[1].parts[0].text, "Do it.");
-  EXPECT_THAT(manual::read_page({"docs/x.md", TopicKind::kRule, ""}), IsEmpty());
+  EXPECT_THAT(manual::read_page({"docs/page", TopicKind::kRule, ""}), IsEmpty());
 }
 
 }  // namespace
