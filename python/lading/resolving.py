@@ -4,7 +4,7 @@
     print(dtypes)                                        # a line per tensor
     dtypes["layers.0.mixer.A_log"].storage               # torch.float32: a request never narrows (R23)
 
-The engine decides (docs/guides/dtypes.md); it reads only file headers, and does not touch the model. Without a checkpoint
+The engine decides (docs/guides/dtypes.md); it reads only file headers and leaves the model alone. Without a checkpoint
 it is about what is there: real tensors as they are, others as they were constructed.
 """
 

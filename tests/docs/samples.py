@@ -2,14 +2,14 @@
 
     python tests/docs/samples.py COMMAND [--write] [PAGE…]      COMMAND: the lading to run, such as build/dev/lading
 
-A sample is a block ```console. Lines that begin with "$ " are commands; the lines behind a command are its output, standard
-output and standard error together. Each block runs by itself, in a fresh folder that has the sample checkpoint in
-build/demo, so that later blocks do not depend on earlier ones. With --write, output that differs is written into the page.
+A sample is a block ```console. Lines that begin with "$ " are commands; the lines behind a command are its output,
+standard output and standard error together. Each block runs by itself, in a fresh folder that has the sample checkpoint
+in build/demo, so that blocks do not depend on each other. With --write, output that differs is written into the page.
 
 What is compared: the whole output, with these exceptions.
 
 - White space: lines of a page may be wrapped, and columns aligned.
-- A line that is "…" stands for any lines. A command without any output is run, must succeed, and its output is not looked at.
+- A line that is "…" stands for any lines. A command that shows no output must succeed; its output is not compared.
 - The folder of the sample: "…/" stands for it.
 - Numbers of one machine (`OF_A_MACHINE`): seconds, speeds, threads, and the sizes of staging buffers and peaks.
 
@@ -22,11 +22,13 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^(<!-- not run: (?P<why>.+?) -->\n)?```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+MOST_CHARACTERS = 120
 LEFT_OUT = "…"
 SIZE = r"[\d.,]+ [kMG]?B"
 OF_A_MACHINE = (
@@ -63,9 +65,8 @@ def pages():
 
 def samples_of(page, text=None):
     text = (REPOSITORY / page).read_text() if text is None else text
-    return [
-        Sample(page, text.count("\n", 0, match.start("text")), match["text"], match["why"]) for match in BLOCK.finditer(text)
-    ]
+    found = BLOCK.finditer(text)
+    return [Sample(page, text.count("\n", 0, match.start("text")), match["text"], match["why"]) for match in found]
 
 
 def plain(text, folder=None):
@@ -121,8 +122,7 @@ def problems_of(sample, command):
 
 
 def rewritten(sample, command):
-    """The sample's text with what is printed today, where that differs. Lines that were left out are to be left out again by
-    hand."""
+    """The sample's text with what is printed today, where that differs. Leave lines out again by hand."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve() / "sample"
         lines = []
@@ -130,8 +130,15 @@ def rewritten(sample, command):
             lines.append(f"$ {step.command}\n")
             if step.expected is not None:
                 differs = not is_the_same(step.expected, printed, folder)
-                lines.append(printed.replace(f"{folder}/", "…/") if differs else step.expected)
+                lines.append(wrapped(printed.replace(f"{folder}/", "…/")) if differs else step.expected)
         return "".join(lines)
+
+
+def wrapped(text):
+    """Lines as long as those of a page."""
+    lines = text.splitlines()
+    short = (textwrap.wrap(line, MOST_CHARACTERS) if len(line) > MOST_CHARACTERS else [line] for line in lines)
+    return "".join(f"{line}\n" for several in short for line in several)
 
 
 def main():
@@ -139,7 +146,7 @@ def main():
     parser.add_argument("command", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("pages", nargs="*", default=pages())
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     problems = []
     for page in arguments.pages:
         for sample in samples_of(page):

@@ -1,5 +1,5 @@
-"""Console samples of README.md and docs/ are run with the real command, and show what it prints. samples.py says what of the
-output is compared, and writes samples anew."""
+"""Console samples of README.md and docs/ are run with the real command, and show what it prints. samples.py says
+what of the output is compared, and writes samples anew."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ def test_the_samples_that_are_not_run_are_few():
 @pytest.mark.parametrize(
     "text",
     [
-        "$ lading verify build/demo build/demo/ledger.json\nverified: 23 tensors in memory, against 254.47 kB of files\n",
+        "$ lading verify build/demo build/demo/ledger.json\nverified: 23 tensors in memory, against 254.47 kB\n",
         "$ lading plan build/demo --mesh dp=2 --strategy fsdp2\n…\nrefused\n…\n",
         "$ lading inspect build/demo\n22 tensors in 2 files, 254.47 kB\n…\n",
         "$ lading inspect nothing\n",

@@ -18,7 +18,8 @@ def tool():
 
 
 GOOD = """<html><head><link rel="stylesheet" href="own.css"><link rel="canonical" href="https://example.org/"></head>
-<body id="top"><a href="https://example.org/">elsewhere, if one clicks</a> <a href="#top">up</a> <a href="b.html#here">b</a>
+<body id="top"><a href="https://example.org/">elsewhere, if one clicks</a>
+<a href="#top">up</a> <a href="b.html#here">b</a>
 %s</body></html>"""
 
 

@@ -1,4 +1,4 @@
-"""What is written about the front is true: Python in README.md and docs/ is text of an example, which another test runs,
+"""What is written about the front is true: Python in README.md and docs/ is part of an example, which a test runs,
 or a marked fragment whose calls exist; every public name shows its use, with arguments that it has; type checkers see the
 names that there are."""
 
