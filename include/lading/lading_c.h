@@ -163,6 +163,10 @@ LADING_API lading_handle* lading_digest(const void* data, uint64_t size_bytes, u
  * they do. The exit code is 5 if it has fewer. */
 LADING_API lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes);
 
+/* What an error code, a rule, an exit code or a word of a policy means, and what to do (docs/schema/help.md). NULL: all
+ * topics. The exit code is 2 if there is no such topic. */
+LADING_API lading_handle* lading_help(const char* topic);
+
 /* The GPUs of this machine. */
 LADING_API lading_handle* lading_gpus(void);
 

@@ -111,6 +111,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
         ("lading_ledger", handle, [handle]),
         ("lading_verify", handle, [text]),
         ("lading_check_memory", handle, [text, ctypes.c_uint64]),
+        ("lading_help", handle, [text]),
         ("lading_gpus", handle, []),
         ("lading_set_error", None, [text]),
     ):
@@ -508,6 +509,13 @@ def digest(address: int, size_bytes: int) -> str:
     answered = _Answer(_library.lading_digest(address or None, size_bytes, 0))
     found: str = json.loads(answered.checked())["digest"]
     return found
+
+
+def help_text(topic: str | None) -> str:
+    """What a topic means and what to do; None lists all topics."""
+    answered = _Answer(_library.lading_help(None if topic is None else topic.encode()))
+    said: str = json.loads(answered.checked())["text"]
+    return said
 
 
 def gpus() -> dict[str, Any]:

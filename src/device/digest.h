@@ -1,4 +1,4 @@
-// Digest: 128 bits of a tensor that do not depend on how it is cut (design §7).
+// Digest: 128 bits of a tensor that do not depend on how it is cut (docs/digests.md).
 //
 // The tensor's bytes, row-major and little-endian, are a string of 32-bit words. Lane l of the digest is
 //   sum over all words w of  word[w] * k(l, w)   mod 2^64,     k(l, w) = table[l][w % 1024] * block_key(l, w / 1024)

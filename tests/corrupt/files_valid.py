@@ -1,4 +1,4 @@
-"""Files that must be accepted: row 14, the odd names of row 16, and what peers refuse though it is valid."""
+"""Files that must be accepted: fault 14 of docs/faults.md, the odd names of fault 16, and what peers refuse though it is valid."""
 
 import json
 from functools import partial

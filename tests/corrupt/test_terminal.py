@@ -1,4 +1,4 @@
-"""On a terminal: names are escaped, colours are ours and only where they belong. Row 16."""
+"""On a terminal: names are escaped, colours are ours and only where they belong. Fault 16 of docs/faults.md."""
 
 import os
 import pty
