@@ -138,7 +138,7 @@ add_custom_command(OUTPUT ${manual_source}
   COMMENT "Taking pages of docs into the library" VERBATIM)
 target_sources(lading_manual PRIVATE ${manual_source})
 
-# Random values are the same bits everywhere (docs/random.md): what is not written as fma is not fused.
+# Random values are the same bits everywhere (docs/how-it-works/random.md): what is not written as fma is not fused.
 set_source_files_properties(src/device/random.cc src/device/random_recipe.cc src/device/random_tail.cc
   src/device/cuda/sample_body_test.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 

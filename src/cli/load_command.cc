@@ -120,7 +120,8 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
   command
       ->add_option_function<std::string>(
           "--exchange", [&arguments](const std::string& word) { arguments.exchange = kExchanges.at(word); },
-          "Under mpirun: what several ranks hold is read once per node or job, and handed over (docs/exchange.md)")
+          "Under mpirun: what several ranks hold is read once per node or job, and handed over "
+          "(docs/guides/exchange.md)")
       ->check(CLI::IsMember(kExchanges));
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
   command->add_option(

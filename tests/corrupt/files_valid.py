@@ -1,4 +1,4 @@
-"""Files that must be accepted: fault 14 of docs/faults.md, the odd names of fault 16, and what peers refuse though it is valid."""
+"""Files that must be accepted: faults 14 and 16 of docs/how-it-works/faults.md, and valid files that peers refuse."""
 
 import json
 from functools import partial

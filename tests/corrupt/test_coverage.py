@@ -49,7 +49,7 @@ def test_names_are_unique_and_fit_for_files():
 
 def test_every_fault_is_on_its_page(repository):
     """Of the corpus, and of all tests that carry a number in their name."""
-    page = (repository / "docs" / "faults.md").read_text()
+    page = (repository / "docs" / "how-it-works" / "faults.md").read_text()
     numbers = [int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))
     named = {case.row for case in all_cases() if case.row is not None}

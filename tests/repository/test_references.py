@@ -43,7 +43,7 @@ def test_links_of_markdown_lead_to_files(texts):
     assert absent == set()
 
 
-# Numbers and sections of documents that are elsewhere. Faults are numbered in docs/faults.md.
+# Numbers and sections of documents that are elsewhere. Faults are numbered in docs/how-it-works/faults.md.
 @pytest.mark.parametrize("phrase", ["fault table", "table of faults", "§", r"\bseed 0\d\d of"])
 def test_no_document_from_elsewhere_is_cited(texts, phrase):
     own = "tests/repository/test_references.py"

@@ -1,5 +1,5 @@
 // The whole planner against an oracle that moves element labels one by one: random sources, expressions,
-// meshes, cuts and ranks. LADING_ORACLE_CASES makes it longer (docs/oracle.md has a long run).
+// meshes, cuts and ranks. LADING_ORACLE_CASES makes it longer (docs/how-it-works/oracle.md has a long run).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
