@@ -437,18 +437,5 @@ TEST_F(CApiTest, InspectsAndListsGpus) {
   EXPECT_THAT(Answer(lading_plan_document(plan.get())).text(), HasSubstr("lading.plan/1"));
 }
 
-TEST_F(CApiTest, HelpIsFoundByTopic) {
-  const Answer rule(lading_help("r45"));
-  EXPECT_EQ(rule.exit_code(), 0);
-  EXPECT_THAT(rule.text(), AllOf(HasSubstr(R"("schema": "lading.help/1")"), HasSubstr(R"("name": "R45")"),
-                                 HasSubstr(R"("label": "What to do")")));
-  const Answer all(lading_help(nullptr));
-  EXPECT_EQ(all.exit_code(), 0);
-  EXPECT_THAT(all.text(), AllOf(HasSubstr(R"("name": "header_overlap")"), HasSubstr(R"("name": "exit 7")")));
-  const Answer unknown(lading_help("header_overlp"));
-  EXPECT_EQ(unknown.exit_code(), 2);
-  EXPECT_THAT(unknown.text(), HasSubstr("Ask for one of these: header_overlap"));
-}
-
 }  // namespace
 }  // namespace lading
