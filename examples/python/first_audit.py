@@ -22,7 +22,8 @@ class Model(nn.Module):
         return self.head(self.embed(ids)) * self.scale
 
 
-save_file({"embed.weight": torch.randn(100, 16)}, "model.safetensors")
+trained = {"embed.weight": torch.randn(100, 16)}
+save_file(trained, "model.safetensors")
 
 with torch.device("meta"):
     model = Model()

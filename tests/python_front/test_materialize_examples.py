@@ -1,9 +1,11 @@
 """Every example runs, as its first lines say, and says that the model is right."""
 
+import functools
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -59,9 +61,41 @@ def test_on_one_process(name, printed):
     assert re.search(ONE_PROCESS[name], printed[0][name]), printed[0][name]
 
 
+@functools.cache
+def printed_by(name):
+    with tempfile.TemporaryDirectory() as place:
+        return run(place, EXAMPLES / name)
+
+
 @pytest.mark.parametrize("name", AS_A_SCRIPT)
-def test_as_a_script(name, tmp_path):
-    assert re.search(AS_A_SCRIPT[name], run(tmp_path, EXAMPLES / name), re.MULTILINE)
+def test_as_a_script(name):
+    assert re.search(AS_A_SCRIPT[name], printed_by(name), re.MULTILINE)
+
+
+def shown_output():
+    """What pages say that an example prints: "…" stands for what differs from run to run."""
+    shown = re.compile(r"^<!-- printed by examples/python/(\S+) -->\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    pages = sorted((REPOSITORY / "docs").rglob("*.md"))
+    return [(page.stem, *match) for page in pages for match in shown.findall(page.read_text())]
+
+
+def is_printed(shown, printed):
+    """Lines may be wrapped; seconds and speeds are those of a machine."""
+    plain = lambda text: " ".join(re.sub(r"\d+\.\d+ (s|GB/s)\b", r"# \1", text).split())
+    return re.fullmatch(".*".join(map(re.escape, plain(shown).split("…"))), plain(printed)) is not None
+
+
+@pytest.mark.parametrize(("page", "name", "shown"), shown_output(), ids=lambda value: value[:20])
+def test_a_page_shows_what_is_printed(page, name, shown):
+    printed = printed_by(name)
+    assert is_printed(shown, printed), printed
+    assert not is_printed(shown.replace("tensor", "sensor"), printed)
+
+
+def test_pages_show_what_is_printed():
+    assert [(page, name) for page, name, _ in shown_output()] == [
+        ("first-audit", "first_audit.py"), ("first-model", "first_model.py"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SEVERAL_RANKS)
