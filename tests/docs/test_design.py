@@ -90,7 +90,7 @@ def test_paths_in_hacking_exist(tree):
 @pytest.mark.parametrize(
     "span",
     [
-        "src/planner/nothing.cc", "planner/nowhere", "docs/nothing.md", "no_such_function", "Plan::nothing_of_this",
+        "src/planner/nothing.cc", "planner/nowhere", "docs/nothing", "no_such_function", "Plan::nothing_of_this",
         "tools/{lint,noting}", "src/*/nothing_here.cc", "nothing.h",
     ],
 )  # fmt: skip

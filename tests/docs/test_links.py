@@ -1,6 +1,7 @@
 """Markdown files link to files and headings that exist; every page is in the site's navigation; README keeps its size.
 
-./dev docs checks the built site too, and takes longer. This needs nothing but Python.
+./dev docs checks the built site too, and takes longer. This needs nothing but Python. That pages which sources mention
+exist is for tests/repository/test_references.py.
 """
 
 import re
@@ -52,29 +53,9 @@ def test_links_lead_somewhere():
     assert [problem for name in names for problem in dead_links(name, (REPOSITORY / name).read_text())] == []
 
 
-@pytest.mark.parametrize("link", ["nothing.md", "README.md#nothing", "#nothing", "docs/nowhere/audit.md"])
+@pytest.mark.parametrize("link", ["nothing.md", "README.md#nothing", "#nothing", "docs/nowhere"])
 def test_a_dead_link_is_found(link):
     assert len(dead_links("README.md", f"See [this]({link}), and [that](README.md#the-problem).")) == 1
-
-
-def mentioned_documents(text):
-    """Pages that comments, messages and tools name: docs/….md"""
-    return re.findall(r"(?<![\w/.-])(docs/[\w/-]+\.md)\b", text)
-
-
-def test_pages_that_sources_mention_exist():
-    missing = []
-    for name in tracked("src", "include", "python", "tests", "tools", "bench", "examples", "cmake", "fuzz", "*.md"):
-        path = REPOSITORY / name
-        if name.startswith("bench/results") or path.suffix in (".json", ".safetensors") or path.is_symlink():
-            continue
-        try:
-            text = path.read_text()
-        except UnicodeDecodeError:
-            continue
-        if not name.startswith("tests/docs/"):  # what they plant does not exist
-            missing += [f"{name}: {page}" for page in mentioned_documents(text) if not (REPOSITORY / page).is_file()]
-    assert missing == []
 
 
 def navigation():
