@@ -60,7 +60,7 @@ class Entry:
     view_of: str | None = None  # an entry whose storage this one is another view of
     recorded: Operand | None = None  # as the constructor left it
     problem: str = ""  # why what was recorded does not count
-    random_name: str = ""  # what random values are keyed by: the first name of the tie class
+    random_name: str = ""  # what random values are keyed by: the first registered name of the tie class
 
     @functools.cached_property
     def is_tensor(self) -> bool:
@@ -324,8 +324,10 @@ def _tie(entries: Iterable[Entry]) -> None:
         for entry in members:
             entry.tie_class = number
     for members in classes.values():
+        registered = (entry.name for entry in members if entry.kind not in (ATTRIBUTE, EXTRA_STATE))
+        random_name = next(registered, members[0].name)  # as the engine keys them: sharding may lose an attribute
         for entry in members:
-            entry.random_name = members[0].name
+            entry.random_name = random_name
     for sharers in by_storage.values():
         if len(sharers) > 1:
             _note_views(sharers, {id(members[0]): members for members in classes.values()})
@@ -395,7 +397,7 @@ def _identity(entry: Entry) -> Any:
 def _share_random_ops(entries: Iterable[Entry]) -> None:
     """A random op that several storages depend on gives all of them the same numbers: it is keyed by the first name."""
     first: dict[int, tuple[Any, str, int, int]] = {}
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: entry.random_name):
         if entry.recorded is None or entry.recorded.version is None:
             continue
         random_ops = [op for op in slice_of(entry.recorded.version) if op.random]

@@ -171,13 +171,14 @@ class Origin:
         held = {tensor["name"]: tensor for tensor in skeleton["tensors"]}
         ties = _joined_classes([*tie_classes(self.entries), *conversion.ties])
         spots, holders = dict(layout.spots), dict(layout.holders)
+        kinds = {entry.name: entry.kind for entry in self.entries}
         aliases = []
         for tie in ties:
             present = [name for name in tie if name in held]
             for name in tie if present else ():
                 if name not in held:  # another name of what is there: its key may be the one in the file
                     plain = {key: value for key, value in held[present[0]].items() if key not in ("init", "derivation")}
-                    aliases.append(plain | {"name": name})
+                    aliases.append(plain | {"name": name, "kind": kinds.get(name, plain["kind"])})
                     spots[name], holders[name] = (spots[present[0]], holders.get(present[0], tuple(range(layout.size))))
         skeleton["tensors"] = sorted([*skeleton["tensors"], *aliases], key=lambda tensor: tensor["name"])
         names = {tensor["name"] for tensor in skeleton["tensors"]}
