@@ -26,7 +26,7 @@ from .private_names import check_model
 from .reach import attributes
 from .recording import Operand, SkeletonError, is_dense
 from .replay import Seeds, slice_of, value_of
-from .watch import GIVEN_MEMORY, record_of, record_of_sharded
+from .watch import GIVEN_MEMORY, record_of, record_of_sharded, why_lost
 
 PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE = (
     "parameter",
@@ -288,6 +288,8 @@ def _find_record(entry: Entry) -> None:
         entry.recorded, entry.problem = record.operand, record.problem
         if not entry.problem and entry.kind in (NON_PERSISTENT, ATTRIBUTE) and _is_seeded(record.operand):
             entry.problem = _SEEDED
+    elif entry.is_meta:
+        entry.problem = why_lost(entry.value)
 
 
 def _is_seeded(operand: Operand) -> bool:

@@ -157,6 +157,8 @@ class Origin:
         if unknown:
             problems = [Problem("layout", "the model of `whole` has no such tensor", tensor=name) for name in unknown]
             raise LadingError(problems, stage="documents", exit_code=4)
+        if problems := [problem for entry in held if (problem := _other_shape(entry, known[entry.name]))]:
+            raise LadingError(problems, stage="documents", exit_code=4)
         for entry in held:
             origin = known[entry.name]
             entry.kind, entry.random_name, entry.problem = (origin.kind, origin.random_name, origin.problem)
@@ -186,6 +188,20 @@ class Origin:
         prepared.layout = Layout(layout.size, spots, layout.names, holders)
         gone = {entry.name for entry in self.entries if entry.is_tensor} - names
         prepared.conversion = _without(conversion, gone)
+
+
+def _other_shape(entry: Entry, origin: Entry) -> Problem | None:
+    if not entry.is_tensor or not origin.is_tensor or entry.shape == origin.shape:
+        return None
+    return Problem(
+        "layout",
+        "the model of `whole` has it in another shape",
+        tensor=entry.name,
+        rule="R41",
+        expected=str(list(entry.shape)),
+        found=str(list(origin.shape)),
+        remedy="Pass the model that this part was cut from.",
+    )
 
 
 def _joined_classes(classes: Sequence[Sequence[str]]) -> list[list[str]]:
