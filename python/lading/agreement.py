@@ -26,11 +26,12 @@ from .coordinator import Coordinator
 from .errors import LadingError, Problem
 from .exiting import is_exiting
 from .private_names import check
-from .telling import waiting_aloud
+from .telling import logger, waiting_aloud
 
 DEADLINE_S = 10.0  # from a rank's silence to the failure of all others
 TIMEOUT_S = 600.0  # for ranks that come late
 VALUE = "value of "  # fields with a name behind it: ranks that have one must have the same
+_GRACE_S = 2.0  # that code of the user's has to notice by itself that another rank has failed
 _LOOK_S = 0.1  # how long a signal of this process may wait
 _SHOWN = 8
 _ANOTHER_RANK = 7  # exit code
@@ -224,6 +225,32 @@ class Agreement:
             yield pulse.show
         finally:
             pulse.show(None)
+
+    @contextlib.contextmanager
+    def naming_the_failed(self, what: str) -> Iterator[None]:
+        """For code of the user's, which may wait for a rank that has failed in a collective of its own. Nothing stops
+        such a collective without breaking the user's group, but a line in the log says which rank has failed, and how.
+        """
+        done = threading.Event()
+
+        def look() -> None:
+            while not self.has_failed():
+                if done.wait(_LOOK_S):
+                    return
+            if not done.wait(_GRACE_S):
+                failed = self.tell(LadingError(Problem("cancelled", "another rank failed")))
+                text = "another rank has failed while %s runs on rank %d, which will fail too, once %s returns. If it waits for that rank in a collective, that is when the collective times out. %s"
+                logger.error(text, what, self.ranks[self.rank], what, failed)
+
+        thread = threading.Thread(target=look, name="lading looks", daemon=True)
+        if self._pulse is not None:
+            thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            if self._pulse is not None:
+                thread.join()
 
     def _agree(
         self, step: str, same: Mapping[str, str], *, failure: LadingError | None = None, **more: Any

@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from .agreement import Agreement
 from .computed import Computed
+from .gathering import whole_values
 from .handed_in import Offer, is_plain
 from .initialisers import Initialised, initialised_values
 from .inventory import ATTRIBUTE, NON_PERSISTENT, Entry, take_inventory
@@ -144,15 +146,16 @@ class HostValues:
         """What `Computed` values are computed from: a copy of a tensor of this load, for the value of a name."""
         self._whole = whole
 
-    def gather(self) -> None:
-        """Puts together external values that are sharded: a collective of their ranks, so all names in one order,
-        before the load. In the load the first rank that fails would leave the others waiting."""
-        for name in sorted(self._entries):
-            source = self._from_external(name)
-            if is_dtensor(source):
-                self._gathered[name] = found = source.detach().full_tensor()
-                is_on_host = found.device.type == "cpu"
-                self.gathering_bytes = max(self.gathering_bytes, found.nbytes if is_on_host else 0)
+    def gather(self, ranks: Agreement) -> None:
+        """Puts together external values that are sharded: a collective of their ranks, which all ranks of the load agree
+        to go into. It is before the load, where all come by, whichever values they need."""
+        if not self._external:  # its patterns are the same on all ranks
+            return
+        values = {name: self._from_external(name) for name in self._entries}
+        for name, found in whole_values({name: value for name, value in values.items() if is_dtensor(value)}, ranks):
+            self._gathered[name] = found
+            is_on_host = found.device.type == "cpu"
+            self.gathering_bytes = max(self.gathering_bytes, found.nbytes if is_on_host else 0)
 
     def settle(self, asked: Iterable[Sequence[str]], written: Iterable[torch.Tensor]) -> None:
         """Takes what depends on memory that the load will write, before its first byte is written.

@@ -26,7 +26,7 @@ from .private_names import check_model
 from .reach import attributes
 from .recording import Operand, SkeletonError, is_dense
 from .replay import Seeds, slice_of, value_of
-from .watch import GIVEN_MEMORY, record_of, record_of_sharded
+from .watch import GIVEN_MEMORY, record_of, record_of_sharded, why_lost
 
 PARAMETER, BUFFER, NON_PERSISTENT, ATTRIBUTE, EXTRA_STATE = (
     "parameter",
@@ -60,7 +60,7 @@ class Entry:
     view_of: str | None = None  # an entry whose storage this one is another view of
     recorded: Operand | None = None  # as the constructor left it
     problem: str = ""  # why what was recorded does not count
-    random_name: str = ""  # what random values are keyed by: the first name of the tie class
+    random_name: str = ""  # what random values are keyed by: the first registered name of the tie class
 
     @functools.cached_property
     def is_tensor(self) -> bool:
@@ -288,6 +288,8 @@ def _find_record(entry: Entry) -> None:
         entry.recorded, entry.problem = record.operand, record.problem
         if not entry.problem and entry.kind in (NON_PERSISTENT, ATTRIBUTE) and _is_seeded(record.operand):
             entry.problem = _SEEDED
+    elif entry.is_meta:
+        entry.problem = why_lost(entry.value)
 
 
 def _is_seeded(operand: Operand) -> bool:
@@ -324,8 +326,10 @@ def _tie(entries: Iterable[Entry]) -> None:
         for entry in members:
             entry.tie_class = number
     for members in classes.values():
+        registered = (entry.name for entry in members if entry.kind not in (ATTRIBUTE, EXTRA_STATE))
+        random_name = next(registered, members[0].name)  # as the engine keys them: sharding may lose an attribute
         for entry in members:
-            entry.random_name = members[0].name
+            entry.random_name = random_name
     for sharers in by_storage.values():
         if len(sharers) > 1:
             _note_views(sharers, {id(members[0]): members for members in classes.values()})
@@ -395,7 +399,7 @@ def _identity(entry: Entry) -> Any:
 def _share_random_ops(entries: Iterable[Entry]) -> None:
     """A random op that several storages depend on gives all of them the same numbers: it is keyed by the first name."""
     first: dict[int, tuple[Any, str, int, int]] = {}
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: entry.random_name):
         if entry.recorded is None or entry.recorded.version is None:
             continue
         random_ops = [op for op in slice_of(entry.recorded.version) if op.random]

@@ -484,7 +484,7 @@ class _Load:
         loaded = {name: slot.memory for slot in self.slots for name in self._names[slot.destination.name]}
         shared = SharedInputs(self.plan, self.prepared, loaded, self.ranks)
         values.lend(shared.whole)
-        values.gather()
+        values.gather(self.ranks)
         asked = [self._names[slot.destination.name] for slot in self.slots if slot.destination.provenance == "host"]
         values.settle(asked, [slot.memory for slot in self.slots if slot.writes])
         self.memory = HostMemory(

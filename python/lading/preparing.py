@@ -22,7 +22,7 @@ from .errors import LadingError, Problem
 from .exchange_scope import node_name
 from .holders_common import Refresh
 from .host_values import HostValues
-from .inventory import Entry, take_inventory
+from .inventory import EXTRA_STATE, Entry, take_inventory
 from .inventory_json import skeleton_document
 from .last_look import refuse_stranded
 from .options import POLICY_FIELDS, Options
@@ -30,6 +30,7 @@ from .patterns import Name, matches
 from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
 from .private_names import needed
 from .recording import SkeletonError
+from .report import folded
 from .stages import Origin
 
 
@@ -99,10 +100,16 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         values,
         skeleton,
         conversion,
-        [note, *conversion.notes, *adapters.notes, *restored.notes],
+        [note, *_extra_state_notes(entries), *conversion.notes, *adapters.notes, *restored.notes],
         left_on_meta,
         refreshes,
     )
+
+
+def _extra_state_notes(entries: Sequence[Entry]) -> list[str]:
+    """A file of tensors cannot have it, and nothing is known of it."""
+    names = [entry.name for entry in entries if entry.kind == EXTRA_STATE and not entry.is_tensor and entry.value is not None]
+    return [f"extra state that is not a tensor stays as it is: {folded(names)}"] if names else []
 
 
 def _shard_anyway(groups: Sequence[Any]) -> None:

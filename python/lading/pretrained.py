@@ -91,7 +91,9 @@ def from_pretrained(
             names of the configs inside the config.
         experts_implementation: the same for experts: "eager", "grouped_mm", …
         parallelize: gets the model on meta and changes it, or returns another one. If it raises on one rank, the call
-            fails on all ranks.
+            fails on all ranks with that error, on each as soon as its own `parallelize` has returned. A rank that waits
+            for the failed one in a collective of its own waits until that collective times out, since nothing can stop
+            it without breaking the process group; within seconds it logs an error that names the failed rank.
         trust_remote_code: build the classes whose code comes with the checkpoint (`auto_map` in its config). They then
             win over classes of transformers that have the same name. Never on by itself, and never downloaded.
         device_map: the same as `device`, for one device: "cuda:0", 0, or {"": "cuda:0"}.
@@ -179,9 +181,10 @@ def _scope() -> Iterator[str]:
 
 
 def _parallelized(model: nn.Module, parallelize: Callable[[nn.Module], Any], ranks: Agreement) -> nn.Module:
-    """What one rank raises, the others are told at once, unless they wait for it in a collective of their own."""
+    """What one rank raises, the others get when their own function returns. While it does not, they log it."""
     try:
-        changed = parallelize(model)
+        with ranks.naming_the_failed("parallelize"):
+            changed = parallelize(model)
     except LadingError:
         raise
     except Exception as error:

@@ -20,16 +20,11 @@ from typing import Any
 import torch
 
 from . import _engine
-from .agreement import Agreement, OnThread
-from .allocate import spec_of
+from .agreement import Agreement
 from .errors import LadingError
-from .exchange import refuse_failed, wait_for_failure
+from .gathering import put_together, watched
 from .placements import Layout, layout_problem
 from .preparing import Prepared
-
-_PAUSE_S = 0.02
-# All backends move these; some know neither float8 nor 16-bit integers. Bits are moved as they are.
-_CARRIERS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64}
 
 
 class SharedInputs:
@@ -77,32 +72,12 @@ class SharedInputs:
         self._ranks.is_stopped = self._is_stopped
         try:
             self._ranks.say(f"{needed}, which {value} is computed from", {}, while_alive=True)
-            return self._together(needed) if needed in self._loaded else None
+            if needed not in self._loaded:
+                return None
+            like, local = self._tensors[needed], self._loaded[needed]
+            return watched(self._ranks, lambda: put_together(like, local, self._device))
         finally:
             self._ranks.is_stopped = lambda: False
-
-    def _together(self, needed: str) -> torch.Tensor:
-        """On a thread, while this one looks whether a rank is gone: a collective would wait for it."""
-        work = OnThread(lambda: put_together(self._tensors[needed], self._loaded[needed], self._device))
-        while not work.wait(_PAUSE_S):
-            refuse_failed(self._ranks)
-        if isinstance(work.error, RuntimeError):  # a connection that broke is another rank's end, as a rule
-            wait_for_failure(self._ranks)
-        if work.error is not None:
-            raise work.error
-        return work.result
-
-
-def put_together(like: Any, local: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The whole of a DTensor, of which this rank, with this device, has `local`. A collective of its mesh."""
-    if device.type != "cpu":  # a thread has a device of its own
-        torch.get_device_module(device.type).set_device(device)
-    carrier = _CARRIERS.get(local.element_size(), local.dtype)
-    part = local.detach().view(carrier)
-    if part.device.type != like.device_mesh.device_type:  # offloaded
-        part = part.to(device)
-    whole = type(like)(part, spec_of(like, carrier), requires_grad=False).full_tensor()
-    return whole.to(local.device).view(local.dtype)
 
 
 def _inputs(tensors: list[dict[str, Any]]) -> set[str]:

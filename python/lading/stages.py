@@ -157,6 +157,8 @@ class Origin:
         if unknown:
             problems = [Problem("layout", "the model of `whole` has no such tensor", tensor=name) for name in unknown]
             raise LadingError(problems, stage="documents", exit_code=4)
+        if problems := [problem for entry in held if (problem := _other_shape(entry, known[entry.name]))]:
+            raise LadingError(problems, stage="documents", exit_code=4)
         for entry in held:
             origin = known[entry.name]
             entry.kind, entry.random_name, entry.problem = (origin.kind, origin.random_name, origin.problem)
@@ -171,13 +173,14 @@ class Origin:
         held = {tensor["name"]: tensor for tensor in skeleton["tensors"]}
         ties = _joined_classes([*tie_classes(self.entries), *conversion.ties])
         spots, holders = dict(layout.spots), dict(layout.holders)
+        kinds = {entry.name: entry.kind for entry in self.entries}
         aliases = []
         for tie in ties:
             present = [name for name in tie if name in held]
             for name in tie if present else ():
                 if name not in held:  # another name of what is there: its key may be the one in the file
                     plain = {key: value for key, value in held[present[0]].items() if key not in ("init", "derivation")}
-                    aliases.append(plain | {"name": name})
+                    aliases.append(plain | {"name": name, "kind": kinds.get(name, plain["kind"])})
                     spots[name], holders[name] = (spots[present[0]], holders.get(present[0], tuple(range(layout.size))))
         skeleton["tensors"] = sorted([*skeleton["tensors"], *aliases], key=lambda tensor: tensor["name"])
         names = {tensor["name"] for tensor in skeleton["tensors"]}
@@ -185,6 +188,20 @@ class Origin:
         prepared.layout = Layout(layout.size, spots, layout.names, holders)
         gone = {entry.name for entry in self.entries if entry.is_tensor} - names
         prepared.conversion = _without(conversion, gone)
+
+
+def _other_shape(entry: Entry, origin: Entry) -> Problem | None:
+    if not entry.is_tensor or not origin.is_tensor or entry.shape == origin.shape:
+        return None
+    return Problem(
+        "layout",
+        "the model of `whole` has it in another shape",
+        tensor=entry.name,
+        rule="R41",
+        expected=str(list(entry.shape)),
+        found=str(list(origin.shape)),
+        remedy="Pass the model that this part was cut from.",
+    )
 
 
 def _joined_classes(classes: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -28,6 +28,7 @@ from .recording import Operand, Recording, Version, cell_of, operand_of, unknown
 
 _SEALED, _ALIASES, _RECORD = "_lading_sealed", "_lading_aliases", "_lading_record"
 _NO_VALUE = "_lading_no_value"  # on tensors that got memory of us, and nothing was put into it yet
+_LOST = "_lading_lost"  # on tensors on meta that replaced recorded ones: why nothing is known of their value
 _EMPTIED = "_lading_emptied"  # on tensors that `to_empty` gave memory: the count of writes at that time
 _WAS_RECORDED = "_lading_was_recorded"  # on modules; copies and pickles have it too, and no record
 _AFTER = "after the lading.skeleton() block, so its recorded value is out of date"
@@ -35,6 +36,12 @@ _WRITTEN, _REPLACED = f"the tensor was written on meta {_AFTER}", f"the tensor's
 GIVEN_MEMORY = (
     "the tensor was given memory after the lading.skeleton() block, so lading cannot know whether its value is intended"
 )
+
+
+def _why_lost(old: torch.Tensor, new: torch.Tensor) -> str:
+    if old.dtype == new.dtype:
+        return _REPLACED
+    return f"the tensor was converted from {old.dtype} to {new.dtype} {_AFTER}; convert it inside the block, or not at all and pass dtype= to the load"
 
 
 class Record:
@@ -82,6 +89,12 @@ def record_of_sharded(module: nn.Module, name: str, value: torch.Tensor) -> Reco
         if any(_counts(one) != counts for one, counts in known):
             return record.but(_WRITTEN)
     return record
+
+
+def why_lost(tensor: torch.Tensor) -> str:
+    """Why nothing is known of the value of a tensor on meta in a place that was recorded; "" if it is not such a one."""
+    lost: str = vars(tensor).get(_LOST, "")
+    return lost
 
 
 def _counts(tensor: Any) -> tuple[int, int]:
@@ -148,7 +161,9 @@ def _get_data(tensor: torch.Tensor) -> torch.Tensor:
 
 def _set_data(tensor: torch.Tensor, new: torch.Tensor) -> None:
     if _SEALED in vars(tensor) and (record := record_of(tensor)) is not None:
-        vars(tensor)[_RECORD] = record.but(_REPLACED) if new.is_meta else record
+        vars(tensor)[_RECORD] = record.but(_why_lost(tensor, new)) if new.is_meta else record
+        if new.is_meta and cell_of(new) is None:
+            vars(tensor)[_LOST] = _why_lost(tensor, new)
     _data.__set__(tensor, new)
 
 
@@ -199,13 +214,19 @@ class Watched(dict[str, Any]):
         if not isinstance(old, torch.Tensor) or old is new or nn.parameter.is_lazy(old):
             return
         self.taken[name] = record = _last_record(old)
-        if not isinstance(new, torch.Tensor) or record is None:
+        if not isinstance(new, torch.Tensor):
+            return
+        if lost := why_lost(old):
+            vars(new)[_LOST] = lost
+        if record is None:
             return
         if is_dtensor(new):
             vars(new).setdefault(_RECORD, record)  # one that has a record already is a tensor of another name
             vars(new).setdefault(_SEALED, _counts(new))
         elif not new.is_meta:
             vars(new)[_RECORD] = record.but(GIVEN_MEMORY)  # `to_empty`, or a value of the user's
+        elif cell_of(new) is None:
+            vars(new)[_LOST] = _why_lost(old, new)
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._note(name, value)
@@ -262,7 +283,7 @@ def release(modules: Iterable[nn.Module]) -> None:
             if isinstance(vars(module).get(field), Watched):
                 vars(module)[field] = dict(vars(module)[field])
         for tensor in _own_tensors(module):
-            for mark in (_SEALED, _ALIASES, _RECORD, _NO_VALUE):
+            for mark in (_SEALED, _ALIASES, _RECORD, _NO_VALUE, _LOST):
                 vars(tensor).pop(mark, None)
 
 

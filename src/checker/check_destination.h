@@ -16,7 +16,7 @@ struct DestinationQuestion {
   const Plan& plan;
   const Destination& destination;
   const Share& share;
-  const Statement& root;                 ///< the statement that has the source: of a tie class, the first member
+  const Statement& root;                 ///< the statement that has the source: of a tie class, its root
   const Trace& trace;                    ///< of the root, if it is kFile or kFill
   const std::vector<Trace>& must_equal;  ///< of the root
 };

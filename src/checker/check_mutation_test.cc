@@ -267,6 +267,7 @@ const std::vector<Mutator::Kind>& Mutator::kinds() {
       LADING_MUTATION(rename_statement),
       LADING_MUTATION(drop_statement),
       LADING_MUTATION(change_mesh),
+      LADING_MUTATION(change_kind),
   };
 #undef LADING_MUTATION
   return all;

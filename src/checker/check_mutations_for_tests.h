@@ -203,6 +203,12 @@ class Mutator {
     if (s != nullptr) s->checkpoint_dtype = DType::kC64;
     return s != nullptr;
   }
+  bool change_kind() {
+    Statement* s = statement();
+    const model::Kind kinds[] = {model::Kind::kParameter, model::Kind::kBuffer, model::Kind::kAttribute};
+    if (s != nullptr) s->kind = kinds[dice_.below(3)];
+    return s != nullptr;
+  }
   bool change_device() {
     Destination* d = destination();
     if (d != nullptr) d->device = dice_.once_in(2) ? "cpu" : "cuda:" + std::to_string(dice_.below(8));

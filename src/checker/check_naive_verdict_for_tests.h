@@ -56,6 +56,10 @@ class Verdict {
     return true;
   }
 
+  static bool is_registered(const Statement& s) {
+    return s.kind != model::Kind::kAttribute && s.kind != model::Kind::kExtraState;
+  }
+
   const Statement& root_of(const Statement& s) const {
     return s.provenance == Provenance::kAlias ? plan_.statements[names_.at(s.alias_of)] : s;
   }
@@ -177,8 +181,9 @@ class Verdict {
         return false;
       }
       if (s.provenance != Provenance::kAlias) continue;
-      if (!names_.contains(s.alias_of) || s.alias_of >= s.name) return false;
+      if (!names_.contains(s.alias_of) || s.alias_of == s.name) return false;
       const Statement& root = root_of(s);
+      if (std::pair(!is_registered(root), root.name) > std::pair(!is_registered(s), s.name)) return false;
       if (root.provenance == Provenance::kAlias || root.shape != s.shape || root.storage != s.storage ||
           root.compute != s.compute) {
         return false;
@@ -317,7 +322,7 @@ class Verdict {
       if (&root_of(member) != &root || slot_of(member, slot) == nullptr) continue;
       const auto memory = memory_of(member, *slot_of(member, slot), plan_.mesh, rank);
       if (!memory || (memory->present && memory->uneven)) return std::nullopt;
-      if (memory->present) members.push_back(m);
+      if (memory->present) members.insert(&member == &root ? members.begin() : members.end(), m);
     }
     return members;
   }

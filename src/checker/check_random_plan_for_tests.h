@@ -54,9 +54,8 @@ class PlanMaker {
       for (std::size_t slot = 0; slot < root.placement.slots.size(); ++slot) {
         Destination d;
         bool found = false;
-        for (StatementId m = s; plan_.statements.has(m); ++m) {
+        for (const StatementId m : members_of(s)) {
           const Statement& member = plan_.statements[m];
-          if (m != s && member.alias_of != root.name) continue;
           if (!memory_of(member, member.placement.slots[slot], plan_.mesh, rank)->present) continue;
           if (std::exchange(found, true)) {
             d.aliases.push_back(m);
@@ -83,6 +82,15 @@ class PlanMaker {
     }
     serve_again(*this, plan_, out);
     return out;
+  }
+
+  // The root, then the others.
+  std::vector<StatementId> members_of(StatementId root) const {
+    std::vector<StatementId> members = {root};
+    for (const StatementId m : plan_.statements.ids()) {
+      if (plan_.statements[m].alias_of == plan_.statements[root].name) members.push_back(m);
+    }
+    return members;
   }
 
   // Destinations that hold the same share one.
@@ -280,6 +288,14 @@ class PlanMaker {
       }
     }
     plan_.statements.push_back(alias);
+    if (plan_.statements.size() % 3 != 0) return;  // not by dice: they fall as they always did
+    // A plain attribute, which is no root though it comes first.
+    Statement& first = plan_.statements[StatementId(plan_.statements.size() - 2)];
+    Statement& second = plan_.statements[StatementId(plan_.statements.size() - 1)];
+    std::swap(first, second);
+    std::swap(first.name, second.name);
+    first.kind = model::Kind::kAttribute;
+    first.alias_of = second.name;
   }
 
   // FSDP1: two tensors in one flat buffer, with a gap.

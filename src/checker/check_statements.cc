@@ -25,6 +25,21 @@ bool is_random(model::RecipeKind kind) {
          kind == model::RecipeKind::kTruncatedNormal;
 }
 
+struct MemberOfClass {
+  model::Kind kind;
+  StatementId number;
+};
+
+// Random values are keyed by the root's name, which every layout must agree on: sharding may lose a plain attribute,
+// but no registered name.
+bool may_be_root(MemberOfClass root, MemberOfClass other) {
+  const auto is_plain = [](model::Kind kind) {
+    return kind == model::Kind::kAttribute || kind == model::Kind::kExtraState;
+  };
+  if (is_plain(root.kind) != is_plain(other.kind)) return is_plain(other.kind);
+  return root.number < other.number;
+}
+
 class StatementCheck {
  public:
   StatementCheck(const Plan& plan, Errors& errors) : plan_(plan), errors_(errors), index_(plan.sources) {}
@@ -243,9 +258,10 @@ class StatementCheck {
     if (root.provenance == Provenance::kAlias) {
       return add(problem("tied to a tensor that is tied itself", "R49").got(quote(root.name)), statement);
     }
-    if (*found >= s) {
-      return add(problem("tied to a tensor that is not the first of its class", "R49").got(quote(root.name)),
-                 statement);
+    if (!may_be_root({root.kind, *found}, {statement.kind, s})) {
+      return add(
+          problem("tied to a tensor that is not the first registered name of its class", "R16").got(quote(root.name)),
+          statement);
     }
     if (root.shape != statement.shape) {
       return add(problem("tied tensors differ in shape", "R49").wanted(root.shape.text()).got(statement.shape.text()),

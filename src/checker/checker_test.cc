@@ -316,6 +316,27 @@ TEST(Checker, R49_R51_ties_share_memory_across_stages) {
   expect_refused(plan, "R52", "placement");
 }
 
+// A registered name is a class's root before any plain attribute, whatever they are called.
+TEST(Checker, R16_R49_the_root_is_the_first_registered_name) {
+  Plan plan = OneTensor{}.plan(12, 12, {run(0, 0, 12)});
+  Statement before = plan.statements[0];
+  before.name = "a";
+  before.kind = model::Kind::kAttribute;
+  before.provenance = Provenance::kAlias;
+  before.alias_of = "w";
+  plan.statements.insert(plan.statements.begin(), before);
+  Destination& memory = plan.ranks[0].destinations[0];
+  memory.statement = memory.root = 1;
+  memory.aliases = {0};
+  EXPECT_EQ(verdict(plan), "good");
+  plan.statements[0].kind = model::Kind::kNonPersistentBuffer;
+  expect_refused(plan, "R16", "first registered name");
+  plan.statements[1].kind = model::Kind::kAttribute;
+  expect_refused(plan, "R16", "first registered name");
+  plan.statements[0].kind = model::Kind::kAttribute;
+  expect_refused(plan, "R16", "first registered name");
+}
+
 TEST(Checker, R11_members_of_a_flat_buffer_do_not_overlap) {
   // FSDP1: two tensors of 6 elements in a buffer of 16 that two ranks share; the first rank has 8.
   Plan plan = OneTensor{.source = {6}, .shape = {6}, .mesh = kTwo}.plan(6, 8, {run(0, 0, 6)});

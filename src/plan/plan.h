@@ -56,9 +56,9 @@ struct Statement {
   Provenance provenance = Provenance::kFile;
   mapping::Expression expression;               ///< kFile
   std::vector<mapping::Expression> must_equal;  ///< other keys of the tie class: compared while loading (R50)
-  std::string alias_of;                         ///< kAlias: the class's first member
-  model::Recipe recipe;                         ///< kHost, kCall, kFill, kRandom
-  std::optional<DType> checkpoint_dtype;        ///< as in the file, before any widening
+  std::string alias_of;                   ///< kAlias: its tie class's root, the first registered name, else the first
+  model::Recipe recipe;                   ///< kHost, kCall, kFill, kRandom
+  std::optional<DType> checkpoint_dtype;  ///< as in the file, before any widening
   DType storage = DType::kF32;
   DType compute = DType::kF32;
   bool follows_tower = false;  ///< of a frozen subtree that is computed in one dtype (R28)
@@ -90,8 +90,8 @@ struct Transfer {
 
 /// The memory of one tensor in one slot on one rank.
 struct Destination {
-  StatementId statement = 0;  ///< for a tie class, the first member this rank has
-  StatementId root = 0;       ///< that has the source: of a tie class, its first member
+  StatementId statement = 0;  ///< for a tie class, its root if this rank has it, else the first member that it has
+  StatementId root = 0;       ///< that has the source: of a tie class, its root
   RegionId region = 0;        ///< which elements, and where they lie in the buffer
   std::string slot;
   std::string device;                ///< "cpu", "cuda:1"
@@ -100,7 +100,7 @@ struct Destination {
   std::uint64_t owned_elems = 0;     ///< without padding
   std::vector<Transfer> transfers;   ///< sorted by target
   std::vector<StatementId> aliases;  ///< other members of the tie class that this rank has
-  /// By `must_equal` of the class's first member: what its owned elements must be equal to, in the form of
+  /// By `must_equal` of the class's root: what its owned elements must be equal to, in the form of
   /// transfers that are compared with the buffer instead of written to it, after the same cast. Each list is
   /// sorted by target and covers the owned elements once; padding is not compared (R50).
   std::vector<std::vector<Transfer>> comparisons;

@@ -180,11 +180,10 @@ Replicas::Replicas(const Plan& plan) : plan_(plan) {
     if (members.empty()) members.push_back(plan.statements.id_of(*root));
     members.push_back(s);
   }
-  for (auto& [root, members] : classes_) std::sort(members.begin(), members.end());
 }
 
-// Of a tie class, the first member that a rank has is its destination: ranks that have one of these hold the bytes
-// under another name.
+// Of a tie class, the root or else the first member that a rank has is its destination: ranks that have one of these
+// hold the bytes under another name.
 std::vector<const Slot*> Replicas::holders_before(const Destination& destination) const {
   const Statement& s = plan_.statements[destination.statement];
   const auto found = classes_.find(s.provenance == Provenance::kAlias ? s.alias_of : s.name);

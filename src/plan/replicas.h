@@ -37,7 +37,7 @@ class Replicas {
   std::vector<const layout::Slot*> holders_before(const Destination& destination) const;
 
   const Plan& plan_;
-  std::map<std::string_view, std::vector<StatementId>> classes_;  // by the tie class's first member, ascending
+  std::map<std::string_view, std::vector<StatementId>> classes_;  // by root: the root, then the others, ascending
   std::map<Key, std::shared_ptr<const RankList>> sets_;
 };
 

@@ -23,7 +23,7 @@ struct FilePieces {
 
 /// Members of a tie class that answer for all of it: one storage has one kind, one memory, one value.
 struct Speakers {
-  StatementId kind = 0;    ///< the first parameter, or the first member
+  StatementId kind = 0;    ///< the first parameter, or the head
   StatementId memory = 0;  ///< the first that has a value, else memory; without any, the one of `kind`
   StatementId value = 0;   ///< the one whose derivation it is
 };
@@ -32,7 +32,7 @@ struct Speakers {
 struct Decision {
   FilePieces pieces;                 ///< empty where there is no file
   std::vector<FilePieces> compared;  ///< its must_equal
-  StatementId head = 0;              ///< the head of its tie class, or itself
+  StatementId head = 0;              ///< of its tie class: the first registered name, else the first; or itself
   Speakers speakers;                 ///< of a tie class, at its head
   bool is_derived = false;           ///< its value is its derivation's
   bool is_refused = false;           ///< its source or dtype is not known, for a reason that was told
@@ -44,7 +44,7 @@ struct Decisions {
   IndexedVector<StatementId, Decision> tensors;
   bool tells_of_payloads = false;  ///< payloads of quantized weights were refused, which explains the rest (R48)
 
-  /// Statements of each tie class that holds, ascending: the first is its head.
+  /// Statements of each tie class that holds: its head, then the others, ascending.
   [[nodiscard]] std::vector<std::vector<StatementId>> tie_classes() const;
 };
 

@@ -49,29 +49,16 @@ class RankPlanner {
   RankPlan run() {
     const auto& statements = decisions_.plan.statements;
     plan_.destinations.reserve(statements.size());
-    // Of tie classes, by class and slot: where this rank's destination is. The first member that the rank has there
-    // gives it its name; the others are more names for it (R49).
-    std::map<std::pair<StatementId, std::string_view>, DestinationId> holders;
-    IndexedVector<StatementId, bool> is_tied(statements.size(), false);  // by head
+    std::map<StatementId, Members> tied;  // by head
+    for (Members& members : decisions_.tie_classes()) tied.emplace(members.front(), std::move(members));
     for (const StatementId i : statements.ids()) {
-      if (decisions_.tensors[i].head != i) is_tied[decisions_.tensors[i].head] = true;
-    }
-    for (const StatementId i : statements.ids()) {
-      const Statement& s = statements[i];
-      const StatementId head = decisions_.tensors[i].head;
-      for (std::uint32_t k = 0; k < s.placement.slots.size(); ++k) {
-        if (!regions_.of(i, k, rank_).present) continue;
-        if (!is_tied[head]) {
-          add_destination({i, head, k});
-          continue;
-        }
-        const auto [held, is_first] =
-            holders.try_emplace({head, s.placement.slots[k].name}, DestinationId(plan_.destinations.size()));
-        if (is_first) {
-          add_destination({i, head, k});
-        } else {
-          plan_.destinations[held->second].aliases.push_back(i);
-        }
+      if (decisions_.tensors[i].head != i) continue;  // it comes with its head
+      if (const auto found = tied.find(i); found != tied.end()) {
+        add_class(found->second);
+        continue;
+      }
+      for (std::uint32_t k = 0; k < statements[i].placement.slots.size(); ++k) {
+        if (regions_.of(i, k, rank_).present) add_destination({i, i, k});
       }
     }
     add_up();
@@ -79,6 +66,26 @@ class RankPlanner {
   }
 
  private:
+  using Members = std::vector<StatementId>;
+
+  // One destination for each slot. The first member that this rank has there, the head if it has it, gives the
+  // destination its name; the others are more names for it (R49).
+  void add_class(const Members& members) {
+    std::map<std::string_view, DestinationId> holders;  // by slot
+    for (const StatementId i : members) {
+      const auto& slots = decisions_.plan.statements[i].placement.slots;
+      for (std::uint32_t k = 0; k < slots.size(); ++k) {
+        if (!regions_.of(i, k, rank_).present) continue;
+        const auto [held, is_first] = holders.try_emplace(slots[k].name, DestinationId(plan_.destinations.size()));
+        if (is_first) {
+          add_destination({i, members.front(), k});
+        } else {
+          plan_.destinations[held->second].aliases.push_back(i);
+        }
+      }
+    }
+  }
+
   struct Named {
     StatementId statement = 0;
     StatementId head = 0;  // of its tie class

@@ -18,6 +18,12 @@ using model::Presence;
 using model::Tensor;
 using Members = std::vector<StatementId>;
 
+// Frameworks keep these names. A plain attribute that lists the same tensor may be gone after sharding (an LSTM's
+// `_flat_weights` under ZeRO-3), and random values are keyed by the head's name (R16).
+bool is_registered(model::Kind kind) {
+  return kind == model::Kind::kParameter || kind == model::Kind::kBuffer || kind == model::Kind::kNonPersistentBuffer;
+}
+
 class TieGrouper {
  public:
   TieGrouper(const PlanInputs& inputs, const mapping::Resolution& names, Decisions& out)
@@ -186,7 +192,8 @@ class TieGrouper {
       const auto found = std::find_if(group.begin(), group.end(), [&](StatementId i) { return is_one(tensor(i)); });
       return found == group.end() ? std::nullopt : std::optional(*found);
     };
-    const StatementId head = group.front();
+    const auto registered = first_that([](const Tensor& t) { return is_registered(t.kind); });
+    const StatementId head = registered.value_or(group.front());
     for (const StatementId i : group) out_.tensors[i].head = head;
     Speakers& speakers = out_.tensors[head].speakers;
     speakers.kind = first_that([](const Tensor& t) { return t.kind == model::Kind::kParameter; }).value_or(head);

@@ -1,5 +1,7 @@
 """`plan` and the arguments of `from_pretrained` on two ranks: what fails on one rank, all ranks hear of, soon."""
 
+import datetime
+import logging
 import os
 import time
 import traceback
@@ -16,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import lading
 
 DEADLINE_S = 400
+WAIT_S = 20  # that a rank waits in a collective of its own
 SOON_S = 200  # far less than the timeout for ranks that do not come, 600 s
 COMMIT = "1" * 40
 
@@ -135,6 +138,34 @@ def parallelize_fails(rank, repository):
             yield "the cause has no traceback"
 
 
+def parallelize_fails_while_another_waits(rank, repository):
+    """Rank 0 waits for rank 1 in a collective of its own: it says soon which rank has failed, and fails like it."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=WAIT_S))
+    began, lines = time.monotonic(), []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: lines.append((time.monotonic() - began, record.getMessage()))
+
+    def parallelize(model):
+        if rank == 1:
+            raise ValueError("no such plan")
+        dist.barrier(group)
+
+    logging.getLogger("lading").addHandler(handler)
+    try:
+        lading.from_pretrained(repository, parallelize=parallelize)
+        yield "it was not refused"
+    except lading.LadingError as error:
+        if "parallelize raised ValueError: no such plan" not in str(error) or error.problems[0].rank != 1:
+            yield f"it says {error}"
+    finally:
+        logging.getLogger("lading").removeHandler(handler)
+    if rank == 1:
+        yield None if not lines else f"who failed says {lines}"
+        return
+    said = [(after, text) for after, text in lines if "rank 1" in text and "no such plan" in text]
+    yield None if len(said) == 1 and said[0][0] < WAIT_S / 2 else f"in {time.monotonic() - began:.1f} s it said {lines}"
+
+
 def parallelize_loads(rank, repository):
     """`parallelize` calls lading itself, on the same ranks."""
     teachers = []
@@ -150,3 +181,4 @@ def parallelize_loads(rank, repository):
 
 
 CASES = (plans, plan_alone, plan_and_load, revisions_differ, fields_differ, parallelize_fails, parallelize_loads)
+CASES += (parallelize_fails_while_another_waits,)

@@ -3,8 +3,12 @@
     python initialize_worker.py RESULT.json DEADLINE_S
 """
 
+import contextlib
 import hashlib
+import importlib
+import importlib.util
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -38,6 +42,10 @@ class Model(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(31, 24, padding_idx=3)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.memory = nn.LSTM(24, 10, num_layers=2, bidirectional=True)  # which lists its weights a second time
+        for name, weight in self.memory.named_parameters():
+            if name.startswith("weight_hh"):
+                nn.init.orthogonal_(weight)  # not elementwise: made on the host, under the same key
         self.head = nn.Linear(24, 31, bias=False)
         self.head.weight = self.embed.weight
 
@@ -80,13 +88,33 @@ def tp(model, world):
     return model
 
 
+def zero3(model, world):
+    import deepspeed
+
+    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # it would compile for a minute
+    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    config = {"train_micro_batch_size_per_gpu": 1, "train_batch_size": world, "zero_optimization": {"stage": 3}}
+    return lading.zero3_init(model, config)
+
+
+def gathered(model):
+    """Where whole parameters are to be seen."""
+    if not any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
+        return contextlib.nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(list(model.parameters()))
+
+
 def outcome(rank, shard, world):
     torch.manual_seed(100 + rank)  # processes that were seeded differently
     model = shard(skeleton(), world)
     before = torch.get_rng_state()
     lading.initialize(model, seed=SEED, device="cpu", progress=False, timeout=30)
     untouched = torch.equal(before, torch.get_rng_state())
-    return {"digests": digests(model), "rng_untouched": untouched, "tied": model.head.weight is model.embed.weight}
+    with gathered(model):
+        found = digests(model)
+    return {"digests": found, "rng_untouched": untouched, "tied": model.head.weight is model.embed.weight}
 
 
 def one_starts_from_a_checkpoint(rank, folder):
@@ -106,7 +134,12 @@ def main():
     signal.alarm(int(deadline_s))
     torch.set_num_threads(1)
     answers = {}
-    for name, shard, worlds in (("ddp", replicated, (1, 2)), ("fsdp2", fsdp2, (1, 2, 3)), ("tp", tp, (2,))):
+    layouts = [("ddp", replicated, (1, 2)), ("fsdp2", fsdp2, (1, 2, 3)), ("tp", tp, (2,))]
+    if importlib.util.find_spec("deepspeed") is not None:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+        importlib.import_module("deepspeed")  # once, and not on every rank
+        layouts.append(("zero3", zero3, (2,)))
+    for name, shard, worlds in layouts:
         for world in worlds:
             answers[f"{name} on {world}"] = run_ranks(world, lambda rank, s=shard, w=world: outcome(rank, s, w), 100)
     from safetensors.torch import save_file

@@ -62,6 +62,30 @@ def test_R13_what_was_written_on_meta_is_not_overruled_by_the_record(name, how, 
         assert "written on meta" in str(raised.value)
 
 
+def test_R13_a_conversion_on_meta_is_named(path):
+    model = built().to(torch.bfloat16)
+    with pytest.raises(lading.LadingError) as raised:
+        lading.materialize(model, path, device="cpu", allow_missing=["init"])
+    assert raised.value.tensors == ("init", "k")
+    for problem in raised.value.problems:
+        assert "converted from torch.float32 to torch.bfloat16 after the lading.skeleton() block" in problem.message
+        assert "convert it inside the block" in problem.message
+
+
+def test_a_tensor_that_was_replaced_on_meta_is_named(path):
+    model = built()
+    model.k = torch.empty(3, device="meta")
+    with pytest.raises(lading.LadingError, match="memory on meta was replaced"):
+        lading.materialize(model, path, device="cpu", allow_missing=["init"])
+
+
+def test_a_conversion_inside_the_block_is_followed(path):
+    with lading.skeleton():
+        model = Net().to(torch.bfloat16)
+    lading.materialize(model, path, device="cpu", allow_missing=["init"])
+    assert torch.equal(model.k, torch.ones(3, dtype=torch.bfloat16))
+
+
 def test_R13_what_data_gave_away_before_the_end_is_asked_too(path):
     with lading.skeleton():
         model = Net()

@@ -541,6 +541,22 @@ def test_what_is_no_plain_memory(small):
     assert refusal.value.tensors == ("table",)
 
 
+def test_extra_state_that_is_no_tensor_is_noted(tmp_path):
+    class Counting(nn.Linear):
+        def get_extra_state(self):
+            return {"steps": 3}
+
+        def set_extra_state(self, state):
+            raise AssertionError("nothing was loaded for it")
+
+    with lading.skeleton():
+        model = nn.Sequential(Counting(2, 2), nn.Linear(2, 2))
+    values = {f"{place}.weight": torch.ones(2, 2) for place in (0, 1)} | {f"{place}.bias": torch.ones(2) for place in (0, 1)}
+    save_file(values, tmp_path / "model.safetensors")
+    report = lading.materialize(model, tmp_path, device="cpu", progress=False)
+    assert "extra state that is not a tensor stays as it is: 0._extra_state" in report.notes
+
+
 def test_verification_reads_the_files_again(small):
     model = skeleton()
     report = lading.materialize(model, small, device="cpu", verify="full")

@@ -131,6 +131,16 @@ def test_parts_of_a_model_leave_the_others_keys_alone(tmp_path):
     assert held(part) == {name: place + 1 for place, name in enumerate(NAMES[:3])}
 
 
+def test_R41_a_whole_of_another_shape_is_refused(tmp_path):
+    part, whole = skeleton(NAMES[:2], (2, 3)), skeleton(NAMES, (3, 2))
+    path = saved(tmp_path, values(NAMES, (2, 3)))
+    told = r"`whole` has it in another shape; expected \[2, 3\], found \[3, 2\]"
+    with pytest.raises(lading.LadingError, match=told) as refusal:
+        lading.materialize(part, path, device="cpu", whole=whole, progress=False)
+    assert sorted(refusal.value.tensors) == sorted(NAMES[:2])
+    assert all(parameter.is_meta for parameter in part.parameters())
+
+
 def test_R68_values_of_an_adapter_go_to_the_names_that_they_are_of(tmp_path):
     peft = pytest.importorskip("peft")
 

@@ -140,7 +140,7 @@ def on_ranks():
 
 CASES = (
     "plans", "plan_alone", "plan_and_load", "revisions_differ", "fields_differ", "parallelize_fails",
-    "parallelize_loads",
+    "parallelize_loads", "parallelize_fails_while_another_waits",
 )  # fmt: skip
 
 

@@ -277,6 +277,31 @@ TEST(PlannerTies, R49_ThreeNamesAndTwoMembersOnARank) {
   EXPECT_EQ(find(*plan, 0, "head")->aliases.size(), 2U);
 }
 
+// An LSTM lists its weights once more as plain attributes, and ZeRO-3 leaves those out: random values are keyed by the
+// root's name, which is to be there under every layout.
+TEST(PlannerTies, R16_R49_TheRootIsTheFirstRegisteredName) {
+  World world{{},
+              {tensor(Kind::kAttribute, "_flat[0]", {4}), init(param("a.w", {4}), normal(1)), param("w", {4})},
+              {{"_flat[0]", "a.w", "w"}}};
+  world.policy.allow_missing = {"*"};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(plan->find("a.w")->provenance, Provenance::kRandom);
+  EXPECT_EQ(plan->find("_flat[0]")->alias_of, "a.w");
+  EXPECT_EQ(plan->find("w")->alias_of, "a.w");
+  ASSERT_EQ(rank_of(*plan, 0)->destinations.size(), 1U);
+  const Destination& one = rank_of(*plan, 0)->destinations[DestinationId(0)];
+  EXPECT_EQ(plan->statements[one.statement].name, "a.w") << "and not the attribute, which comes first by name";
+  EXPECT_EQ(one.aliases.size(), 2U);
+  world.tensors.erase(world.tensors.begin() + 1, world.tensors.end());
+  world.tensors.push_back(tensor(Kind::kAttribute, "b", {4}));
+  world.tensors.front().init = normal(1);
+  world.ties = {{"_flat[0]", "b"}};
+  const auto attributes = world.plan();
+  ASSERT_TRUE(attributes) << verdict(attributes);
+  EXPECT_EQ(attributes->find("b")->alias_of, "_flat[0]") << "none is registered: the first by name";
+}
+
 // Two memories each, on other ranks: the ordinary slot of one and the second slot of both meet on rank 1.
 World in_two_slots(std::vector<Cut> embed_second, std::vector<Cut> head_second) {
   World world = tied(kEmbedOnly);

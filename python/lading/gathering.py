@@ -1,0 +1,111 @@
+"""Collectives of a load: tensors of which every rank has a part, put together.
+
+A rank goes into a collective only when all ranks of the load have said that they have come, and while it is inside it
+looks whether one of them has failed. Otherwise a rank that fails would leave the others waiting until the collective
+times out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+from .agreement import Agreement, OnThread, ranges
+from .allocate import spec_of
+from .errors import LadingError, Problem
+from .exchange import refuse_failed, wait_for_failure
+
+_PAUSE_S = 0.02
+# All backends move these; some know neither float8 nor 16-bit integers. Bits are moved as they are.
+_CARRIERS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.int32, 8: torch.int64}
+
+_Result = TypeVar("_Result")
+
+
+def watched(ranks: Agreement, collective: Callable[[], _Result]) -> _Result:
+    """What a collective gives, on a thread, while this one looks whether a rank is gone: the collective would wait for
+    it. All ranks must have agreed to go in."""
+    work = OnThread(collective)
+    while not work.wait(_PAUSE_S):
+        refuse_failed(ranks)
+    if isinstance(work.error, RuntimeError) and ranks.size > 1:  # a connection that broke is another rank's end, as a rule
+        wait_for_failure(ranks)
+    if work.error is not None:
+        raise work.error
+    result: _Result = work.result
+    return result
+
+
+def put_together(like: Any, local: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The whole of a DTensor, of which this rank, with this device, has `local`. A collective of its mesh."""
+    if device.type != "cpu":  # a thread has a device of its own
+        torch.get_device_module(device.type).set_device(device)
+    if any(placement.is_partial() for placement in like.placements):  # to be added up, as what they are
+        summed: torch.Tensor = like.detach().full_tensor()
+        return summed
+    carrier = _CARRIERS.get(local.element_size(), local.dtype)
+    part = local.detach().view(carrier)
+    if part.device.type != like.device_mesh.device_type:  # offloaded
+        part = part.to(device)
+    whole = type(like)(part, spec_of(like, carrier), requires_grad=False).full_tensor()
+    return whole.to(local.device).view(local.dtype)
+
+
+def whole_values(sharded: Mapping[str, Any], ranks: Agreement) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and whole value of each of these DTensors. All ranks of the load call it, also those that have none."""
+    by_members: dict[tuple[int, ...], list[str]] = {}
+    for name in sorted(sharded):
+        by_members.setdefault(_members(name, sharded[name]), []).append(name)
+    message = {"gathers": [[list(members), names] for members, names in by_members.items()]}
+    answers = ranks.say("the sharded tensors in external=", message, while_alive=True)
+    if problems := _left_alone([answer["gathers"] for answer in answers], ranks.ranks):
+        raise LadingError(problems, stage="agreement", exit_code=7)
+    for name in sorted(sharded):
+        yield name, watched(ranks, _gather_of(sharded[name]))
+
+
+def _gather_of(tensor: Any) -> Callable[[], torch.Tensor]:
+    local = tensor.to_local()
+    device, kind = local.device, tensor.device_mesh.device_type
+    if device.type != kind and kind != "cpu":  # offloaded: it travels by this process's device
+        device = torch.device(kind, torch.get_device_module(kind).current_device())
+    return lambda: put_together(tensor, local, device)
+
+
+def _members(name: str, tensor: Any) -> tuple[int, ...]:
+    """The ranks that a gather of the tensor waits for: those along the dims of its mesh that share it out."""
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        raise ValueError(f"external= gives {name} a tensor that other ranks share out, and this rank has no part of it")
+    places = zip(tensor.placements, coordinate, strict=True)
+    chosen = tuple(place if placement.is_replicate() else slice(None) for placement, place in places)
+    return tuple(sorted(tensor.device_mesh.mesh[chosen].reshape(-1).tolist()))
+
+
+def _left_alone(gathers: Sequence[Sequence[Any]], ranks: Sequence[int]) -> list[Problem]:
+    """Of tensors that some ranks would gather, and others that have a part of them would not: who would wait in vain.
+    Ranks of other loads are not asked."""
+    given = {
+        rank: {(name, tuple(members)) for members, names in own for name in names}
+        for rank, own in zip(ranks, gathers, strict=True)
+    }
+    problems = []
+    for name, members in sorted(set(itertools.chain.from_iterable(given.values()))):
+        absent = [rank for rank in members if rank in given and (name, members) not in given[rank]]
+        if absent:
+            there = [rank for rank in members if rank in given and rank not in absent]
+            problems.append(
+                Problem(
+                    "ranks_differ",
+                    f"external= gives it a tensor that ranks {ranges(members)} share out, and not on all of them",
+                    tensor=name,
+                    rule="R44",
+                    expected=f"the same sharded tensor on ranks {ranges(members)}",
+                    found=f"it on ranks {ranges(there)}, and not on ranks {ranges(absent)}",
+                    remedy="Give every rank of the tensor's mesh its part, or all ranks a whole tensor.",
+                )
+            )
+    return problems
