@@ -389,6 +389,7 @@ def _request(prepared: Prepared, options: Options, location: str | None, devices
         "layout": prepared.layout.document(devices),
         "policy": options.policy(prepared.conversion),
         "mapping": prepared.conversion.mapping_document(),
+        "adapters": [file.request() for file in prepared.adapters] or None,
         "ranks": [rank],
         "digests": options.verify is not False,
     }

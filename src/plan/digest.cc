@@ -12,6 +12,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "base/version.h"
@@ -129,6 +130,7 @@ void add_statement(Hasher& hash, const Statement& s) {
   hash.word(s.kind);
   hash.numbers(s.shape.dims());
   hash.word(s.provenance);
+  hash.number(s.checkpoint);
   add_expression(hash, s.expression);
   hash.list(s.must_equal, [&](const Expression& other) { add_expression(hash, other); });
   hash.text(s.alias_of);
@@ -151,18 +153,24 @@ void add_devices(Hasher& hash, const layout::DeviceMap& devices) {
 void add_sources(Hasher& hash, const Plan& plan) {
   std::vector<const PlannedFile*> files;
   for (const PlannedFile& file : plan.files) files.push_back(&file);
-  std::sort(files.begin(), files.end(), [](const PlannedFile* a, const PlannedFile* b) { return a->name < b->name; });
+  std::sort(files.begin(), files.end(), [](const PlannedFile* a, const PlannedFile* b) {
+    return std::tie(a->checkpoint, a->name) < std::tie(b->checkpoint, b->name);
+  });
   hash.list(files, [&](const PlannedFile* file) {
+    hash.number(file->checkpoint);
     hash.text(file->name);
     hash.number(file->size_bytes);
   });
   std::vector<const Source*> sources;
   sources.reserve(plan.sources.size());
   for (const Source& source : plan.sources) sources.push_back(&source);
-  const auto by_key = [](const Source* a, const Source* b) { return a->key < b->key; };
+  const auto by_key = [&](const Source* a, const Source* b) {
+    return std::tie(plan.files[a->file].checkpoint, a->key) < std::tie(plan.files[b->file].checkpoint, b->key);
+  };
   if (!std::is_sorted(sources.begin(), sources.end(), by_key)) std::sort(sources.begin(), sources.end(), by_key);
   hash.list(sources, [&](const Source* source) {
     hash.text(source->key);
+    hash.number(plan.files[source->file].checkpoint);
     hash.text(plan.files[source->file].name);
     hash.number(source->bytes.begin);
     hash.number(source->bytes.end);
@@ -191,6 +199,11 @@ std::string digest(const Plan& plan) {
     hash.text(ignored.second);
   });
   hash.texts(plan.unexpected_keys);
+  hash.list(plan.ignored_adapter_keys, [&](const IgnoredAdapterKey& ignored) {
+    hash.number(ignored.checkpoint);
+    hash.text(ignored.key);
+    hash.text(ignored.rule);
+  });
   return hash.hex();
 }
 
