@@ -146,8 +146,8 @@ TEST_F(AdaptersTest, TheyNeedACheckpointAndASkeleton) {
 }
 
 TEST_F(AdaptersTest, ThroughTheCAbi) {
-  const std::string begin = R"({"schema": "lading.request/1", "checkpoint": ")" + dir_.path("base") + R"(", "skeleton": )" +
-                            std::string(kSkeleton) + R"(, "adapters": [)";
+  const std::string begin = R"({"schema": "lading.request/1", "checkpoint": ")" + dir_.path("base") +
+                            R"(", "skeleton": )" + std::string(kSkeleton) + R"(, "adapters": [)";
   const std::string one = R"({"checkpoint": ")" + dir_.path("one") + R"(", "mapping": {"w": "one"}})";
   const std::string two = R"({"checkpoint": ")" + dir_.path("two") + R"(", "mapping": {"w": "two"}})";
   const auto answer = [](const std::string& request) {

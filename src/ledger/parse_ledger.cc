@@ -59,7 +59,7 @@ File read_file(const JsonValue& value, const std::string& path, std::size_t adap
 FileNumbers number_files(const JsonFields& fields, const Ledger& ledger, Errors& errors) {
   FileNumbers numbers;
   for (std::uint32_t i = 0; i < ledger.files.size(); ++i) {
-    if (!numbers.emplace(std::pair(ledger.files[i].checkpoint, ledger.files[i].name), i).second) {
+    if (!numbers.emplace(std::pair(ledger.files[i].checkpoint, std::string_view(ledger.files[i].name)), i).second) {
       errors.add(Error(Code::kSchema, fmt::format("{}[{}]: the file is listed twice", fields.path_of("files"), i))
                      .got(quote(ledger.files[i].name)));
     }
