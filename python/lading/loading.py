@@ -453,7 +453,7 @@ def _agreed_load(
     loaded = load.run(display)
     settle(load.slots)
     load.last_look.refuse_changes(has_written=load.writes)
-    verification = _verified(loaded, location, prepared.adapters, options, has_written=load.writes)
+    verification = _verified(loaded, location, load.prepared.adapters, options, has_written=load.writes)
     _wait(load.prepared.device)
     sets = replica_sets(loaded, options.keep)
     message = {**load.handed_in.digests, "replicas": combined(sets)}

@@ -155,7 +155,6 @@ def facts(prepared: Prepared, options: Options, location: str | None) -> dict[st
         **{f"policy: {name}": _said(policy.get(name)) for name in POLICY_FIELDS},
         "mapping": _digest(prepared.conversion.mapping_document()),
         "checkpoint": location,
-        "adapters": _said([file.path for file in prepared.adapters]),
         "exchange": options.exchange,
         "node": node_name(),
     }

@@ -63,7 +63,7 @@ def loaded(base, adapter, **options):
 def test_R62_an_adapter_is_in_the_ledger_and_verify_finds_a_flipped_byte(files):
     base, adapter, _ = files
     report = loaded(base, adapter, verify="full")
-    ledger = json.loads(report.ledger())
+    ledger = json.loads(report.ledger)
     file = adapter / "adapter_model.safetensors"
     assert ledger["adapters"] == [str(file)]
     of_adapter = {tensor["name"]: tensor for tensor in ledger["tensors"] if "lora" in tensor["name"]}

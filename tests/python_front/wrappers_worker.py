@@ -286,7 +286,7 @@ def peft_over_ddp_fsdp2_and_fsdp1(rank, folder):
 
 def reads_its_part(report, adapter):
     """A rank takes the bytes of an adapter's file that it holds, and no others; the ledger knows them exactly."""
-    ledger = json.loads(report.ledger())
+    ledger = json.loads(report.ledger)
     records = [one for one in ledger["records"] if "lora_" in one["tensor"] and one["provenance"] != "alias"]
     taken = {one["tensor"]: sum(size * _times(loops) for _, _, size, *loops in one.get("reads", ())) for one in records}
     problems = [] if records or adapter is None else ["no adapter is in the ledger"]

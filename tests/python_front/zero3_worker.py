@@ -600,7 +600,7 @@ def adapters_from_a_file(folder):
     dist.barrier()
     lading.zero3_init(model, config())
     report = load(model, path, adapter=file, verify="full")
-    records = [one for one in json.loads(report.ledger())["records"] if "lora_" in one["tensor"]]
+    records = [one for one in json.loads(report.ledger)["records"] if "lora_" in one["tensor"]]
     problems = [] if len(records) == 8 else [f"{len(records)} records of adapters"]
     for one in records:
         taken = sum(read[2] for read in one.get("reads", ()))
