@@ -52,6 +52,9 @@ struct PlanRequest {
   /// taken by another part (R48).
   bool is_part_of_model = false;
   std::optional<Given<mapping::Mapping>> mapping = {};  ///< nothing: the keys are the model's names
+  /// Read with the checkpoint, and before it where both have a tensor. Need a checkpoint and a skeleton. Every key must
+  /// have a place in the model.
+  std::vector<AdapterRef> adapters = {};
   std::optional<Given<policy::Policy>> policy = {};
   /// How the model is sharded and on which devices. Default: one rank, on the CPU.
   std::variant<layout::ByStrategy, Document, layout::Layout> layout = {};

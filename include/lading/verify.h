@@ -18,8 +18,9 @@ namespace lading {
 
 struct VerifyRequest {
   CheckpointRef checkpoint = {};
-  std::vector<Document> ledgers = {};  ///< of one load: one, or one per process
-  std::uint32_t threads = 0;           ///< 0: as many as help
+  std::vector<CheckpointRef> adapters = {};  ///< one for each adapter of the ledgers, in their order
+  std::vector<Document> ledgers = {};        ///< of one load: one, or one per process
+  std::uint32_t threads = 0;                 ///< 0: as many as help
   const std::atomic<bool>* cancelled = nullptr;
 };
 

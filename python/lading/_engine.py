@@ -187,6 +187,7 @@ class Destination(NamedTuple):
     size_bytes: int
     aliases: tuple[str, ...]
     replicas: tuple[int, ...]  # the ranks that hold the same bytes under the same name, this one among them
+    checkpoint: int = 0  # that has it: 0 the base's; n: the n-th of the request's adapters
 
     @classmethod
     def _of(cls, fields: Mapping[str, Any], sets: Sequence[tuple[int, ...]]) -> Destination:
@@ -204,6 +205,7 @@ class Destination(NamedTuple):
             fields["size_bytes"],
             tuple(fields["aliases"]),
             sets[fields["replicas"]] if sets else (fields["rank"],),
+            fields.get("checkpoint", 0),
         )
 
 
@@ -487,7 +489,8 @@ def inspect(checkpoint: str | os.PathLike[str], **options: Any) -> dict[str, Any
 def verify(checkpoint: str | os.PathLike[str], ledger: Any, **options: Any) -> dict[str, Any]:
     """Compares a ledger (its path, or what json.loads gives) with the files. Where they differ, `ok` is False.
 
-    The differences are in `problems`. Options: root, revision, trailing_bytes, threads.
+    The differences are in `problems`. Options: root, revision, trailing_bytes, threads; adapters, one
+    `{"checkpoint": path}` for each adapter of the ledger, in its order.
     """
     with awaited_at_exit():
         answered = _Answer(_library.lading_verify(_request({"checkpoint": checkpoint, "ledger": ledger, **options})))

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from . import peft
+from . import _engine, peft
 from .audit_parts import is_flat
+from .dtypes import torch_dtype
 from .errors import Problem
 from .inventory import Entry
-from .peft_files import adapter_values
+from .peft_files import AdapterFile, adapter_files
 from .placements import is_dtensor
 
 _PARTS_IN = 1e-4  # of the largest element: other processors compute a singular value decomposition otherwise
@@ -67,7 +68,10 @@ def adapter_facts(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter:
     found = AdapterFacts(was_asked=adapter is not None)
     if adapter is not None:
         models = wrapped.models if wrapped is not None else []
-        found.values, found.notes = adapter_values(models, adapter, entries, found.problems)
+        files, found.notes = adapter_files(models, adapter, entries, found.problems)
+        by_name = {entry.name: entry for entry in entries if entry.is_tensor}
+        for file in files:
+            found.values |= _read(file, by_name, found.problems)
     if wrapped is None:
         return found
     tensors = {entry.name for entry in entries if entry.is_tensor}
@@ -81,6 +85,30 @@ def adapter_facts(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter:
         if entry.tie_class is not None and entry.tie_class in ties:  # other names of such a weight
             found.altered.setdefault(entry.name, ties[entry.tie_class])
     return found
+
+
+def _read(file: AdapterFile, entries: Mapping[str, Entry], problems: list[Problem]) -> dict[str, torch.Tensor]:
+    """The tensors of an adapter's file by the model's names, whole: what another loader made of them is not known."""
+    plan = _engine.plan({"checkpoint": file.path, "digests": False})
+    missing = dict(file.names)
+    wanted: dict[str, str] = {}  # by key
+    for one in plan.destinations:
+        name = missing.pop(one.name, one.name)
+        if name not in entries:
+            text = "the adapter's file has it, but the model has no place for it"
+            problems.append(Problem("adapter", text, tensor=one.name, file=file.path))
+        elif one.shape != entries[name].shape:
+            text = f"the adapter's file has it as {list(one.shape)}, the model as {list(entries[name].shape)}"
+            problems.append(Problem("adapter", text, tensor=name, file=file.path, rule="R41"))
+        else:
+            wanted[one.name] = name
+    for name in missing.values():
+        text = "the adapter's file does not have it"
+        problems.append(Problem("adapter", text, tensor=name, file=file.path, rule="R39"))
+    memories = [torch.empty(one.local_shape, dtype=torch_dtype(one.dtype), device="cpu") for one in plan.destinations]
+    plan.load([(memory.data_ptr(), memory.nbytes) for memory in memories])
+    read = zip(plan.destinations, memories, strict=True)
+    return {wanted[one.name]: memory for one, memory in read if one.name in wanted}
 
 
 def _find_altered(

@@ -42,7 +42,6 @@ class HostValues:
         *,
         external: Mapping[Pattern, Any] | None = None,
         recipes: Mapping[str, Recipe] | None = None,
-        adapters: Mapping[str, torch.Tensor] | None = None,
         seed: int = 0,
     ) -> None:
         self._entries = {entry.name: entry for entry in entries if entry.is_tensor}
@@ -50,7 +49,6 @@ class HostValues:
         self._recipes = dict(recipes or {})
         self._seed = seed
         self._others: dict[int, dict[str, Entry]] = {}
-        self._adapters = dict(adapters or {})  # from files: ours, and external like what the user hands in
         self._gathered: dict[str, torch.Tensor] = {}
         self.gathering_bytes = 0  # that torch took beside the gathered values: one of them once more
         self._settled: dict[str, torch.Tensor | Exception] = {}
@@ -105,8 +103,7 @@ class HostValues:
             return Offer(settled, is_ours=True)
         for name in names:
             if (given := self._from_external(name)) is not None:
-                is_ours = name in self._gathered or given is self._adapters.get(name)
-                return Offer(self._fitting(name, given), is_ours=is_ours)
+                return Offer(self._fitting(name, given), is_ours=name in self._gathered)
         for name in names:
             if self._recipe(name) is not None:
                 return Offer(_outline(self._entries[name].shape, self._entries[name].dtype))
@@ -127,7 +124,7 @@ class HostValues:
     def release(self, names: Sequence[str]) -> None:
         """Lets go of a value that the engine has."""
         for name in names:
-            for held in (self._settled, self._gathered, self._adapters, self._initialised):
+            for held in (self._settled, self._gathered, self._initialised):
                 held.pop(name, None)
 
     def hand_in(self, values: Mapping[str, torch.Tensor]) -> None:
@@ -194,8 +191,6 @@ class HostValues:
         if name in self._gathered:
             return self._gathered[name]
         source = next((source for pattern, source in self._external.items() if matches(pattern, name)), None)
-        if source is None:
-            return self._adapters.get(name)
         if isinstance(source, nn.Module):
             known = self._others.setdefault(id(source), {entry.name: entry for entry in take_inventory(source)})
             if name not in known:

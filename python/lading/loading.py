@@ -42,6 +42,7 @@ from .last_look import LastLook
 from .locating import Location, located
 from .options import POLICY_FIELDS, Options
 from .outcome import dtype_notes, in_python, kept_wide, keys_of, passed_over, unfollowed
+from .peft_files import AdapterFile
 from .patterns import matches
 from .preparing import Prepared, facts, prepare
 from .replicas import combined, refuse_different_replicas, replica_sets
@@ -389,6 +390,7 @@ def _request(prepared: Prepared, options: Options, location: str | None, devices
         "layout": prepared.layout.document(devices),
         "policy": options.policy(prepared.conversion),
         "mapping": prepared.conversion.mapping_document(),
+        "adapters": [file.request() for file in prepared.adapters] or None,
         "ranks": [rank],
         "digests": options.verify is not False,
     }
@@ -451,7 +453,7 @@ def _agreed_load(
     loaded = load.run(display)
     settle(load.slots)
     load.last_look.refuse_changes(has_written=load.writes)
-    verification = _verified(loaded, location, options, has_written=load.writes)
+    verification = _verified(loaded, location, load.prepared.adapters, options, has_written=load.writes)
     _wait(load.prepared.device)
     sets = replica_sets(loaded, options.keep)
     message = {**load.handed_in.digests, "replicas": combined(sets)}
@@ -520,13 +522,20 @@ class _Load:
             raise LadingError(error.problems, **kept) from error
 
 
-def _verified(loaded: _engine.Report, location: str | None, options: Options, *, has_written: bool) -> dict[str, Any] | None:
+def _verified(
+    loaded: _engine.Report,
+    location: str | None,
+    adapters: Sequence[AdapterFile],
+    options: Options,
+    *,
+    has_written: bool,
+) -> dict[str, Any] | None:
     if options.verify not in (True, "full") or location is None:
         return None
     ledger = json.loads(loaded.ledger())
     if not any(tensor.get("sources") for tensor in ledger["tensors"]):
         return None  # nothing came from files, such as on a pipeline stage without weights
-    answer = _engine.verify(location, ledger)
+    answer = _engine.verify(location, ledger, adapters=[{"checkpoint": file.path} for file in adapters] or None)
     if not answer["ok"]:
         problems = [Problem.from_json(problem) for problem in answer["problems"]]
         raise LadingError(problems, stage="loading", begun=has_written, exit_code=6)

@@ -47,7 +47,7 @@ class Options:
     allow_unexpected: list[str]
     allow_mismatch: list[str]
     keep: list[str]
-    external: dict[Pattern, Any]  # the user's, and the names of what adapter files have
+    external: dict[Pattern, Any]
     recipes: dict[str, Any]
     naming: Naming | None
     adapter: Any

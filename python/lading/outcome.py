@@ -64,7 +64,7 @@ def dtype_notes(plan: _engine.Plan, prepared: Prepared, options: Options) -> lis
         was = built.get(one.name, one.dtype)
         if one.slot or was == one.dtype:
             continue
-        if one.provenance == "file" and one.checkpoint_dtype == one.dtype:
+        if one.provenance == "file" and one.checkpoint_dtype == one.dtype and one.checkpoint == 0:
             why = "as the checkpoint has them"
         else:
             why = "as requested" if one.dtype == options.dtype else "as lading.resolve_dtypes explains"
@@ -80,7 +80,7 @@ def kept_wide(plan: _engine.Plan, options: Options) -> list[Problem]:
     if options.dtype == "auto" or options.cast != "promote":
         return []
     asked = torch_dtype(options.dtype)
-    read = [one.dtype for one in plan.destinations if one.provenance == "file"]
+    read = [one.dtype for one in plan.destinations if one.provenance == "file" and one.checkpoint == 0]
     found = [dtype for dtype in read if _is_wider(dtype, asked.itemsize)]
     if not found:
         return []

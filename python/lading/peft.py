@@ -30,7 +30,7 @@ from .inventory import PARAMETER, Entry, is_wrapped
 from .inventory_json import tie_classes
 from .patterns import Pattern, matches
 from .peft_base import changed_bases, configs_of, stale
-from .peft_files import adapter_values
+from .peft_files import AdapterFile, adapter_files
 from .private_names import check
 from .placements import is_dtensor
 from .recording import Operand, cell_of, operand_of
@@ -344,9 +344,9 @@ def _cells(entry: Entry) -> list[int]:
 
 @dataclasses.dataclass
 class Adapters:
-    """What a load has to know: values of adapter files by name, and notes for the report."""
+    """What a load has to know: the files of adapters, and notes for the report."""
 
-    values: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    files: list[AdapterFile] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     failures: dict[str, Exception] = dataclasses.field(default_factory=dict)  # of initialisers, by name
 
@@ -357,7 +357,7 @@ def prepare(
     """Finds out where the adapters of these parts come from. `spoken_for`: patterns of names with a value."""
     wrapped = unwrapped(parts, entries)
     found = (
-        Adapters(*adapter_values(wrapped.models if wrapped is not None else [], adapter, entries))
+        Adapters(*adapter_files(wrapped.models if wrapped is not None else [], adapter, entries))
         if adapter is not None
         else Adapters()
     )
@@ -366,7 +366,7 @@ def prepare(
     found.failures = record_initial_values(wrapped, entries)
 
     def is_given(name: str) -> bool:
-        return name in found.values or any(matches(pattern, name) for pattern in spoken_for)
+        return any(name in file.held for file in found.files) or any(matches(pattern, name) for pattern in spoken_for)
 
     configs = configs_of(module for part in parts for module in part.modules())
     problems = [

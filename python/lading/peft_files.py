@@ -1,13 +1,15 @@
-"""Files of PEFT's adapters, as tensors by the names of a model.
+"""Files of PEFT's adapters: which of them go with a model, and which tensor of the model each of their keys is.
 
-    values, notes = adapter_values([model], "my_adapter", entries)
+    files, notes = adapter_files([model], "my_adapter", entries)
+    request["adapters"] = [file.request() for file in files]
 
-Which keys a file has is asked of PEFT's own code for saving. The engine plans, proves and reads the file, whole on every
-rank. Every key has to have a place, and every tensor of the adapter a key.
+Which keys a file has is asked of PEFT's own code for saving. The engine reads the files as further checkpoints of the
+load: every key has to have a place, and every tensor of the adapter a key.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,51 +20,64 @@ import torch
 from torch import nn
 
 from . import _engine
-from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .fsdp1 import clean_name
 from .inventory import BUFFER, PARAMETER, Entry
 from .peft_base import changes_base
 
 
-def adapter_values(
-    models: Sequence[nn.Module], adapter: Any, entries: Sequence[Entry], told: list[Problem] | None = None
-) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """The tensors of adapter files by the model's names, and notes for the report.
+@dataclasses.dataclass(frozen=True)
+class AdapterFile:
+    """The file of an adapter: the model's name of each key that PEFT would save, and the names that the file has."""
 
-    `models` are those of PEFT in the model; `adapter` is a path, or paths by the names of adapters. Where model and file
-    do not go together is raised, or added to `told`.
+    path: str
+    names: dict[str, str]
+    held: frozenset[str]
+
+    def request(self) -> dict[str, Any]:
+        """docs/schema/request.md, `adapters`"""
+        return {"checkpoint": self.path, "mapping": self.names}
+
+
+def adapter_files(
+    models: Sequence[nn.Module], adapter: Any, entries: Sequence[Entry], told: list[Problem] | None = None
+) -> tuple[list[AdapterFile], list[str]]:
+    """The files of adapters, and notes for the report.
+
+    `models` are those of PEFT in the model; `adapter` is a path, or paths by the names of adapters. Of the files only
+    headers are read. Where a file cannot go with the model, whatever its keys are, is raised, or added to `told`.
     """
     if not models:
-        raise _refused(None, "adapter= was passed, but the model is not a PeftModel")
+        raise _refused("adapter= was passed, but the model is not a PeftModel")
     model: Any = models[0]
     if not isinstance(adapter, Mapping):
         names = list(model.peft_config)
         if len(names) != 1:
-            raise _refused(None, f"the model has the adapters {', '.join(names)}: pass a path for each, by name")
+            raise _refused(f"the model has the adapters {', '.join(names)}: pass a path for each, by name")
         adapter = {names[0]: adapter}
-    values: dict[str, torch.Tensor] = {}
+    files: list[AdapterFile] = []
     problems: list[Problem] = []
-    notes = []
-    for name, path in adapter.items():
+    notes: list[str] = []
+    for name, place in adapter.items():
+        path = os.fspath(place)
         if name not in model.peft_config:
-            problems.append(_problem(None, f"the model has no adapter {name!r}"))
+            problems.append(Problem("adapter", f"the model has no adapter {name!r}"))
             continue
-        found, more = _of_file(model, name, os.fspath(path), entries)
-        values |= found
-        problems += more
-        notes.append(f"adapter {name}: {len(found)} tensors from {os.fspath(path)}")
-        notes += _other_config(model.peft_config[name], name, os.fspath(path))
+        file = _of_file(model, name, path, entries)
+        if isinstance(file, Problem):
+            problems.append(file)
+            continue
+        files.append(file)
+        notes.append(f"adapter {name}: {len(file.held)} tensors from {path}")
+        notes += _other_config(model.peft_config[name], name, path)
     if problems and told is None:
         raise LadingError(problems, stage="checkpoint", exit_code=3)
     if told is not None:
         told += problems
-    return values, notes
+    return files, notes
 
 
-def _of_file(
-    model: Any, adapter: str, path: str, entries: Sequence[Entry]
-) -> tuple[dict[str, torch.Tensor], list[Problem]]:
+def _of_file(model: Any, adapter: str, path: str, entries: Sequence[Entry]) -> AdapterFile | Problem:
     from .huggingface import refuse_pickles
 
     refuse_pickles(path)
@@ -70,33 +85,12 @@ def _of_file(
     if what and not changes_base(vars(model.peft_config[adapter])):  # otherwise the layers' weights are refused by name
         text = f"its adapter_config.json has {what}, with which PEFT changes base weights, and no file has them changed"
         remedy = "Convert the adapter: save_pretrained with path_initial_model_for_weight_conversion."
-        return {}, [Problem("adapter", text, file=path, rule="R66", remedy=remedy)]
-    answer = _engine.inspect(path)
+        return Problem("adapter", text, file=path, rule="R66", remedy=remedy)
     by_name = {entry.name: entry for entry in entries if entry.is_tensor}
-    targets = _file_keys(model, adapter, by_name)
-    names: dict[str, str] = {}  # of the tensors that have a place, by their keys
-    problems = []
-    for tensor in answer["tensors"]:
-        key = tensor["name"]
-        name = targets.pop(key, key)
-        if name not in by_name:
-            problems.append(_problem(key, "the adapter's file has it, but the model has no place for it", path))
-        elif tuple(tensor["shape"]) != by_name[name].shape:
-            text = f"the adapter's file has it as {tensor['shape']}, the model as {list(by_name[name].shape)}"
-            problems.append(_problem(name, text, path, "R41"))
-        else:
-            names[key] = name
-    problems += [_problem(name, "the adapter's file does not have it", path, "R39") for name in targets.values()]
-    return _read(path, names), problems
-
-
-def _read(path: str, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """The tensors of a file that have names, by these, each in memory of its own."""
-    plan = _engine.plan({"checkpoint": path, "digests": False})
-    memories = [torch.empty(one.local_shape, dtype=torch_dtype(one.dtype), device="cpu") for one in plan.destinations]
-    plan.load([(memory.data_ptr(), memory.nbytes) for memory in memories])
-    read = zip(plan.destinations, memories, strict=True)
-    return {names[one.name]: memory for one, memory in read if one.name in names}
+    names = _file_keys(model, adapter, by_name)
+    keys = [tensor["name"] for tensor in _engine.inspect(path)["tensors"]]
+    held = frozenset(name for key in keys if (name := names.get(key, key)) in by_name)
+    return AdapterFile(path, names, held)
 
 
 def _saved_config(path: str) -> dict[str, Any]:
@@ -151,13 +145,9 @@ def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[s
         saved = get_peft_model_state_dict(model, state, adapter, save_embedding_layers=False)
     except Exception as error:  # prompt tuning saves what it computes
         text = f"PEFT does not say which keys the adapter {adapter!r} has without its values: {error}"
-        raise _refused(None, text) from error
+        raise _refused(text) from error
     return {clean_name(key): names[id(tensor)] for key, tensor in saved.items() if id(tensor) in names}
 
 
-def _problem(tensor: str | None, message: str, file: str = "", rule: str = "") -> Problem:
-    return Problem("adapter", message, tensor=tensor, file=file, rule=rule)
-
-
-def _refused(tensor: str | None, message: str) -> LadingError:
-    return LadingError(_problem(tensor, message), stage="request", exit_code=2)
+def _refused(message: str) -> LadingError:
+    return LadingError(Problem("adapter", message), stage="request", exit_code=2)

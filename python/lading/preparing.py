@@ -27,6 +27,7 @@ from .inventory_json import skeleton_document
 from .last_look import refuse_stranded
 from .options import POLICY_FIELDS, Options
 from .patterns import Name, matches
+from .peft_files import AdapterFile
 from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
 from .private_names import needed
 from .recording import SkeletonError
@@ -47,6 +48,7 @@ class Prepared:
     notes: list[str]
     left_on_meta: list[str]  # patterns of tensors that no load fills, and that the user named in keep
     refreshes: list[Refresh]  # of copies that others keep, once everything is loaded
+    adapters: list[AdapterFile]
 
 
 def prepare(parts: list[nn.Module], location: str | None, options: Options, ranks: Agreement) -> Prepared:
@@ -72,15 +74,15 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
             raise LadingError(lost, stage="documents", exit_code=4)
         origin = Origin.of(parts, held, options.whole)
         adapters = peft.prepare(parts, held, options.adapter, options.spoken_for())
-        options.external |= dict.fromkeys(map(Name, adapters.values))  # the policy's: `values` has what they are
         placements = read_placements(held, ranks.ranks, modules)
         if placements.problems:
             raise LadingError(placements.problems, stage="documents", exit_code=4)
         device, note = rank_device(options.device, placements, entries)
-        refreshes = holders.find(parts, held, device, options.spoken_for())
+        of_adapters = [Name(name) for file in adapters.files for name in sorted(file.held)]
+        refreshes = holders.find(parts, held, device, [*options.spoken_for(), *of_adapters])
         conversion = conversion_of(origin.parts, location, origin.entries, options.naming)
         given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
-        values = HostValues(origin.parts, origin.held, adapters=adapters.values, **given)
+        values = HostValues(origin.parts, origin.held, **given)
         values.failures |= adapters.failures
         restored = zero3.restored(parts, held, values)
         values.hand_in(restored.values)
@@ -103,6 +105,7 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         [note, *_extra_state_notes(entries), *conversion.notes, *adapters.notes, *restored.notes],
         left_on_meta,
         refreshes,
+        adapters.files,
     )
 
 

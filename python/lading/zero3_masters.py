@@ -32,7 +32,11 @@ def finer_masters(
     if not trained:
         return []
     values = {entry.name: entry.value for entry in entries if id(entry.value) in trained}
-    read = [one for one in plan.destinations if one.provenance == "file" and not one.slot and one.name in values]
+    read = [
+        one
+        for one in plan.destinations
+        if one.provenance == "file" and one.checkpoint == 0 and not one.slot and one.name in values
+    ]
     asked = _engine.plan(_part(request, read)).destinations if read else []
     wider = [one for one in asked if _holds_more(torch_dtype(one.dtype), values[one.name].ds_tensor.dtype)]
     if not wider:
@@ -86,6 +90,7 @@ def _part(request: dict[str, Any], destinations: Iterable[Any]) -> dict[str, Any
         "layout": request["layout"] | {"rules": rules},
         "policy": policy | {"dtype": "auto", "cast": "promote", "unexpected": "report"},
         "mapping": mapping,
+        "adapters": None,
         "part_of_model": True,
         "digests": False,
         "compare_ties": False,  # they were compared for the plan of the whole

@@ -83,6 +83,7 @@ void write_destination(JsonWriter& json, const DestinationInfo& d, const Replica
   json.key("unit").string(d.flat_parameter);
   json.key("device").string(d.device.text());
   json.key("provenance").string(word(d.provenance));
+  if (d.checkpoint > 0) json.key("checkpoint").number(d.checkpoint);
   json.key("dtype").string(name(d.dtype));
   if (statement != nullptr && statement->checkpoint_dtype.value_or(d.dtype) != d.dtype) {
     json.key("checkpoint_dtype").string(name(*statement->checkpoint_dtype));

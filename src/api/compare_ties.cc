@@ -39,7 +39,8 @@ Result<Leaving> compare_leaving(const plan::Plan& plan, const model::Skeleton& s
       std::optional<std::uint64_t> elem;
       if (own.provenance == Provenance::kFile) {
         elem = 0;
-        if (own.storage == of_class.storage && of_class.provenance == Provenance::kFile) {
+        if (own.storage == of_class.storage && of_class.provenance == Provenance::kFile &&
+            own.checkpoint == of_class.checkpoint) {
           LADING_ASSIGN_OR_RETURN(elem, keys.first_difference(own, own.expression, of_class.expression));
         }
       }

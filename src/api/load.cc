@@ -32,6 +32,7 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   info.flat_parameter = destination.flat_parameter;
   info.device = layout::parse_device(destination.device).value();  // the checker has seen it
   info.provenance = root.provenance;
+  info.checkpoint = root.checkpoint;
   info.dtype = s.storage;
   info.shape = s.shape;
   info.size_bytes = destination.buffer_bytes;
@@ -183,12 +184,15 @@ class Loading {
   }
 
   [[nodiscard]] const source::SourceFile& shard(const plan::PlannedFile& file) const {
-    return source().shards()[file.catalog_file];
+    const source::SourceFile& shard = source().shards()[file.catalog_file];
+    LADING_CHECK(shard.checkpoint == file.checkpoint);  // the checker proved keys by this number
+    return shard;
   }
 
   [[nodiscard]] ledger::LedgerFacts facts_of(const exec::Outcome& outcome) const {
     ledger::LedgerFacts facts;
     facts.checkpoint = report_.plan.path;
+    facts.adapters = source().adapter_paths();
     facts.has_failed = !outcome.errors.empty();
     for (const plan::PlannedFile& file : plan().files) facts.files.push_back(identity_of(file));
     for (std::size_t t = 0; t < outcome.outcomes.size(); ++t) {

@@ -86,7 +86,7 @@ class Planning {
     if (!choose_ranks()) return refuse(Stage::kRequest, std::move(problems_));
 
     look_at_caches(*checkpoint);
-    auto made = planned(catalog);
+    auto made = planned(*checkpoint);
     if (made && !policy_.may_untie.empty()) made = tied_again(*std::move(made), *checkpoint);
     if (!made) return refuse(Stage::kPlanning, std::move(made).error());
     if (request_.tied_keys == TiedKeys::kCompare) {
@@ -112,8 +112,17 @@ class Planning {
 
  private:
   [[nodiscard]] Result<source::CheckpointSource, Errors> opened() const {
-    if (request_.start == Start::kFromCheckpoint) return open_checkpoint(request_.checkpoint);
     Errors problems;
+    if (!request_.adapters.empty() && (request_.start != Start::kFromCheckpoint || !request_.skeleton)) {
+      problems.add(usage("adapters were given without a checkpoint and a skeleton")
+                       .try_this("Give the base checkpoint and the skeleton of the model that has the adapters."));
+      return fail(std::move(problems));
+    }
+    if (request_.start == Start::kFromCheckpoint) {
+      std::vector<CheckpointRef> adapters;
+      for (const AdapterRef& adapter : request_.adapters) adapters.push_back(adapter.checkpoint);
+      return open_checkpoints(request_.checkpoint, adapters);
+    }
     if (!request_.skeleton) problems.add(usage("without a checkpoint there must be a skeleton: it says what to make"));
     if (!request_.checkpoint.path.empty()) {
       problems.add(usage("a checkpoint is named, and the load is to start without one").got(request_.checkpoint.path));
@@ -122,8 +131,13 @@ class Planning {
     return source::CheckpointSource::none();
   }
 
-  Result<plan::Plan, Errors> planned(const checkpoint::Catalog& catalog) const {
-    return planner::make_plan({catalog, skeleton_, layout_, mapping_, policy_, request_.is_part_of_model, is_cached_},
+  Result<plan::Plan, Errors> planned(const source::CheckpointSource& source) const {
+    std::vector<planner::AdapterNames> adapters;
+    for (std::size_t i = 0; i < request_.adapters.size(); ++i) {
+      adapters.push_back({request_.adapters[i].names, source.adapter_paths()[i]});
+    }
+    return planner::make_plan({source.catalog(), skeleton_, layout_, mapping_, policy_, request_.is_part_of_model,
+                               is_cached_, std::move(adapters)},
                               ranks_);
   }
 
@@ -142,7 +156,7 @@ class Planning {
     if (!leaving->others_stay) return made;
     policy_.may_untie.clear();
     for (const std::string& name : leaving->different) policy_.may_untie.push_back(NamePattern::exact(name));
-    auto tied = planned(source.catalog());
+    auto tied = planned(source);
     return tied ? std::move(tied) : std::move(made);
   }
 

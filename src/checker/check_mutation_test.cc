@@ -161,6 +161,31 @@ bool Mutator::change_file() {
   }
   return true;
 }
+bool Mutator::change_checkpoint() {
+  PlannedFile* f = any(plan_.files);
+  Statement* s = statement();
+  if (dice_.once_in(2)) {
+    if (f != nullptr) f->checkpoint = 1 - f->checkpoint;
+    return f != nullptr;
+  }
+  if (s == nullptr || s->provenance != Provenance::kFile) return false;
+  s->checkpoint = 1 - s->checkpoint;
+  return true;
+}
+// Two checkpoints have the key, and a transfer takes the bytes of the wrong one.
+bool Mutator::read_the_key_of_another_checkpoint() {
+  Transfer* t = transfer();
+  if (t == nullptr || t->is_fill()) return false;
+  const Source& own = plan_.sources[t->source];
+  for (const SourceId i : plan_.sources.ids()) {
+    const Source& other = plan_.sources[i];
+    if (i == t->source || other.key != own.key || other.file == own.file) continue;
+    t->source_begin_bytes = other.bytes.begin + (t->source_begin_bytes - own.bytes.begin);
+    t->source = i;
+    return true;
+  }
+  return false;
+}
 bool Mutator::change_provenance() {
   Statement* s = statement();
   if (s != nullptr) s->provenance = static_cast<Provenance>(dice_.below(7));
@@ -262,6 +287,8 @@ const std::vector<Mutator::Kind>& Mutator::kinds() {
       LADING_MUTATION(change_placement),
       LADING_MUTATION(change_source),
       LADING_MUTATION(change_file),
+      LADING_MUTATION(change_checkpoint),
+      LADING_MUTATION(read_the_key_of_another_checkpoint),
       LADING_MUTATION(change_provenance),
       LADING_MUTATION(change_recipe),
       LADING_MUTATION(rename_statement),

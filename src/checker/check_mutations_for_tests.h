@@ -298,6 +298,8 @@ class Mutator {
   bool change_placement();
   bool change_source();
   bool change_file();
+  bool change_checkpoint();
+  bool read_the_key_of_another_checkpoint();
   bool change_provenance();
   bool change_recipe();
   bool rename_statement();

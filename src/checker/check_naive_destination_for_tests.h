@@ -26,7 +26,7 @@ class DestinationVerdict {
     if (!transfers_good(d_.transfers, width, written)) return false;
     if (!comparisons_good(root, memory)) return false;
     Dense dense;
-    if (root.provenance == Provenance::kFile) dense = *evaluate(root.expression, plan_);
+    if (root.provenance == Provenance::kFile) dense = *evaluate(root.expression, root.checkpoint, plan_);
     if (root.provenance == Provenance::kFill) {
       dense = make(indices_of(root.shape), [&](const Indices& i) {
         return constant(root.recipe.zero_row && i[0] == *root.recipe.zero_row ? 0 : root.recipe.value);
@@ -49,7 +49,7 @@ class DestinationVerdict {
   bool comparisons_good(const Statement& root, const Memory& memory) const {
     if (d_.comparisons.size() != root.must_equal.size()) return false;
     for (std::size_t c = 0; c < d_.comparisons.size(); ++c) {
-      const Dense dense = *evaluate(root.must_equal[c], plan_);
+      const Dense dense = *evaluate(root.must_equal[c], root.checkpoint, plan_);
       std::map<std::uint64_t, Label> compared;
       std::map<std::uint64_t, Label> wanted;
       if (!transfers_good(d_.comparisons[c], bits(root.storage), compared)) return false;

@@ -68,9 +68,13 @@ Dense make(Indices dims, const At& at) {
 }
 inline Label at(const Dense& dense, const Indices& index) { return dense.labels[ravel(index, dense.dims)]; }
 
-inline std::optional<Dense> source_called(const std::string& key, const Plan& plan) {
+inline std::uint32_t checkpoint_of(const Source& source, const Plan& plan) {
+  return plan.files.has(source.file) ? plan.files[source.file].checkpoint : 0;
+}
+
+inline std::optional<Dense> source_called(const std::string& key, std::uint32_t checkpoint, const Plan& plan) {
   for (const SourceId s : plan.sources.ids()) {
-    if (plan.sources[s].key != key) continue;
+    if (plan.sources[s].key != key || checkpoint_of(plan.sources[s], plan) != checkpoint) continue;
     std::uint64_t next = 0;
     return make(indices_of(plan.sources[s].shape), [&](const Indices&) { return Label{s, next++}; });
   }
@@ -159,12 +163,12 @@ inline std::optional<Dense> padded(const mapping::Expression& e, const Dense& pa
   return make(dims, [&](const Indices& i) { return i[e.dim] < part.dims[e.dim] ? at(part, i) : constant(e.fill); });
 }
 
-inline std::optional<Dense> evaluate(const mapping::Expression& e, const Plan& plan) {
+inline std::optional<Dense> evaluate(const mapping::Expression& e, std::uint32_t checkpoint, const Plan& plan) {
   using mapping::Op;
-  if (e.op == Op::kSource) return source_called(e.key, plan);
+  if (e.op == Op::kSource) return source_called(e.key, checkpoint, plan);
   std::vector<Dense> parts;
   for (const auto& part : e.parts) {
-    auto dense = evaluate(part, plan);
+    auto dense = evaluate(part, checkpoint, plan);
     if (!dense) return std::nullopt;
     parts.push_back(*std::move(dense));
   }

@@ -37,15 +37,15 @@ class Verdict {
   using Names = std::map<std::string, StatementId>;
 
   bool sources_good() const {
-    std::set<std::string> names;
+    std::set<std::pair<std::uint32_t, std::string>> names;
     IndexedVector<FileId, std::vector<bool>> used;
     for (const PlannedFile& file : plan_.files) {
-      if (!names.insert(file.name).second) return false;
+      if (!names.emplace(file.checkpoint, file.name).second) return false;
       used.emplace_back(file.size_bytes, false);
     }
-    std::set<std::string> keys;
+    std::set<std::pair<std::uint32_t, std::string>> keys;
     for (const Source& source : plan_.sources) {
-      if (!keys.insert(source.key).second || !plan_.files.has(source.file)) return false;
+      if (!plan_.files.has(source.file) || !keys.emplace(checkpoint_of(source, plan_), source.key).second) return false;
       if (source.bytes.begin > source.bytes.end || source.bytes.end > plan_.files[source.file].size_bytes) return false;
       if (product(indices_of(source.shape)) * bits(source.dtype) != source.bytes.size_bytes() * 8) return false;
       for (std::uint64_t b = source.bytes.begin; b < source.bytes.end; ++b) {
@@ -124,7 +124,8 @@ class Verdict {
     return true;
   }
 
-  bool castable(const mapping::Expression& e, DType storage) const {
+  bool castable(const mapping::Expression& e, const Statement& s) const {
+    const DType storage = s.storage;
     const std::set<DType> floats = {DType::kF8E5M2, DType::kF8E4M3, DType::kF8E4M3Fnuz, DType::kF8E5M2Fnuz,
                                     DType::kF16,    DType::kBF16,   DType::kF32,        DType::kF64};
     const std::map<DType, std::set<DType>> wider = {
@@ -135,17 +136,17 @@ class Verdict {
         {DType::kI16, {DType::kI32, DType::kI64}},
         {DType::kI32, {DType::kI64}},
     };
-    for (const DType dtype : dtypes_of(e)) {
+    for (const DType dtype : dtypes_of(e, s.checkpoint)) {
       if (dtype == storage || (floats.contains(dtype) && floats.contains(storage))) continue;
       if (!wider.contains(dtype) || !wider.at(dtype).contains(storage)) return false;
     }
     return true;
   }
-  std::set<DType> dtypes_of(const mapping::Expression& e) const {
+  std::set<DType> dtypes_of(const mapping::Expression& e, std::uint32_t checkpoint) const {
     std::set<DType> dtypes;
     for (const std::string& key : e.keys()) {
       for (const Source& source : plan_.sources) {
-        if (source.key == key) dtypes.insert(source.dtype);
+        if (source.key == key && checkpoint_of(source, plan_) == checkpoint) dtypes.insert(source.dtype);
       }
     }
     return dtypes;
@@ -164,9 +165,9 @@ class Verdict {
         if (!slots.insert(slot.name).second || !memory_of(s, slot, plan_.mesh, 0)) return false;
       }
       for (const auto& other : s.must_equal) {
-        const auto dense = evaluate(other, plan_);
+        const auto dense = evaluate(other, s.checkpoint, plan_);
         if (!dense || dense->dims != indices_of(s.shape)) return false;
-        if (s.provenance != Provenance::kFile || !castable(other, s.storage)) return false;
+        if (s.provenance != Provenance::kFile || !castable(other, s)) return false;
       }
       if (planner::find_value_problem(s)) return false;
       if (s.provenance == Provenance::kFile && !file_good(s)) return false;
@@ -198,10 +199,10 @@ class Verdict {
   }
 
   bool file_good(const Statement& s) const {
-    const auto dense = evaluate(s.expression, plan_);
+    const auto dense = evaluate(s.expression, s.checkpoint, plan_);
     if (!dense || dense->dims != indices_of(s.shape)) return false;
-    if (!castable(s.expression, s.storage)) return false;
-    const std::set<DType> dtypes = dtypes_of(s.expression);
+    if (!castable(s.expression, s)) return false;
+    const std::set<DType> dtypes = dtypes_of(s.expression, s.checkpoint);
     return dtypes.size() != 1 || s.checkpoint_dtype == *dtypes.begin();
   }
 

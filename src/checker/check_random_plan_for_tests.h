@@ -17,7 +17,7 @@ namespace lading::checker::naive {
 
 class PlanMaker {
  public:
-  explicit PlanMaker(std::uint64_t seed) : random_(seed) {}
+  explicit PlanMaker(std::uint64_t seed) : random_(seed), of_adapters_(seed) {}
 
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   bool once_in(std::uint64_t n) { return below(n) == 0; }
@@ -28,6 +28,11 @@ class PlanMaker {
     plan_.files.resize(1 + below(3));
     for (const FileId f : plan_.files.ids()) {
       plan_.files[f] = {"model-" + std::to_string(f.number()) + ".safetensors", 8 + below(40)};
+    }
+    checkpoints_ = of_adapters_() % 2 == 0 ? 1 : std::min<std::size_t>(2, plan_.files.size());
+    if (checkpoints_ > 1) {  // an adapter, whose file is called as one of the base's
+      plan_.files[FileId(1)].checkpoint = 1;
+      plan_.files[FileId(1)].name = plan_.files[FileId(0)].name;
     }
     const std::uint64_t tensors = 1 + below(4);
     for (std::uint64_t t = 0; t < tensors; ++t) make_statement();
@@ -134,10 +139,19 @@ class PlanMaker {
     return dims;
   }
 
+  std::uint32_t choose_checkpoint() { return checkpoint_ = static_cast<std::uint32_t>(of_adapters_() % checkpoints_); }
+
   mapping::Expression new_source(const Indices& dims) {
     Source source;
     source.key = "key" + std::to_string(plan_.sources.size());
     source.file = FileId(below(plan_.files.size()));
+    // Of the statement's checkpoint; and the other one may have the same key.
+    if (plan_.files[source.file].checkpoint != checkpoint_) source.file = FileId(checkpoint_);
+    const auto same = [&](const Source& other) {
+      return plan_.files[other.file].checkpoint == checkpoint_ && other.key == "key0";
+    };
+    const bool is_free = std::none_of(plan_.sources.begin(), plan_.sources.end(), same);
+    if (checkpoints_ > 1 && is_free) source.key = "key0";
     source.dtype = dtype_;
     source.shape = Shape(dims);
     plan_.sources.push_back(source);
@@ -268,6 +282,7 @@ class PlanMaker {
       if (s.provenance == Provenance::kFill && !dims.empty() && dims[0] > 0 && once_in(2))
         s.recipe.zero_row = below(dims[0]);
     } else {
+      s.checkpoint = choose_checkpoint();
       s.expression = expression_of(dims, 3);
       s.checkpoint_dtype = dtype_;
       for (std::uint64_t others = once_in(6) ? 1 + below(2) : 0; others > 0; --others) {
@@ -282,6 +297,7 @@ class PlanMaker {
     alias.provenance = Provenance::kAlias;
     alias.alias_of = s.name;
     alias.must_equal.clear();
+    alias.checkpoint = 0;
     for (auto& slot : alias.placement.slots) {
       for (auto& cut : slot.cuts) {
         if (cut.kind == layout::CutKind::kOwner) cut.owners = {below(3)};
@@ -317,6 +333,7 @@ class PlanMaker {
       s.storage = DType::kF32;
       s.checkpoint_dtype = dtype_;
       s.shape = Shape(dims);
+      s.checkpoint = choose_checkpoint();
       s.expression = expression_of(dims, 2);
       s.placement.slots.front().cuts = {cut};
       plan_.statements.push_back(s);
@@ -362,6 +379,9 @@ class PlanMaker {
   std::vector<Transfer> transfers_for(const std::vector<std::pair<std::uint64_t, Label>>& cells, DType storage);
 
   std::mt19937_64 random_;
+  std::mt19937_64 of_adapters_;  // of their own, so that they change nothing else in the plan of a seed
+  std::size_t checkpoints_ = 1;
+  std::uint32_t checkpoint_ = 0;  // of the statement that is being made
   Plan plan_;
   DType dtype_ = DType::kF32;
 };

@@ -21,7 +21,7 @@ inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint
   const Memory memory = *memory_of(s, slot, plan_.mesh, rank);
   d.buffer_bytes = memory.cells.size() * bits(s.storage) / 8;
   Dense dense;
-  if (root->provenance == Provenance::kFile) dense = *evaluate(root->expression, plan_);
+  if (root->provenance == Provenance::kFile) dense = *evaluate(root->expression, root->checkpoint, plan_);
   if (root->provenance == Provenance::kFill && once_in(2)) {
     dense = make(indices_of(s.shape), [&](const Indices& i) {
       return constant(root->recipe.zero_row && i[0] == *root->recipe.zero_row ? 0 : root->recipe.value);
@@ -36,7 +36,7 @@ inline void PlanMaker::fill_in(Destination& d, std::size_t slot_index, std::uint
   }
   d.transfers = transfers_for(cells, s.storage);
   for (const auto& other : root->must_equal) {
-    const Dense wanted = *evaluate(other, plan_);
+    const Dense wanted = *evaluate(other, root->checkpoint, plan_);
     std::vector<std::pair<std::uint64_t, Label>> compared;
     for (std::uint64_t i = 0; i < memory.cells.size(); ++i) {
       const auto& [cell, index] = memory.cells[i];

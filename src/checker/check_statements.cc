@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 
 #include "base/checked.h"
@@ -42,7 +42,7 @@ bool may_be_root(MemberOfClass root, MemberOfClass other) {
 
 class StatementCheck {
  public:
-  StatementCheck(const Plan& plan, Errors& errors) : plan_(plan), errors_(errors), index_(plan.sources) {}
+  StatementCheck(const Plan& plan, Errors& errors) : plan_(plan), errors_(errors), index_(plan) {}
 
   Facts run() {
     check_files();
@@ -63,9 +63,9 @@ class StatementCheck {
 
  private:
   void check_files() {
-    std::unordered_set<std::string_view> names;
+    std::set<std::pair<std::uint32_t, std::string_view>> names;
     for (const PlannedFile& file : plan_.files) {
-      if (!names.insert(file.name).second) {
+      if (!names.emplace(file.checkpoint, file.name).second) {
         errors_.add(problem("the plan has a file twice", "R45").in_file(file.name));
       }
     }
@@ -190,7 +190,7 @@ class StatementCheck {
 
   void check_file_source(StatementId s) {
     const Statement& statement = plan_.statements[s];
-    auto trace = Trace::of(statement.expression, index_, plan_.sources);
+    auto trace = Trace::of(statement.expression, statement.checkpoint, index_, plan_.sources);
     if (!trace) return add(trace.error(), statement);
     if (trace->shape() != statement.shape) {
       return add(problem("the expression makes another shape than the tensor's", "R41")
@@ -233,7 +233,7 @@ class StatementCheck {
 
   void check_must_equal(const Statement& statement) {
     for (const mapping::Expression& other : statement.must_equal) {
-      const auto trace = Trace::of(other, index_, plan_.sources);
+      const auto trace = Trace::of(other, statement.checkpoint, index_, plan_.sources);
       if (!trace) {
         add(trace.error(), statement);
       } else if (trace->shape() != statement.shape) {

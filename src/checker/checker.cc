@@ -359,9 +359,9 @@ CompareTraces check_compared(const Plan& plan, Facts& facts, Errors& errors) {
       refuse(problem("a tensor that no file holds is to be equal to a key", "R50"));
       continue;
     }
-    if (!index) index.emplace(plan.sources);
+    if (!index) index.emplace(plan);
     for (const mapping::Expression& other : statement.must_equal) {
-      auto trace = Trace::of(other, *index, plan.sources);
+      auto trace = Trace::of(other, statement.checkpoint, *index, plan.sources);
       if (!trace) {
         refuse(trace.error());
         break;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/inline_vector.h"
@@ -46,18 +47,22 @@ class OriginSink {
   virtual bool take(Origin origin, Rounds rounds) = 0;
 };
 
-/// The plan's sources by key. Of a key that is there twice, the first.
+/// The plan's sources by checkpoint and key: two checkpoints may have the same keys. Of a key that is there twice in
+/// one checkpoint, the first.
 class SourceIndex {
  public:
   SourceIndex() = default;
-  explicit SourceIndex(const IndexedVector<SourceId, Source>& sources);
+  explicit SourceIndex(const Plan& plan);
 
   [[nodiscard]] bool is_again(SourceId source) const { return !again_.empty() && again_[source]; }
   /// Fast for the key behind the one that was found last: statements and sources are mostly in the same order.
-  [[nodiscard]] std::optional<SourceId> find(std::string_view key);
+  [[nodiscard]] std::optional<SourceId> find(std::string_view key, std::uint32_t checkpoint);
 
  private:
-  const IndexedVector<SourceId, Source>* sources_ = nullptr;
+  using Key = std::pair<std::uint32_t, std::string_view>;
+  [[nodiscard]] Key key_of(SourceId source) const;
+
+  const Plan* plan_ = nullptr;
   std::vector<SourceId> by_key_;
   IndexedVector<SourceId, bool> again_;  // empty: none is
   std::size_t next_ = 0;                 // into by_key_: behind the last that was found
@@ -65,8 +70,9 @@ class SourceIndex {
 
 class Trace {
  public:
-  /// Refuses, with a message of what does not fit, parts of unlike shapes, slices outside, unknown keys.
-  static Result<Trace> of(const mapping::Expression& expression, SourceIndex& index,
+  /// The expression's keys are those of one checkpoint. Refuses, with a message of what does not fit, parts of unlike
+  /// shapes, slices outside, unknown keys.
+  static Result<Trace> of(const mapping::Expression& expression, std::uint32_t checkpoint, SourceIndex& index,
                           const IndexedVector<SourceId, Source>& sources);
   /// A tensor of one constant, but for one row of dim 0 that is zero, if there is one (R20).
   static Trace constant(const Shape& shape, const model::Recipe& recipe);

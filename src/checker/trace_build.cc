@@ -61,7 +61,8 @@ std::size_t parts_wanted(Op op, std::size_t have) {
 //   reshape              no node: the row-major order stays
 class TraceBuilder {
  public:
-  TraceBuilder(SourceIndex& index, const IndexedVector<SourceId, Source>& sources) : index_(index), all_(sources) {}
+  TraceBuilder(SourceIndex& index, const IndexedVector<SourceId, Source>& sources, std::uint32_t checkpoint)
+      : index_(index), all_(sources), checkpoint_(checkpoint) {}
 
   Result<Trace> build(const Expression& expression) {
     LADING_ASSIGN_OR_RETURN(Built root, visit(expression, 0));
@@ -146,8 +147,8 @@ class TraceBuilder {
   }
 
   Result<Built> source(const Expression& e) {
-    const auto found = index_.find(e.key);
-    if (!found) return refuse(fmt::format("the plan has no source {}", quote(e.key)));
+    const auto found = index_.find(e.key, checkpoint_);
+    if (!found) return refuse(fmt::format("the plan has no source {}{}", quote(e.key), of_checkpoint()));
     const Shape& shape = all_[*found].shape;
     if (!shape.num_elems()) return refuse(fmt::format("the source {} is too large", quote(e.key)));
     Trace::Node node;
@@ -306,39 +307,50 @@ class TraceBuilder {
     return add(std::move(node));
   }
 
+  [[nodiscard]] std::string of_checkpoint() const {
+    return checkpoint_ == 0 ? "" : fmt::format(" of adapter {}", checkpoint_);
+  }
+
   SourceIndex& index_;
   const IndexedVector<SourceId, Source>& all_;
+  std::uint32_t checkpoint_;  // whose keys the expression names
   Trace trace_;
 };
 
-SourceIndex::SourceIndex(const IndexedVector<SourceId, Source>& sources) : sources_(&sources), by_key_(sources.size()) {
+// A file that the plan has not is refused elsewhere.
+SourceIndex::Key SourceIndex::key_of(SourceId source) const {
+  const Source& one = plan_->sources[source];
+  return {plan_->files.has(one.file) ? plan_->files[one.file].checkpoint : 0, one.key};
+}
+
+SourceIndex::SourceIndex(const Plan& plan) : plan_(&plan), by_key_(plan.sources.size()) {
   std::iota(by_key_.begin(), by_key_.end(), SourceId(0));
-  const auto by_key = [&](SourceId a, SourceId b) { return sources[a].key < sources[b].key; };
+  const auto by_key = [&](SourceId a, SourceId b) { return key_of(a) < key_of(b); };
   if (!std::is_sorted(by_key_.begin(), by_key_.end(), by_key)) {
     std::stable_sort(by_key_.begin(), by_key_.end(), by_key);
   }
   for (std::size_t i = 1; i < by_key_.size(); ++i) {
-    if (sources[by_key_[i - 1]].key != sources[by_key_[i]].key) continue;
-    again_.resize(sources.size());
+    if (key_of(by_key_[i - 1]) != key_of(by_key_[i])) continue;
+    again_.resize(plan.sources.size());
     again_[by_key_[i]] = true;
   }
 }
 
-std::optional<SourceId> SourceIndex::find(std::string_view key) {
+std::optional<SourceId> SourceIndex::find(std::string_view key, std::uint32_t checkpoint) {
+  const Key wanted{checkpoint, key};
   // Of equal keys the first is meant, which only a search finds.
-  if (next_ >= by_key_.size() || is_again(by_key_[next_]) || (*sources_)[by_key_[next_]].key != key) {
-    const auto found =
-        std::lower_bound(by_key_.begin(), by_key_.end(), key,
-                         [&](SourceId source, std::string_view wanted) { return (*sources_)[source].key < wanted; });
-    if (found == by_key_.end() || (*sources_)[*found].key != key) return std::nullopt;
+  if (next_ >= by_key_.size() || is_again(by_key_[next_]) || key_of(by_key_[next_]) != wanted) {
+    const auto found = std::lower_bound(by_key_.begin(), by_key_.end(), wanted,
+                                        [&](SourceId source, const Key& k) { return key_of(source) < k; });
+    if (found == by_key_.end() || key_of(*found) != wanted) return std::nullopt;
     next_ = static_cast<std::size_t>(found - by_key_.begin());
   }
   return by_key_[next_++];
 }
 
-Result<Trace> Trace::of(const mapping::Expression& expression, SourceIndex& index,
+Result<Trace> Trace::of(const mapping::Expression& expression, std::uint32_t checkpoint, SourceIndex& index,
                         const IndexedVector<SourceId, Source>& sources) {
-  return TraceBuilder(index, sources).build(expression);
+  return TraceBuilder(index, sources, checkpoint).build(expression);
 }
 
 Trace Trace::constant(const Shape& shape, const model::Recipe& recipe) { return TraceBuilder::constant(shape, recipe); }

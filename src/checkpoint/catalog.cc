@@ -151,10 +151,32 @@ class IndexCheck {
 
 }  // namespace
 
-const CatalogTensor* Catalog::find(std::string_view name) const {
-  const auto found = std::lower_bound(tensors.begin(), tensors.end(), name,
+std::span<const CatalogTensor> Catalog::tensors_of(std::uint32_t checkpoint) const {
+  const std::size_t begin = checkpoint == 0 ? 0 : adapter_tensors[checkpoint - 1];
+  const std::size_t end = checkpoint < adapter_tensors.size() ? adapter_tensors[checkpoint] : tensors.size();
+  return std::span(tensors).subspan(begin, end - begin);
+}
+
+const CatalogTensor* Catalog::find(std::string_view name, std::uint32_t checkpoint) const {
+  const std::span<const CatalogTensor> all = tensors_of(checkpoint);
+  const auto found = std::lower_bound(all.begin(), all.end(), name,
                                       [](const CatalogTensor& tensor, std::string_view n) { return tensor.name < n; });
-  return found != tensors.end() && found->name == name ? &*found : nullptr;
+  return found != all.end() && found->name == name ? &*found : nullptr;
+}
+
+void Catalog::append(Catalog adapter) {
+  LADING_CHECK(adapter.adapter_tensors.empty());
+  const auto first_file = static_cast<std::uint32_t>(files.size());
+  const std::uint32_t checkpoint = checkpoints();
+  adapter_tensors.push_back(tensors.size());
+  for (CatalogFile& file : adapter.files) {
+    file.checkpoint = checkpoint;
+    files.push_back(std::move(file));
+  }
+  for (CatalogTensor& tensor : adapter.tensors) {
+    tensor.file += first_file;
+    tensors.push_back(std::move(tensor));
+  }
 }
 
 std::uint64_t Catalog::tensor_bytes() const {

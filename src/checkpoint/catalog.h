@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@ struct CatalogFile {
   std::uint64_t data_begin_bytes = 0;
   std::uint64_t tensors = 0;
   std::vector<std::pair<std::string, std::string>> metadata;
+  std::uint32_t checkpoint = 0;  ///< 0: the base checkpoint; n: the n-th adapter
 };
 
 /// As its header has it; `file` says which file that is.
@@ -32,12 +34,20 @@ struct Quantization {
   std::string format;  ///< of compressed-tensors: "nvfp4-pack-quantized", …; or ""
 };
 
+/// A base checkpoint, and behind it the adapters that are loaded with it. Keys and file names are unique within one
+/// checkpoint only.
 struct Catalog {
-  std::vector<CatalogFile> files;      ///< sorted by name
-  std::vector<CatalogTensor> tensors;  ///< sorted by name
-  std::optional<Quantization> quantization;
+  std::vector<CatalogFile> files;                 ///< by checkpoint, then sorted by name
+  std::vector<CatalogTensor> tensors;             ///< by checkpoint, then sorted by name
+  std::optional<Quantization> quantization;       ///< of the base checkpoint
+  std::vector<std::size_t> adapter_tensors = {};  ///< by adapter: where its tensors begin
 
-  [[nodiscard]] const CatalogTensor* find(std::string_view name) const;
+  [[nodiscard]] std::uint32_t checkpoints() const { return static_cast<std::uint32_t>(adapter_tensors.size() + 1); }
+  [[nodiscard]] std::span<const CatalogTensor> tensors_of(std::uint32_t checkpoint) const;
+  /// Null if this checkpoint does not have the key.
+  [[nodiscard]] const CatalogTensor* find(std::string_view name, std::uint32_t checkpoint = 0) const;
+  /// Adds a checkpoint without adapters behind all others.
+  void append(Catalog adapter);
   [[nodiscard]] std::uint64_t tensor_bytes() const;
 };
 

@@ -204,5 +204,29 @@ TEST(Catalog, WarningsOfIndexAndShardsAreKept) {
   EXPECT_THAT(messages, ::testing::UnorderedElementsAre("from the index", "from the shard"));
 }
 
+TEST(Catalog, R65_AnAdapterStandsBehindTheBaseWithKeysOfItsOwn) {
+  const auto catalog_of = [](std::vector<std::string> names) {
+    Header header;
+    std::uint64_t begin = 0;
+    for (std::string& name : names) {
+      header.tensors.push_back({std::move(name), DType::kU8, "", Shape{1}, 0, {begin, begin + 1}});
+      ++begin;
+    }
+    return catalog_of_file({"model.safetensors", begin, std::move(header)}).catalog;
+  };
+  Catalog catalog = catalog_of({"b", "a"});
+  catalog.append(catalog_of({"z", "a"}));
+  catalog.append(catalog_of({"a"}));
+  EXPECT_EQ(catalog.checkpoints(), 3U);
+  EXPECT_EQ(catalog.find("a")->file, 0U);
+  EXPECT_EQ(catalog.find("a", 1)->file, 1U);
+  EXPECT_EQ(catalog.find("a", 2)->file, 2U);
+  EXPECT_EQ(catalog.find("z"), nullptr);
+  EXPECT_EQ(catalog.find("b", 1), nullptr);
+  EXPECT_EQ(catalog.find("z", 2), nullptr);
+  EXPECT_EQ(catalog.tensors_of(1).size(), 2U);
+  for (std::uint32_t file = 0; file < 3; ++file) EXPECT_EQ(catalog.files[file].checkpoint, file);
+}
+
 }  // namespace
 }  // namespace lading::checkpoint

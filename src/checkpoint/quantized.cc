@@ -140,7 +140,7 @@ bool is_payload_dtype(DType dtype) {
 bool is_weight_name(std::string_view key) { return is_weight(payload_name(split(key).leaf)); }
 
 QuantizedKeys::QuantizedKeys(const Catalog& catalog) : catalog_(catalog) {
-  for (std::uint32_t i = 0; i < catalog.tensors.size(); ++i) {
+  for (std::uint32_t i = 0; i < catalog.tensors_of(0).size(); ++i) {
     const std::string_view key = catalog.tensors[i].name;
     const Name name = split(key);
     const std::vector<std::string> words = words_of(name.leaf);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/document.h"
 #include "cli/beside.h"
 #include "cli/inspect_command.h"
 #include "cli/plan_output.h"
@@ -62,6 +63,25 @@ void add_ranks(CLI::App& command, PlanArguments& arguments) {
       ->excludes(one);
 }
 
+Result<AdapterRef, Errors> adapter_of(const std::string& text) {
+  AdapterRef adapter;
+  const std::size_t equals = text.rfind('=');
+  adapter.checkpoint.path = text.substr(0, equals);
+  if (equals == std::string::npos) return adapter;
+  const Document file = Document::file(text.substr(equals + 1));
+  const DocumentLimits limits{"names"};
+  LADING_ASSIGN_OR_RETURN(const JsonDocument document, read_document(file, limits));
+  bool is_good = document.root().is_object();
+  for (const JsonMember member : document.root()) {
+    is_good = is_good && member.value.is_string();
+    if (is_good) adapter.names.emplace(member.key, member.value.text());
+  }
+  if (is_good) return adapter;
+  return fail(Errors(Error(Code::kSchema, "the file does not name tensors by key")
+                         .in_file(document_name(file, limits))
+                         .wanted("an object of strings, from the adapter's keys to names of the model")));
+}
+
 Exit tell_refusal(const Refusal& refusal, const PlanArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   if (arguments.json) output.out += refusal_json("lading.plan/1", refusal.problems);
@@ -88,6 +108,10 @@ Exit run_diff(const PlanReport& report, const PlanArguments& arguments, Output& 
 
 }  // namespace
 
+void add_adapters(CLI::App& command, std::vector<std::string>& adapters, const char* help) {
+  command.add_option("--adapter", adapters, help)->allow_extra_args(false);
+}
+
 CLI::Option* add_checkpoint(CLI::App& command, CheckpointRef& checkpoint) {
   CLI::Option* option = command.add_option("CKPT", checkpoint.path, "The checkpoint, as inspect takes it")->required();
   add_checkpoint_options(command, checkpoint);
@@ -105,6 +129,10 @@ void add_plan_inputs(CLI::App& command, PlanInputs& inputs) {
                          "Start without a checkpoint: every tensor of the skeleton gets its initial value")
       ->excludes(checkpoint);
   add_documents(command, inputs);
+  add_adapters(
+      command, inputs.adapters,
+      "PATH or PATH=NAMES, once for each: an adapter that is loaded with the checkpoint. NAMES is a JSON file, an "
+      "object from the adapter's keys to names of the model; without it, the keys are the names");
   add_strategy(command, inputs.layout);
 }
 
@@ -118,6 +146,10 @@ Result<PlanRequest, Errors> request_of(const PlanInputs& inputs, Output& output)
   const bool has_keys = inputs.start == Start::kFromCheckpoint;
   auto mapping = has_keys ? document_or_beside(inputs.mapping, inputs.skeleton, "mapping", output) : inputs.mapping;
   if (mapping) request.mapping = *std::move(mapping);
+  for (const std::string& text : inputs.adapters) {
+    LADING_ASSIGN_OR_RETURN(AdapterRef adapter, adapter_of(text));
+    request.adapters.push_back(std::move(adapter));
+  }
   if (auto policy = document_or_beside(inputs.policy, inputs.skeleton, "policy", output)) request.policy = *policy;
   return request;
 }

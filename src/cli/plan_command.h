@@ -20,6 +20,7 @@ struct PlanInputs {
   Start start = Start::kFromCheckpoint;
   std::optional<Document> skeleton;
   std::optional<Document> mapping;
+  std::vector<std::string> adapters;  ///< PATH, or PATH=NAMES
   std::optional<Document> policy;
   LayoutWords layout;
 };
@@ -34,6 +35,7 @@ struct PlanArguments {
 };
 
 CLI::Option* add_checkpoint(CLI::App& command, CheckpointRef& checkpoint);
+void add_adapters(CLI::App& command, std::vector<std::string>& adapters, const char* help);
 void add_plan_inputs(CLI::App& command, PlanInputs& inputs);
 
 /// With the mapping and the policy beside the skeleton, where none is named; says so.

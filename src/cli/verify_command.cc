@@ -57,6 +57,7 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments) {
       ->add_option("LEDGER", arguments.ledger,
                    "The ledger that load --ledger wrote, or a directory of the ledgers of one load's processes")
       ->required();
+  add_adapters(*command, arguments.adapters, "The path of an adapter of the ledger, once for each, in its order");
   command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/verify.md)");
   return command;
@@ -72,6 +73,7 @@ Exit run_verify(const VerifyArguments& arguments, Output& output) {
     tell(refusal.problems, style.red("refused:"), output);
     return refusal.exit_code();
   };
+  for (const std::string& path : arguments.adapters) request.adapters.push_back({path});
   auto ledgers = ledgers_at(arguments.ledger);
   if (!ledgers) return refuse({Stage::kDocuments, std::move(ledgers).error()});
   request.ledgers = *std::move(ledgers);

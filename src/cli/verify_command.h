@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "lading/verify.h"
@@ -11,7 +12,8 @@ namespace lading::cli {
 
 struct VerifyArguments {
   VerifyRequest request;  ///< but for its ledgers
-  std::string ledger;     ///< or a directory of one load's ledgers
+  std::vector<std::string> adapters;
+  std::string ledger;  ///< or a directory of one load's ledgers
   bool json = false;
 };
 

@@ -167,7 +167,7 @@ class RandomLoad {
     const std::uint64_t width = bits(s.storage) / 8;
     Bytes& buffer = expected_[key(rank, d)];
     std::optional<checker::naive::Dense> dense;
-    if (root.provenance == Provenance::kFile) dense = checker::naive::evaluate(root.expression, plan_);
+    if (root.provenance == Provenance::kFile) dense = checker::naive::evaluate(root.expression, root.checkpoint, plan_);
     device::Digest digest;
     for (const layout::Slot& slot : s.placement.slots) {
       if (slot.name != d.slot) continue;
@@ -190,7 +190,7 @@ class RandomLoad {
   void compare(const plan::Statement& root, const plan::Destination& d, std::uint64_t index, DType storage,
                const std::byte* place) {
     for (std::size_t e = 0; e < d.comparisons.size(); ++e) {
-      const auto other = checker::naive::evaluate(root.must_equal[e], plan_);
+      const auto other = checker::naive::evaluate(root.must_equal[e], root.checkpoint, plan_);
       Bytes value(bits(storage) / 8);
       write_label(other->labels[index], storage, value.data());
       if (std::memcmp(value.data(), place, value.size()) != 0) ties_differ_ = true;

@@ -39,6 +39,7 @@ struct File {
   std::string name;
   std::uint64_t size_bytes = 0;
   std::optional<FileIdentity> identity;
+  std::uint32_t checkpoint = 0;  ///< 0: the base checkpoint; n: the n-th of Ledger::adapters
 
   friend bool operator==(const File&, const File&) = default;
 };
@@ -62,6 +63,7 @@ struct Tensor {
   DType storage = DType::kF32;
   std::optional<DType> checkpoint_dtype;
   Provenance provenance = Provenance::kFile;
+  std::uint32_t checkpoint = 0;                 ///< kFile: the one whose keys it is made of, as in File
   mapping::Expression expression;               ///< kFile
   std::vector<mapping::Expression> must_equal;  ///< other keys of the tie class, which hold the same (R50)
   std::vector<Source> sources;                  ///< of both, by key, each once
@@ -113,6 +115,7 @@ struct Ledger {
   std::string version;    ///< of lading
   bool complete = false;  ///< the load was well, and every record is
   std::string checkpoint;
+  std::vector<std::string> adapters;  ///< as `checkpoint`, of the adapters that were loaded with it
   std::string plan_digest;
   layout::Mesh mesh;
   std::uint64_t seed = 0;
@@ -122,6 +125,7 @@ struct Ledger {
   std::vector<Record> records;                                    ///< sorted by rank, tensor, slot
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it (R38, R46)
   std::vector<std::string> unexpected_keys;
+  std::vector<plan::IgnoredAdapterKey> ignored_adapter_keys;
 
   /// Into tensors. Binary search.
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const;
@@ -146,6 +150,7 @@ struct LedgerFacts {
   std::vector<std::optional<FileIdentity>> files;  ///< by Plan::files; may be shorter
   std::vector<DestinationFacts> destinations;      ///< one that is not here has had nothing written
   bool has_failed = false;                         ///< the load, here or on another rank, whatever was written
+  std::vector<std::string> adapters = {};          ///< of the plan's adapters, as the user named them
 };
 
 /// The plan must have passed check_plan().

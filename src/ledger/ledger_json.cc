@@ -22,9 +22,15 @@ void write_shape(JsonWriter& json, const Shape& shape) {
   json.end_array();
 }
 
+// The base checkpoint's number is left out.
+void write_checkpoint(JsonWriter& json, std::uint32_t checkpoint) {
+  if (checkpoint > 0) json.key("checkpoint").number(checkpoint);
+}
+
 void write_file(JsonWriter& json, const File& file) {
   json.begin_object(kOneLine).key("name").string(file.name);
   json.key("size_bytes").number(file.size_bytes);
+  write_checkpoint(json, file.checkpoint);
   if (file.identity) {
     json.key("inode").number(file.identity->inode);
     json.key("mtime_s").number(file.identity->mtime_s);
@@ -54,6 +60,7 @@ void write_tensor(JsonWriter& json, const Tensor& tensor, const Ledger& ledger) 
   if (tensor.checkpoint_dtype) json.key("checkpoint_dtype").string(name(*tensor.checkpoint_dtype));
   json.key("provenance").string(word(tensor.provenance));
   if (tensor.provenance == Provenance::kFile) {
+    write_checkpoint(json, tensor.checkpoint);
     plan::write_expression(json.key("expression"), tensor.expression);
     if (!tensor.must_equal.empty()) {
       json.key("must_equal").begin_array();
@@ -126,6 +133,11 @@ std::string ledger_json(const Ledger& ledger) {
   json.key("lading").string(ledger.version);
   json.key("complete").boolean(ledger.complete);
   json.key("checkpoint").string(ledger.checkpoint);
+  if (!ledger.adapters.empty()) {
+    json.key("adapters").begin_array();
+    for (const std::string& adapter : ledger.adapters) json.string(adapter);
+    json.end_array();
+  }
   json.key("plan_digest").string(ledger.plan_digest);
   layout::write_mesh(json.key("mesh"), ledger.mesh);
   json.key("seed").number(ledger.seed);
@@ -144,6 +156,11 @@ std::string ledger_json(const Ledger& ledger) {
   json.key("ignored_keys").begin_array();
   for (const auto& [key, rule] : ledger.ignored_keys) {
     json.begin_object(kOneLine).key("key").string(key).key("rule").string(rule).end_object();
+  }
+  for (const plan::IgnoredAdapterKey& ignored : ledger.ignored_adapter_keys) {
+    json.begin_object(kOneLine).key("key").string(ignored.key).key("rule").string(ignored.rule);
+    write_checkpoint(json, ignored.checkpoint);
+    json.end_object();
   }
   json.end_array();
   json.key("unexpected_keys").begin_array();

@@ -81,6 +81,42 @@ TEST(LedgerJson, WhatWasReceivedIsSaidAndComesBack) {
   }
 }
 
+// Base and adapter have a key "w" in a file "model-0.safetensors"; another key of the adapter is handed in instead.
+TEST(LedgerJson, R65_AdaptersAreSaidAndComeBack) {
+  using namespace planner::world;
+  World world{{{"w", {4}}}, {param("w", {4}), adapter(param("lora", {4})), adapter(param("mine", {4}))}};
+  world.adapters = {{{{"w", {4}}, {"m", {4}}}, {{"w", "lora"}, {"m", "mine"}}}};
+  world.policy.external = {"mine"};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << all_text(plan.error());
+  LedgerFacts facts = test::good_facts(*plan);
+  facts.adapters = {"adapters/a"};
+  const Ledger ledger = make_ledger(*plan, facts);
+  const Tensor& lora = ledger.tensors[*ledger.find("lora")];
+  EXPECT_EQ(lora.checkpoint, 1U);
+  ASSERT_EQ(lora.sources.size(), 1U);
+  EXPECT_EQ(ledger.files[lora.sources[0].file].checkpoint, 1U);
+  EXPECT_EQ(ledger.files[ledger.tensors[*ledger.find("w")].sources[0].file].checkpoint, 0U);
+  const std::string text = ledger_json(ledger);
+  const auto parsed = parse(text);
+  ASSERT_TRUE(parsed) << all_text(parsed.error());
+  EXPECT_EQ(*parsed, ledger);
+  EXPECT_THAT(text, HasSubstr(R"({"key": "m", "rule": "external", "checkpoint": 1})"));
+  for (const char* bad : {"0", "2", "-1", "\"1\""}) {
+    std::string wrong = text;
+    const std::string good = R"("checkpoint": 1)";
+    for (std::size_t at = wrong.find(good); at != std::string::npos; at = wrong.find(good, at + 1)) {
+      wrong.replace(at, good.size(), R"("checkpoint": )" + std::string(bad));
+    }
+    expect_refused(wrong, "checkpoint");
+  }
+  std::string without = text;
+  const std::size_t place = without.find(R"("provenance": "file", "checkpoint": 1,)");
+  ASSERT_NE(place, std::string::npos);
+  without.replace(place, std::string(R"("provenance": "file", "checkpoint": 1,)").size(), R"("provenance": "file",)");
+  expect_refused(without, "$.tensors[0].sources[0].bytes");  // the base's file of this name is shorter
+}
+
 TEST(LedgerJson, R62_TheSameLoadGivesTheSameBytes) {
   EXPECT_EQ(good_text(), ledger_json(ledger_of(test::world_of_everything(), {3, 1, 0, 2})));
 }

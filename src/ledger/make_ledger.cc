@@ -79,20 +79,23 @@ class Maker {
   Maker(const Plan& plan, const LedgerFacts& facts) : plan_(plan), facts_(facts) {
     for (const plan::SourceId i : plan.sources.ids()) sources_.push_back(i);
     std::sort(sources_.begin(), sources_.end(),
-              [&](plan::SourceId a, plan::SourceId b) { return plan.sources[a].key < plan.sources[b].key; });
+              [&](plan::SourceId a, plan::SourceId b) { return key_of(a) < key_of(b); });
   }
 
   Ledger run() {
     ledger_.version = kVersion;
     ledger_.checkpoint = facts_.checkpoint;
+    ledger_.adapters = facts_.adapters;
     ledger_.plan_digest = plan::digest(plan_);
     ledger_.mesh = plan_.mesh;
     ledger_.seed = plan_.seed;
     ledger_.ignored_keys = plan_.ignored_keys;
     ledger_.unexpected_keys = plan_.unexpected_keys;
+    ledger_.ignored_adapter_keys = plan_.ignored_adapter_keys;
     for (const plan::PlannedFile& file : plan_.files) {
       const std::size_t i = ledger_.files.size();
-      ledger_.files.push_back({file.name, file.size_bytes, i < facts_.files.size() ? facts_.files[i] : std::nullopt});
+      ledger_.files.push_back(
+          {file.name, file.size_bytes, i < facts_.files.size() ? facts_.files[i] : std::nullopt, file.checkpoint});
     }
     for (const Statement& s : plan_.statements) ledger_.tensors.push_back(tensor_of(s));
     add_records();
@@ -100,6 +103,12 @@ class Maker {
   }
 
  private:
+  using Key = std::pair<std::uint32_t, std::string_view>;  // and before it the checkpoint that has it
+
+  [[nodiscard]] Key key_of(plan::SourceId i) const {
+    return {plan_.files[plan_.sources[i].file].checkpoint, plan_.sources[i].key};
+  }
+
   Tensor tensor_of(const Statement& s) const {
     Tensor tensor;
     tensor.name = s.name;
@@ -109,6 +118,7 @@ class Maker {
     tensor.checkpoint_dtype = s.checkpoint_dtype;
     tensor.provenance = s.provenance;
     if (s.provenance == Provenance::kFile) {
+      tensor.checkpoint = s.checkpoint;
       tensor.expression = s.expression;
       tensor.must_equal = s.must_equal;
       std::vector<std::string> keys = s.expression.keys();
@@ -128,10 +138,10 @@ class Maker {
   }
 
   void add_source(const std::string& key, Tensor& tensor) const {
-    const auto found =
-        std::lower_bound(sources_.begin(), sources_.end(), key,
-                         [&](plan::SourceId i, const std::string& k) { return plan_.sources[i].key < k; });
-    if (found == sources_.end() || plan_.sources[*found].key != key) return;
+    const Key wanted{tensor.checkpoint, key};
+    const auto found = std::lower_bound(sources_.begin(), sources_.end(), wanted,
+                                        [&](plan::SourceId i, const Key& k) { return key_of(i) < k; });
+    if (found == sources_.end() || key_of(*found) != wanted) return;
     const plan::Source& source = plan_.sources[*found];
     tensor.sources.push_back({source.key, source.file.number(), source.bytes, source.dtype, source.shape});
   }
@@ -192,7 +202,7 @@ class Maker {
 
   const Plan& plan_;
   const LedgerFacts& facts_;
-  std::vector<plan::SourceId> sources_;  // by key
+  std::vector<plan::SourceId> sources_;  // by checkpoint and key
   Ledger ledger_;
 };
 

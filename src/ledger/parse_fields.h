@@ -17,6 +17,9 @@ void add_problem(Errors& errors, const JsonValue& value, std::string_view path, 
 /// How many problems there are, those that are only counted included.
 [[nodiscard]] inline std::uint64_t count(const Errors& errors) { return errors.size() + errors.not_listed(); }
 
+/// The optional member `checkpoint`: 0 for the base checkpoint, or one of so many adapters.
+void read_checkpoint(JsonFields& fields, std::size_t adapters, std::uint32_t& out);
+
 /// An array of whole numbers; nothing, and a problem, if it is anything else.
 std::optional<std::vector<std::uint64_t>> read_numbers(const JsonValue& value, std::string_view path, Errors& errors);
 

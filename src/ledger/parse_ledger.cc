@@ -31,11 +31,12 @@ void read_ranks(JsonFields& fields, Ledger& ledger, Errors& errors) {
   ledger.ranks = *ranks;
 }
 
-File read_file(const JsonValue& value, const std::string& path, Errors& errors) {
+File read_file(const JsonValue& value, const std::string& path, std::size_t adapters, Errors& errors) {
   File file;
   JsonFields fields(value, path, errors);
   fields.string("name", file.name);
   fields.uint64("size_bytes", file.size_bytes);
+  read_checkpoint(fields, adapters, file.checkpoint);
   if (file.size_bytes > kMaxSize) {
     add_problem(errors, value, path, Error(Code::kSchema, "no file is that large").wanted("less than 2^63 bytes"));
   }
@@ -58,7 +59,7 @@ File read_file(const JsonValue& value, const std::string& path, Errors& errors) 
 FileNumbers number_files(const JsonFields& fields, const Ledger& ledger, Errors& errors) {
   FileNumbers numbers;
   for (std::uint32_t i = 0; i < ledger.files.size(); ++i) {
-    if (!numbers.emplace(ledger.files[i].name, i).second) {
+    if (!numbers.emplace(std::pair(ledger.files[i].checkpoint, std::string_view(ledger.files[i].name)), i).second) {
       errors.add(Error(Code::kSchema, fmt::format("{}[{}]: the file is listed twice", fields.path_of("files"), i))
                      .got(quote(ledger.files[i].name)));
     }
@@ -68,11 +69,17 @@ FileNumbers number_files(const JsonFields& fields, const Ledger& ledger, Errors&
 
 void read_keys(JsonFields& fields, Ledger& ledger, Errors& errors) {
   fields.each("ignored_keys", [&](const JsonValue& value, const std::string& path) {
-    auto& [key, rule] = ledger.ignored_keys.emplace_back();
+    plan::IgnoredAdapterKey key;
     JsonFields ignored(value, path, errors);
-    ignored.string("key", key);
-    ignored.string("rule", rule);
+    ignored.string("key", key.key);
+    ignored.string("rule", key.rule);
+    read_checkpoint(ignored, ledger.adapters.size(), key.checkpoint);
     ignored.finish();
+    if (key.checkpoint > 0) {
+      ledger.ignored_adapter_keys.push_back(std::move(key));
+    } else {
+      ledger.ignored_keys.emplace_back(std::move(key.key), std::move(key.rule));
+    }
   });
   fields.strings("unexpected_keys", ledger.unexpected_keys);
 }
@@ -108,6 +115,17 @@ std::optional<std::vector<std::uint64_t>> read_numbers(const JsonValue& value, s
   return std::nullopt;
 }
 
+void read_checkpoint(JsonFields& fields, std::size_t adapters, std::uint32_t& out) {
+  const auto value = fields.find("checkpoint");
+  if (!value) return;
+  const auto number = value->as_uint64();
+  if (number && *number > 0 && *number <= adapters) {
+    out = static_cast<std::uint32_t>(*number);
+  } else {
+    fields.problem(*value, "checkpoint", "not one of the adapters", fmt::format("a number from 1 to {}", adapters));
+  }
+}
+
 bool is_hex_128(std::string_view text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
@@ -134,6 +152,7 @@ Result<Ledger, Errors> parse_ledger(const JsonDocument& document) {
   fields.string("lading", ledger.version);
   fields.boolean("complete", ledger.complete);
   fields.string("checkpoint", ledger.checkpoint);
+  fields.optional_strings("adapters", ledger.adapters);
   fields.string("plan_digest", ledger.plan_digest);
   if (const auto digest = fields.find("plan_digest"); digest && digest->is_string() && !is_hex_128(digest->text())) {
     fields.problem(*digest, "plan_digest", "not a digest", "32 hexadecimal digits");
@@ -147,7 +166,7 @@ Result<Ledger, Errors> parse_ledger(const JsonDocument& document) {
     (void)fields.find("ranks");
   }
   fields.each("files", [&](const JsonValue& value, const std::string& path) {
-    ledger.files.push_back(read_file(value, path, errors));
+    ledger.files.push_back(read_file(value, path, ledger.adapters.size(), errors));
   });
   const FileNumbers files = number_files(fields, ledger, errors);
   read_keys(fields, ledger, errors);

@@ -56,6 +56,7 @@ class TensorReader {
  private:
   void read_origin(JsonFields& fields, const JsonValue& value, Tensor& tensor) {
     const std::uint64_t before = count(errors_);
+    read_checkpoint(fields, ledger_.adapters.size(), tensor.checkpoint);
     if (const auto expression = fields.require("expression")) {
       tensor.expression = mapping::read_plain_expression(*expression, fields.path_of("expression"), errors_);
     }
@@ -63,7 +64,7 @@ class TensorReader {
       tensor.must_equal.push_back(mapping::read_plain_expression(other, path, errors_));
     });
     fields.each("sources", [&](const JsonValue& source, const std::string& path) {
-      tensor.sources.push_back(read_source(source, path));
+      tensor.sources.push_back(read_source(source, path, tensor.checkpoint));
     });
     if (count(errors_) != before) return;
     std::vector<std::string> keys = tensor.expression.keys();
@@ -82,7 +83,7 @@ class TensorReader {
     }
   }
 
-  Source read_source(const JsonValue& value, const std::string& path) {
+  Source read_source(const JsonValue& value, const std::string& path, std::uint32_t checkpoint) {
     const std::uint64_t before = count(errors_);
     Source source;
     std::string file;
@@ -96,7 +97,7 @@ class TensorReader {
     if (!range) return source;
     const auto bytes = read_numbers(*range, fields.path_of("bytes"), errors_);
     if (!bytes || count(errors_) != before) return source;
-    const auto number = files_.find(file);
+    const auto number = files_.find(std::pair(checkpoint, std::string_view(file)));
     if (number == files_.end()) {
       add_problem(errors_, value, fields.path_of("file"),
                   Error(Code::kSchema, "not one of the files").got(quote(file)));

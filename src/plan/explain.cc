@@ -65,6 +65,7 @@ class Explainer {
   }
 
   [[nodiscard]] std::string mapping_words() const {
+    if (head_->checkpoint > 0) return fmt::format("by the names of adapter {}", head_->checkpoint);
     if (!head_->mapping_rule.empty()) return fmt::format("rule {}", quote(head_->mapping_rule));
     return head_->expression.key == s_.name ? "no rule: the key is the tensor's own name"
                                             : "no rule: the key is the name of a tensor tied to it";
@@ -75,6 +76,7 @@ class Explainer {
     const std::vector<std::string> keys = head_->expression.keys();
     std::size_t told = 0;
     for (const Source& source : plan_.sources) {
+      if (plan_.files[source.file].checkpoint != head_->checkpoint) continue;
       if (!std::binary_search(keys.begin(), keys.end(), source.key)) continue;
       if (++told > kListed) continue;
       say("source",

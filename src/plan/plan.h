@@ -37,9 +37,19 @@ struct PlannedFile {
   std::string name;
   std::uint64_t size_bytes = 0;
   std::uint32_t catalog_file = 0;  ///< into the catalog's files
+  std::uint32_t checkpoint = 0;    ///< 0: the base checkpoint; n: the n-th adapter
 };
 
-/// A checkpoint tensor that the plan reads from.
+/// A key of an adapter that is not read, because the user's word goes before it.
+struct IgnoredAdapterKey {
+  std::uint32_t checkpoint = 0;
+  std::string key;
+  std::string rule;  ///< the policy's field
+
+  friend bool operator==(const IgnoredAdapterKey&, const IgnoredAdapterKey&) = default;
+};
+
+/// A checkpoint tensor that the plan reads from. Its checkpoint is its file's; two checkpoints may have the same keys.
 struct Source {
   std::string key;
   FileId file = 0;
@@ -54,6 +64,8 @@ struct Statement {
   model::Kind kind = model::Kind::kParameter;
   Shape shape;  ///< global
   Provenance provenance = Provenance::kFile;
+  /// kFile: whose keys `expression` and `must_equal` name. 0: the base checkpoint's; n: the n-th adapter's.
+  std::uint32_t checkpoint = 0;
   mapping::Expression expression;               ///< kFile
   std::vector<mapping::Expression> must_equal;  ///< other keys of the tie class: compared while loading (R50)
   std::string alias_of;                   ///< kAlias: its tie class's root, the first registered name, else the first
@@ -179,6 +191,7 @@ struct Plan {
   ReadLimits read_limits;
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
+  std::vector<IgnoredAdapterKey> ignored_adapter_keys;            ///< by checkpoint and key
   std::vector<RankPlan> ranks;                                    ///< those that were asked for
   Errors warnings;
   /// Bytes of `sources` that no rank reads: the checker's finding, if all ranks were worked out.

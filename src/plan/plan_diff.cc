@@ -85,6 +85,8 @@ Members members_of(const JsonValue& value) {
   return members;
 }
 
+bool section_has_checkpoints(std::string_view key) { return key == "files" || key == "sources"; }
+
 class Differ {
  public:
   Result<PlanDifference, Errors> run(const JsonDocument& before, const JsonDocument& after) {
@@ -167,6 +169,10 @@ class Differ {
       if (const auto slot = member.value.find("slot"); slot && !slot->text().empty()) {
         full += fmt::format(", slot {}", slot->text());
       }
+      // Two checkpoints may have files and keys of one name.
+      const auto checkpoint = member.value.find("checkpoint");
+      if (checkpoint && section_has_checkpoints(key))
+        full += fmt::format(", adapter {}", checkpoint->as_uint64().value_or(0));
       members.insert_or_assign(std::move(full), member.value);
     }
     return members;

@@ -26,6 +26,11 @@ void write_numbers(JsonWriter& json, const Numbers& numbers) {
   json.end_array();
 }
 
+// The base checkpoint's number is left out.
+void write_checkpoint(JsonWriter& json, std::uint32_t checkpoint) {
+  if (checkpoint > 0) json.key("checkpoint").number(checkpoint);
+}
+
 void write_text(JsonWriter& json, std::string_view key, std::string_view text) {
   if (!text.empty()) json.key(key).string(text);
 }
@@ -96,6 +101,7 @@ void write_statement(JsonWriter& json, const Statement& s, const layout::Mesh& m
   json.key("kind").string(model::word(s.kind));
   write_numbers(json.key("shape"), s.shape);
   json.key("provenance").string(word(s.provenance));
+  write_checkpoint(json, s.checkpoint);
   if (s.provenance == Provenance::kFile) write_expression(json.key("expression"), s.expression);
   if (!s.must_equal.empty()) {
     json.key("must_equal").begin_array();
@@ -152,12 +158,15 @@ class Writer {
     json_.key("files").begin_array();
     for (const PlannedFile& file : plan_.files) {
       json_.begin_object(kOneLine).key("name").string(file.name);
-      json_.key("size_bytes").number(file.size_bytes).end_object();
+      json_.key("size_bytes").number(file.size_bytes);
+      write_checkpoint(json_, file.checkpoint);
+      json_.end_object();
     }
     json_.end_array();
     json_.key("sources").begin_array();
     for (const Source& source : plan_.sources) {
       json_.begin_object(kOneLine).key("key").string(source.key);
+      write_checkpoint(json_, plan_.files[source.file].checkpoint);
       json_.key("file").string(plan_.files[source.file].name);
       json_.key("bytes").begin_array().number(source.bytes.begin).number(source.bytes.end).end_array();
       json_.key("dtype").string(name(source.dtype));
@@ -171,6 +180,11 @@ class Writer {
     json_.key("ignored_keys").begin_array();
     for (const auto& [key, rule] : plan_.ignored_keys) {
       json_.begin_object(kOneLine).key("key").string(key).key("rule").string(rule).end_object();
+    }
+    for (const IgnoredAdapterKey& ignored : plan_.ignored_adapter_keys) {
+      json_.begin_object(kOneLine).key("key").string(ignored.key).key("rule").string(ignored.rule);
+      write_checkpoint(json_, ignored.checkpoint);
+      json_.end_object();
     }
     json_.end_array();
     json_.key("unexpected_keys").begin_array();
@@ -199,6 +213,7 @@ class Writer {
       json_.key("fill").number(transfer.fill);
     } else {
       json_.key("source").string(plan_.sources[transfer.source].key);
+      write_checkpoint(json_, plan_.files[plan_.sources[transfer.source].file].checkpoint);
       json_.key("from");
       write_offset(from);
     }
@@ -255,6 +270,7 @@ class Writer {
 
   void write_read(const Read& read, const Offset& begin) {
     json_.begin_object(kOneLine).key("file").string(plan_.files[read.file].name);
+    write_checkpoint(json_, plan_.files[read.file].checkpoint);
     json_.key("begin");
     write_offset(begin);
     json_.key("size").number(read.size_bytes);

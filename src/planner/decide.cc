@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "planner/adapter_keys.h"
 #include "planner/call_order.h"
 #include "planner/decide_dtypes.h"
 #include "planner/decide_sources.h"
@@ -37,9 +38,11 @@ class Decider {
     errors_.add(of_policy);
     resolve_names();
     begin_statements();
+    const Errors of_adapters = find_adapter_keys(inputs_, out_);
     const Errors of_ties = group_ties(inputs_, names_, out_);
     check_the_layout();
     errors_.add(names_.problems);
+    errors_.add(of_adapters);
     errors_.add(of_ties);
     errors_.add(decide_sources(inputs_, names_, out_));
     const QuantizedProblems quantized = check_companions(inputs_, out_);
@@ -78,8 +81,9 @@ class Decider {
     targets.reserve(skeleton_.tensors.size());
     for (const Tensor& t : skeleton_.tensors) targets.push_back({t.name, &t.shape, can_be_in_a_file(t.kind)});
     std::vector<std::string_view> keys;
-    keys.reserve(inputs_.catalog.tensors.size());
-    for (const checkpoint::CatalogTensor& t : inputs_.catalog.tensors) keys.push_back(t.name);
+    const auto of_base = inputs_.catalog.tensors_of(0);  // adapters are never mapped
+    keys.reserve(of_base.size());
+    for (const checkpoint::CatalogTensor& t : of_base) keys.push_back(t.name);
     names_ = mapping::resolve_partly(inputs_.mapping, targets, keys, [&](std::string_view key) -> const Shape* {
       const checkpoint::CatalogTensor* found = inputs_.catalog.find(key);
       return found == nullptr ? nullptr : &found->shape;

@@ -5,6 +5,8 @@
 // nothing is told that only follows from something told before.
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "mapping/expression.h"
@@ -39,9 +41,16 @@ struct Decision {
   bool is_misplaced = false;         ///< its placement cannot be, which was told
 };
 
+/// A key of an adapter.
+struct AdapterKey {
+  std::uint32_t checkpoint = 0;
+  std::string key;
+};
+
 struct Decisions {
   Plan plan;  ///< without rank plans
   IndexedVector<StatementId, Decision> tensors;
+  std::map<StatementId, AdapterKey> adapter_keys;  ///< of the tensors that an adapter has
   bool tells_of_payloads = false;  ///< payloads of quantized weights were refused, which explains the rest (R48)
 
   /// Statements of each tie class that holds: its head, then the others, ascending.

@@ -67,7 +67,8 @@ class DTypeDecider {
     question.kind = member.kind;
     question.constructed = memory.dtype;
     question.presence = memory.presence;
-    question.checkpoint = s.checkpoint_dtype;
+    // A module was made in a dtype for its adapter (PEFT keeps LoRA in F32), and the file is cast to it, as PEFT does.
+    if (out_.plan.statements[head].checkpoint == 0) question.checkpoint = s.checkpoint_dtype;
     question.pinned = pins_.of(s.name);
     question.derived = out_.tensors[head].is_derived;
     if (question.derived) question.declared = inputs_.skeleton.tensors[speakers.value.number()].declared_dtype;

@@ -15,42 +15,16 @@
 #include "planner/input_checks.h"
 #include "planner/nothing_in_common.h"
 #include "planner/source_table.h"
+#include "planner/value_checks.h"
 
 namespace lading::planner {
 namespace {
 
-using checkpoint::CatalogTensor;
 using mapping::Expression;
 using model::Kind;
 using model::Presence;
 using model::RecipeKind;
 using model::Tensor;
-
-std::string_view describe(Kind kind) {
-  switch (kind) {
-    case Kind::kParameter: return "parameter";
-    case Kind::kBuffer: return "buffer";
-    case Kind::kNonPersistentBuffer: return "non-persistent buffer";
-    case Kind::kAttribute: return "plain attribute";
-    case Kind::kExtraState: return "extra state";
-  }
-  return "tensor";
-}
-
-Provenance provenance_of(RecipeKind kind) {
-  switch (kind) {
-    case RecipeKind::kFill: return Provenance::kFill;
-    case RecipeKind::kHost: return Provenance::kHost;
-    case RecipeKind::kCall: return Provenance::kCall;
-    default: return Provenance::kRandom;
-  }
-}
-
-// A fill with NaN is the same as another one.
-bool is_same(model::Recipe one, model::Recipe other) {
-  if (std::isnan(one.value) && std::isnan(other.value)) one.value = other.value = 0;
-  return one == other;
-}
 
 class SourceDecider {
  public:
@@ -131,6 +105,10 @@ class SourceDecider {
       ignore_keys_of(members, statement(head).provenance == Provenance::kKept ? "keep" : "external");
       return;
     }
+    if (by_adapter(members)) {
+      ignore_keys_of(members, "adapter");
+      return;
+    }
     const FromFile from_file = by_file(members);
     if (from_file == FromFile::kRefused) give_up(members);
     if (from_file == FromFile::kNothing || from_file == FromFile::kOtherShape) by_value(members, from_file);
@@ -151,7 +129,15 @@ class SourceDecider {
                  .wanted("keep or external, not both"));
       return true;
     }
+    if (kept != nullptr && has_adapter_key(members)) {
+      refuse(members, *kept, "R14",
+             Error(Code::kPlan, "it is to be kept, and an adapter has it, which contradict each other")
+                 .wanted("a value in one place")
+                 .try_this("Drop it from keep, or load the model without this adapter."));
+      return true;
+    }
     if (external != nullptr) {
+      ignore_adapter_keys(members);
       s.provenance = Provenance::kHost;
       s.recipe.kind = RecipeKind::kHost;
       s.rule = "R14";
@@ -171,6 +157,55 @@ class SourceDecider {
     s.rule = "R14";
     s.reason = "it keeps the value that it has (keep)";
     return true;
+  }
+
+  [[nodiscard]] bool has_adapter_key(const Members& members) const {
+    return std::any_of(members.begin(), members.end(), [&](StatementId i) { return out_.adapter_keys.contains(i); });
+  }
+
+  void ignore_adapter_keys(const Members& members) {
+    for (const StatementId i : members) {
+      const auto found = out_.adapter_keys.find(i);
+      if (found == out_.adapter_keys.end()) continue;
+      out_.plan.ignored_adapter_keys.push_back({found->second.checkpoint, found->second.key, "external"});
+    }
+  }
+
+  // An adapter was trained for this model: its keys go before the base checkpoint's (R65).
+  bool by_adapter(const Members& members) {
+    if (!has_adapter_key(members)) return false;
+    Statement& s = statement(members.front());
+    for (const StatementId i : members) {
+      const auto found = out_.adapter_keys.find(i);
+      if (found == out_.adapter_keys.end()) continue;
+      const auto& [checkpoint, key] = found->second;
+      if (s.checkpoint > 0) {
+        if (!is_alike(members, tensor(i), found->second)) return true;
+        continue;
+      }
+      s.checkpoint = checkpoint;
+      s.provenance = Provenance::kFile;
+      s.expression = Expression::source(key);
+      s.rule = "R65";
+      s.reason = fmt::format("adapter {} has it, as {}", checkpoint, quote(key));
+      if (expand(tensor(i), s.expression, out_.tensors[members.front()].pieces, checkpoint) == FromFile::kRefused)
+        give_up(members);
+    }
+    return true;
+  }
+
+  // A further key of the class: of the same adapter, and equal (R50).
+  bool is_alike(const Members& members, const Tensor& t, const AdapterKey& other) {
+    if (other.checkpoint != statement(members.front()).checkpoint) {
+      refuse(members, t, "R50",
+             Error(Code::kPlan, "two adapters have values for names of one tensor")
+                 .wanted("one adapter that has it")
+                 .try_this("Load one of these adapters only."));
+      return false;
+    }
+    if (compare_with(members, t, Expression::source(other.key))) return true;
+    give_up(members);
+    return false;
   }
 
   // The keys that these tensors would have been read from are accounted for too (R38).
@@ -195,7 +230,7 @@ class SourceDecider {
         continue;
       }
       FilePieces file;
-      const FromFile taken = expand(tensor(i), *expression, file);
+      const FromFile taken = expand(tensor(i), *expression, file, 0);
       if (taken == FromFile::kRefused) return taken;
       if (taken == FromFile::kOtherShape) {
         ignore_keys_of({i}, "allow_mismatch");
@@ -216,8 +251,8 @@ class SourceDecider {
   }
 
   // Works the expression out, and compares the *global* shape (R41).
-  FromFile expand(const Tensor& t, const Expression& expression, FilePieces& out) {
-    auto pieces = mapping::expand(expression, [&](std::string_view key) { return sources_.shape_of(key); });
+  FromFile expand(const Tensor& t, const Expression& expression, FilePieces& out, std::uint32_t checkpoint) {
+    auto pieces = mapping::expand(expression, [&](std::string_view key) { return sources_.shape_of(key, checkpoint); });
     if (!pieces) {
       for (Error error : pieces.error()) errors_.add(std::move(error).of_tensor(t.name));
       return FromFile::kRefused;
@@ -235,7 +270,7 @@ class SourceDecider {
           "Load the checkpoint that belongs to this model, or allow the mismatch (allow_mismatch)"));
       return FromFile::kRefused;
     }
-    if (!number_sources(t, pieces->sources, out.source_numbers)) return FromFile::kRefused;
+    if (!number_sources(t, checkpoint, pieces->sources, out.source_numbers)) return FromFile::kRefused;
     out.pieces = *std::move(pieces);
     return FromFile::kTaken;
   }
@@ -245,52 +280,33 @@ class SourceDecider {
     Statement& s = statement(members.front());
     const bool known = std::find(s.must_equal.begin(), s.must_equal.end(), other) != s.must_equal.end();
     if (known || other == s.expression) return true;
-    auto pieces = mapping::expand(other, [&](std::string_view key) { return sources_.shape_of(key); });
+    auto pieces = mapping::expand(other, [&](std::string_view key) { return sources_.shape_of(key, s.checkpoint); });
     const bool other_shape = pieces && pieces->shape != s.shape;
     if (!pieces || (other_shape && allow_mismatch_.matches(t.name))) {
       FilePieces unused;  // it cannot be worked out, or need not be: told as of any other tensor
-      if (expand(t, other, unused) == FromFile::kRefused) return false;
+      if (expand(t, other, unused, s.checkpoint) == FromFile::kRefused) return false;
       for (std::string& key : other.keys()) left_alone_.emplace(std::move(key), "allow_mismatch");
       return true;
     }
-    if (other_shape || dtypes_of(other) != dtypes_of(s.expression)) {
+    if (other_shape || sources_.dtypes_of(other, s.checkpoint) != sources_.dtypes_of(s.expression, s.checkpoint)) {
       refuse(members, tensor(members.front()), "R50",
              Error(Code::kPlan, "the checkpoint has the tied tensors in different forms")
-                 .wanted(forms_of(s.expression))
-                 .got(forms_of(other))
+                 .wanted(sources_.forms_of(s.expression, s.checkpoint))
+                 .got(sources_.forms_of(other, s.checkpoint))
                  .try_this("Untie them before sharding (ties = untie), or map one key only"));
       return false;
     }
     FilePieces file;
-    if (!number_sources(t, pieces->sources, file.source_numbers)) return false;
+    if (!number_sources(t, s.checkpoint, pieces->sources, file.source_numbers)) return false;
     file.pieces = *std::move(pieces);
     s.must_equal.push_back(other);
     out_.tensors[members.front()].compared.push_back(std::move(file));
     return true;
   }
 
-  [[nodiscard]] std::set<std::optional<DType>> dtypes_of(const Expression& expression) const {
-    std::set<std::optional<DType>> dtypes;
-    for (const std::string& key : expression.keys()) dtypes.insert(inputs_.catalog.find(key)->dtype);
-    return dtypes;
-  }
-
-  // "head" BF16 [4, 2]
-  [[nodiscard]] std::string forms_of(const Expression& expression) const {
-    constexpr std::size_t kShown = 3;
-    const std::vector<std::string> keys = expression.keys();
-    std::string text;
-    for (std::size_t i = 0; i < std::min(keys.size(), kShown); ++i) {
-      const CatalogTensor& found = *inputs_.catalog.find(keys[i]);
-      text += fmt::format("{}{} {} {}", i == 0 ? "" : ", ", quote(keys[i]),
-                          found.dtype ? name(*found.dtype) : "of an unknown dtype", found.shape.text());
-    }
-    if (keys.size() > kShown) text += fmt::format(" and {} more keys", keys.size() - kShown);
-    return text;
-  }
-
-  bool number_sources(const Tensor& t, const std::vector<std::string>& keys, SourceNumbers& numbers) {
-    const Errors problems = sources_.number(t.name, keys, numbers);
+  bool number_sources(const Tensor& t, std::uint32_t checkpoint, const std::vector<std::string>& keys,
+                      SourceNumbers& numbers) {
+    const Errors problems = sources_.number(t.name, checkpoint, keys, numbers);
     errors_.add(problems);
     return problems.empty();
   }
@@ -354,7 +370,7 @@ class SourceDecider {
       if (!recipe) continue;
       const auto differs = [&](StatementId other) {
         const auto& others = tensor(other).*which;
-        return others && !is_same(*others, *recipe);
+        return others && !is_same_recipe(*others, *recipe);
       };
       if (const auto other = std::find_if(members.begin(), members.end(), differs); other != members.end()) {
         refuse(members, tensor(i), "R50",

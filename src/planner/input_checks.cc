@@ -184,6 +184,17 @@ bool can_be_in_a_file(model::Kind kind) {
   return kind == model::Kind::kParameter || kind == model::Kind::kBuffer || kind == model::Kind::kExtraState;
 }
 
+std::string_view describe(model::Kind kind) {
+  switch (kind) {
+    case model::Kind::kParameter: return "parameter";
+    case model::Kind::kBuffer: return "buffer";
+    case model::Kind::kNonPersistentBuffer: return "non-persistent buffer";
+    case model::Kind::kAttribute: return "plain attribute";
+    case model::Kind::kExtraState: return "extra state";
+  }
+  return "tensor";
+}
+
 Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, const std::set<std::string_view>& told,
                   Plan& plan) {
   Errors errors;
@@ -227,7 +238,7 @@ Errors check_name_lists(const PlanInputs& inputs, Plan& plan) {
   check("external", policy.external, tensors, errors);
   check("allow_missing", policy.allow_missing, tensors, plan.warnings);
   check("allow_mismatch", policy.allow_mismatch, tensors, plan.warnings);
-  check("allow_unexpected", policy.allow_unexpected, inputs.catalog.tensors, plan.warnings);
+  check("allow_unexpected", policy.allow_unexpected, inputs.catalog.tensors_of(0), plan.warnings);
   if (policy.subtree_dtypes.empty()) return errors;
   std::unordered_set<std::string_view> modules;  // and tensors
   for (const model::Tensor& t : tensors) {

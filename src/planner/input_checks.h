@@ -17,6 +17,8 @@ namespace lading::planner {
 
 /// Only these are ever in a state dict (R46).
 [[nodiscard]] bool can_be_in_a_file(model::Kind kind);
+/// For messages.
+[[nodiscard]] std::string_view describe(model::Kind kind);
 
 /// Classifies every key that no tensor reads, into the plan's lists, its warnings, or the errors. Names that a
 /// problem of the mapping may explain are not told, nor `told`, which another error is about.

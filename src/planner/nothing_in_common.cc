@@ -74,7 +74,7 @@ std::vector<std::string_view> unread_keys(const mapping::Resolution& names) {
 }  // namespace
 
 bool have_nothing_in_common(const PlanInputs& inputs, const mapping::Resolution& names) {
-  return names.resolved.expressions.empty() && names.problems.empty() && !inputs.catalog.tensors.empty() &&
+  return names.resolved.expressions.empty() && names.problems.empty() && !inputs.catalog.tensors_of(0).empty() &&
          !wanted_names(inputs).empty();
 }
 
@@ -87,7 +87,7 @@ Errors tell_nothing_in_common(const PlanInputs& inputs, const mapping::Resolutio
   if (!have_nothing_in_common(inputs, names)) return errors;
   const std::vector<std::string_view> wanted = wanted_names(inputs);
   std::vector<std::string_view> keys;
-  for (const checkpoint::CatalogTensor& t : inputs.catalog.tensors) keys.push_back(t.name);
+  for (const checkpoint::CatalogTensor& t : inputs.catalog.tensors_of(0)) keys.push_back(t.name);
   errors.add(
       Error(Code::kPlan, "the checkpoint and the model have no tensor in common")
           .by_rule("R39")

@@ -209,8 +209,8 @@ Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::
 
 Result<model::Skeleton, Errors> skeleton_of(const checkpoint::Catalog& catalog) {
   std::vector<model::Tensor> tensors;
-  tensors.reserve(catalog.tensors.size());
-  for (const checkpoint::CatalogTensor& found : catalog.tensors) {
+  tensors.reserve(catalog.tensors_of(0).size());
+  for (const checkpoint::CatalogTensor& found : catalog.tensors_of(0)) {
     model::Tensor& tensor = tensors.emplace_back();
     tensor.name = found.name;
     tensor.shape = found.shape;

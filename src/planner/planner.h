@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "checkpoint/catalog.h"
@@ -14,8 +17,14 @@
 
 namespace lading::planner {
 
+/// Which tensor of the model a key of an adapter is, by name. A key that is not here is the tensor of its own name.
+struct AdapterNames {
+  std::map<std::string, std::string, std::less<>> names;
+  std::string path;  ///< of the adapter's files, for messages
+};
+
 struct PlanInputs {
-  const checkpoint::Catalog& catalog;
+  const checkpoint::Catalog& catalog;  ///< the base checkpoint's, and behind it those of `adapters`
   const model::Skeleton& skeleton;
   const layout::Layout& layout;
   const mapping::Mapping& mapping;
@@ -24,13 +33,14 @@ struct PlanInputs {
   bool is_part_of_model = false;
   /// By the catalog's files: it is in the page cache. Shapes the reads (Plan::read_limits); none listed: no file is.
   std::vector<bool> is_cached = {};
+  std::vector<AdapterNames> adapters = {};  ///< one for each adapter of the catalog
 };
 
 /// The verdict covers all ranks; `ranks` are the ones whose transfers are worked out. Deterministic: the
 /// same inputs give the same plan, byte for byte.
 Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::uint64_t>& ranks);
 
-/// The checkpoint itself as the model: every key a parameter of its own name, shape and dtype.
+/// The base checkpoint itself as the model: every key a parameter of its own name, shape and dtype.
 Result<model::Skeleton, Errors> skeleton_of(const checkpoint::Catalog& catalog);
 
 }  // namespace lading::planner

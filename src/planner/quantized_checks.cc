@@ -102,7 +102,9 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
   if (inputs.is_part_of_model || !has_payloads(decisions)) return problems;
   const QuantizedKeys keys(inputs.catalog);
   std::set<std::string_view> bound;  // scales that are read, or handed in by the caller
-  for (const Source& source : decisions.plan.sources) bound.insert(source.key);
+  for (const Source& source : decisions.plan.sources) {
+    if (decisions.plan.files[source.file].checkpoint == 0) bound.insert(source.key);
+  }
   for (const auto& [key, why] : decisions.plan.ignored_keys) {
     if (why == "external") bound.insert(key);
   }
@@ -110,7 +112,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
   std::set<StatementId> refused;  // heads of tie classes
   for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
-    if (s.provenance != Provenance::kFile || decisions.tensors[i].is_refused) continue;
+    if (s.provenance != Provenance::kFile || s.checkpoint > 0 || decisions.tensors[i].is_refused) continue;
     for (const SourceId number : sources_of(decisions, i)) {
       const CatalogTensor& payload = *inputs.catalog.find(decisions.plan.sources[number].key);
       const auto companions = keys.companions_of(payload);
@@ -147,7 +149,7 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
   PayloadGroups groups;
   for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
-    if (s.provenance != Provenance::kFile || decisions.tensors[i].is_refused) continue;
+    if (s.provenance != Provenance::kFile || s.checkpoint > 0 || decisions.tensors[i].is_refused) continue;
     for (const SourceId number : sources_of(decisions, i)) {
       const Source& source = decisions.plan.sources[number];
       const bool is_payload = checkpoint::is_low_precision(source.dtype) ||

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,14 +22,21 @@ class SourceTable {
   /// Borrows both; adds to the plan's files, sources and gaps.
   SourceTable(const PlanInputs& inputs, Plan& plan);
 
-  /// Null if the catalog has no such key.
-  [[nodiscard]] const Shape* shape_of(std::string_view key);
+  /// Null if the checkpoint has no such key.
+  [[nodiscard]] const Shape* shape_of(std::string_view key, std::uint32_t checkpoint);
+  /// Whether this key of the base checkpoint is.
   [[nodiscard]] bool is_read(std::string_view key);
-  /// The keys that `tensor` is made of, which must be there. Refuses those of unknown dtypes.
-  Errors number(std::string_view tensor, const std::vector<std::string>& keys, SourceNumbers& numbers);
+  /// Of the keys of an expression, which must be there.
+  [[nodiscard]] std::set<std::optional<DType>> dtypes_of(const mapping::Expression& expression,
+                                                         std::uint32_t checkpoint) const;
+  /// "head" BF16 [4, 2]
+  [[nodiscard]] std::string forms_of(const mapping::Expression& expression, std::uint32_t checkpoint) const;
+  /// The keys of a checkpoint that `tensor` is made of, which must be there. Refuses those of unknown dtypes.
+  Errors number(std::string_view tensor, std::uint32_t checkpoint, const std::vector<std::string>& keys,
+                SourceNumbers& numbers);
 
  private:
-  [[nodiscard]] const checkpoint::CatalogTensor* find(std::string_view key);
+  [[nodiscard]] const checkpoint::CatalogTensor* find(std::string_view key, std::uint32_t checkpoint);
   [[nodiscard]] std::size_t index_of(const checkpoint::CatalogTensor& found) const;
   SourceId add(const checkpoint::CatalogTensor& found);
 

@@ -90,9 +90,9 @@ class TieGrouper {
     return groups;
   }
 
-  // What the user keeps or hands in: its value is not the checkpoint's.
+  // What the user keeps or hands in, or an adapter has: its value is not the base checkpoint's.
   [[nodiscard]] bool is_by_word(StatementId i) const {
-    return keep_.matches(tensor(i).name) || external_.matches(tensor(i).name);
+    return keep_.matches(tensor(i).name) || external_.matches(tensor(i).name) || out_.adapter_keys.contains(i);
   }
 
   // By source. Two names for one expression have one source; what the user keeps or hands in is one of its own.

@@ -101,6 +101,20 @@ bool can_hold(DType dtype, double value) {
   return power >= std::ldexp(1, -127) && power <= std::ldexp(1, 127);
 }
 
+bool is_same_recipe(model::Recipe one, model::Recipe other) {
+  if (std::isnan(one.value) && std::isnan(other.value)) one.value = other.value = 0;
+  return one == other;
+}
+
+Provenance provenance_of(model::RecipeKind kind) {
+  switch (kind) {
+    case model::RecipeKind::kFill: return Provenance::kFill;
+    case model::RecipeKind::kHost: return Provenance::kHost;
+    case model::RecipeKind::kCall: return Provenance::kCall;
+    default: return Provenance::kRandom;
+  }
+}
+
 std::optional<Error> find_value_problem(const Statement& s) {
   if (s.provenance == Provenance::kFill) {
     if (!can_hold(s.storage, s.recipe.value)) return cannot_hold(s, "the fill", s.recipe.value).by_rule("R20");

@@ -11,6 +11,10 @@ namespace lading::planner {
 
 [[nodiscard]] bool can_hold(DType dtype, double value);
 
+/// A fill with NaN is the same as another one.
+[[nodiscard]] bool is_same_recipe(model::Recipe one, model::Recipe other);
+[[nodiscard]] Provenance provenance_of(model::RecipeKind kind);
+
 /// What the statement's storage dtype cannot hold: of its recipe (R19, R20), or a pad of its expressions.
 [[nodiscard]] std::optional<Error> find_value_problem(const Statement& statement);
 

@@ -274,8 +274,22 @@ std::string CheckpointSource::main_path() const {
   return shards_.empty() ? "" : anchor_->display(shards_.front().relative);
 }
 
+void CheckpointSource::append(CheckpointSource adapter) {
+  LADING_CHECK(adapter.anchor_.has_value() && adapter.adapter_anchors_.empty());
+  adapter_paths_.push_back(adapter.main_path());
+  adapter_anchors_.push_back(*std::move(adapter.anchor_));
+  const auto number = static_cast<std::uint32_t>(adapter_anchors_.size());
+  for (SourceFile& shard : adapter.shards_) {
+    shard.checkpoint = number;
+    shards_.push_back(std::move(shard));
+  }
+  catalog_.append(std::move(adapter.catalog_));
+  warnings_.add(std::move(adapter.warnings_));
+}
+
 Result<io::File> CheckpointSource::open_file(const SourceFile& file) const {
-  LADING_ASSIGN_OR_RETURN(io::File opened, anchor_->open_file(file.relative));
+  const io::Anchor& anchor = file.checkpoint == 0 ? *anchor_ : adapter_anchors_[file.checkpoint - 1];
+  LADING_ASSIGN_OR_RETURN(io::File opened, anchor.open_file(file.relative));
   if (opened.identity() != file.identity) {
     return fail(Error(Code::kFileChanged, "the file was replaced or rewritten since its header was read")
                     .in_file(opened.path())

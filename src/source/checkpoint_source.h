@@ -37,6 +37,7 @@ struct SourceFile {
   std::string resolved;  ///< the same with links followed: in a Hugging Face cache, the blob
   io::FileIdentity identity;
   std::optional<SeenHeader> header;  ///< of a shard
+  std::uint32_t checkpoint = 0;      ///< 0: the base checkpoint; n: the n-th adapter
 };
 
 class CheckpointSource {
@@ -46,6 +47,11 @@ class CheckpointSource {
   static CheckpointSource none() { return CheckpointSource(std::nullopt); }
 
   [[nodiscard]] const checkpoint::Catalog& catalog() const { return catalog_; }
+  /// Adds the files of an adapter behind all others: an own checkpoint, opened beneath its own anchor.
+  void append(CheckpointSource adapter);
+  /// Of the adapters, in order: the path of each one's index or only file, for people.
+  [[nodiscard]] const std::vector<std::string>& adapter_paths() const { return adapter_paths_; }
+
   /// For those who have no more use for the rest: a catalog of a million tensors is large enough once.
   [[nodiscard]] checkpoint::Catalog take_catalog() && { return std::move(catalog_); }
   /// In the order of catalog().files.
@@ -68,6 +74,8 @@ class CheckpointSource {
   checkpoint::Catalog catalog_;
   std::vector<SourceFile> shards_;
   std::optional<SourceFile> index_;
+  std::vector<io::Anchor> adapter_anchors_;
+  std::vector<std::string> adapter_paths_;
   bool in_hub_cache_ = false;
   Errors warnings_;
 };

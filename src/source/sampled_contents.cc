@@ -34,7 +34,8 @@ Result<std::string> sampled_contents(const CheckpointSource& source) {
   std::string sample;
   for (std::size_t i = 0; i < shards; ++i) {
     LADING_ASSIGN_OR_RETURN(const io::File file, source.open_file(source.shards()[i]));
-    sample += fmt::format("{}\n{}\n", source.catalog().files[i].name, file.size_bytes());
+    sample +=
+        fmt::format("{}\n{}\n{}\n", source.shards()[i].checkpoint, source.catalog().files[i].name, file.size_bytes());
     LADING_TRY(add_blocks(file, each, sample));
   }
   const XXH128_hash_t hash = XXH3_128bits(sample.data(), sample.size());

@@ -1,10 +1,12 @@
-"""Adapter files are read by the engine, as checkpoints are: never through a mapping, and not if somebody cut them."""
+"""Adapter files are second checkpoints of a load: planned, proved, in the ledger, verified, and never mapped."""
 
+import json
 from pathlib import Path
 
 import lading
 import pytest
 import torch
+from lading import _engine
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -48,7 +50,75 @@ def test_R65_an_adapter_file_is_never_mapped(files):
     wanted = dict(trained.named_parameters())
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, wanted[name] if "lora" in name else torch.ones(4, 4))
-    assert report.memory.handed_in == 2 * (2 * 4 * 4) + 4, "both matrices in F32, and the value of the recipe"
+    assert report.memory.handed_in == 4, "the value of the recipe, and nothing of the adapter's file"
+
+
+def loaded(base, adapter, **options):
+    with torch.device("meta"):
+        model = wrapped()
+    given = {"device": "cpu", "recipes": {"*.seen": lambda *_: torch.ones(1)}, "progress": False} | options
+    return lading.materialize(model, base, adapter=adapter, **given)
+
+
+def test_R62_an_adapter_is_in_the_ledger_and_verify_finds_a_flipped_byte(files):
+    base, adapter, _ = files
+    report = loaded(base, adapter, verify="full")
+    ledger = json.loads(report.ledger)
+    file = adapter / "adapter_model.safetensors"
+    assert ledger["adapters"] == [str(file)]
+    of_adapter = {tensor["name"]: tensor for tensor in ledger["tensors"] if "lora" in tensor["name"]}
+    assert len(of_adapter) == 2
+    for tensor in of_adapter.values():
+        assert (tensor["provenance"], tensor["checkpoint"], tensor["rule"]) == ("file", 1, "R65")
+    adapters = [{"checkpoint": str(adapter)}]
+    found = _engine.verify(base, ledger, adapters=adapters)
+    assert found["ok"] and not [one for one in found["not_verified"] if "lora" in one["name"]]
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 4  # the last byte of the last tensor
+    file.write_bytes(data)
+    found = _engine.verify(base, ledger, adapters=adapters)
+    assert [(one["code"], "lora" in one["tensor"]) for one in found["problems"]] == [("values_differ", True)]
+    with pytest.raises(lading.LadingError, match="a path for each adapter"):
+        _engine.verify(base, ledger)
+
+
+def test_R65_base_and_adapter_may_have_the_same_keys(files):
+    """The base has keys of the adapter's own names too, which nothing reads."""
+    base, adapter, trained = files
+    same = {key: torch.full_like(value, 9) for key, value in load_file(adapter / "adapter_model.safetensors").items()}
+    save_file({"layer.weight": torch.ones(4, 4), **same}, base)
+    with torch.device("meta"):
+        model = wrapped()
+    options = {"recipes": {"*.seen": lambda *_: torch.ones(1)}, "progress": False, "verify": "full"}
+    report = lading.materialize(model, base, device="cpu", adapter=adapter, allow_unexpected="base_model.*", **options)
+    wanted = dict(trained.named_parameters())
+    assert all(torch.equal(one, wanted[name]) for name, one in model.named_parameters() if "lora" in name)
+    assert sorted(report.unexpected_keys) == sorted(same)
+
+
+def test_R23_an_adapter_is_stored_in_the_dtype_that_peft_made_it_in(files):
+    base, adapter, _ = files
+    file = adapter / "adapter_model.safetensors"
+    save_file({key: value.bfloat16() for key, value in load_file(file).items()}, file)
+    report = loaded(base, adapter, dtype=torch.bfloat16, verify="full")
+    assert {one.dtype for name, one in report.tensors.items() if "lora" in name} == {"F32"}
+    warned = [str(one) for one in report.warnings if one.rule == "R23"]
+    assert all("1 tensor of the checkpoint stays F32" in one for one in warned), "the base's, and no adapter"
+
+
+def test_R39_R41_keys_that_do_not_go_with_the_model_are_told_together(files):
+    base, adapter, _ = files
+    file = adapter / "adapter_model.safetensors"
+    state = load_file(file)
+    first, second = sorted(state)
+    save_file({first: torch.zeros(3, 3), "surplus": torch.zeros(1)}, file)
+    with pytest.raises(lading.LadingError) as raised:
+        loaded(base, adapter)
+    told = {(one.rule, one.tensor, one.file) for one in raised.value.problems}
+    name = "base_model.model.layer.lora_{}.default.weight"
+    assert told == {(rule, tensor, str(file)) for rule, tensor in
+                    (("R41", name.format("A")), ("R39", name.format("B")), ("R39", "surplus"))}
+    assert all(one.remedy for one in raised.value.problems)
 
 
 def test_R45_a_file_that_is_too_short_is_refused(files):

@@ -26,6 +26,7 @@ CASES = {
     "emptied_buffers_are_refused": "R6",
     "fsdp1_of_the_zoo": "R4 R6",
     "peft_over_ddp_fsdp2_and_fsdp1": "R16 R65",
+    "peft_over_tensor_parallelism": "R65",
     "seed_000_sharded": "R4 R5 R6",
     "wrapped_modules": "R9",
     "offloaded": "R36",

@@ -12,6 +12,7 @@ CASES = (
     "a_small_model on 2 ranks",
     "a_model_from_meta on 2 ranks",
     "adapters_of_peft on 2 ranks",
+    "adapters_from_a_file on 2 ranks",
     "adapters_with_values_are_kept on 2 ranks",
     "views_of_parameters_are_refused on 2 ranks",
     "ties_that_to_empty_took_apart on 2 ranks",

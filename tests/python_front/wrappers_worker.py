@@ -4,6 +4,8 @@ answers its problems; an empty list is a case that holds. Each number of ranks i
 import copy
 import functools
 import gc
+import json
+import math
 import os
 import sys
 import traceback
@@ -273,13 +275,48 @@ def peft_over_ddp_fsdp2_and_fsdp1(rank, folder):
             problems += same(DistributedDataParallel(model), want)
             model = build(lambda: lora("llama", **LORA), how)
             shard_blocks(model, mesh)
-            lading.materialize(model, folder / "llama", adapter=adapter, timeout=60)
-            problems += same(model, want) + same_output(model, want)
+            report = lading.materialize(model, folder / "llama", adapter=adapter, timeout=60, verify="full")
+            problems += same(model, want) + same_output(model, want) + reads_its_part(report, adapter)
             model = build(lambda: lora("llama", **LORA), how)
             model = flat(model, model.base_model.model.model.layers, use_orig_params=True)
-            lading.materialize(model, folder / "llama", adapter=adapter, timeout=60)
-            problems += same_gathered(model, want) + same_output(model, want)
+            report = lading.materialize(model, folder / "llama", adapter=adapter, timeout=60, verify="full")
+            problems += same_gathered(model, want) + same_output(model, want) + reads_its_part(report, adapter)
     return problems
+
+
+def reads_its_part(report, adapter):
+    """A rank takes the bytes of an adapter's file that it holds, and no others; the ledger knows them exactly."""
+    ledger = json.loads(report.ledger)
+    records = [one for one in ledger["records"] if "lora_" in one["tensor"] and one["provenance"] != "alias"]
+    taken = {one["tensor"]: sum(size * _times(loops) for _, _, size, *loops in one.get("reads", ())) for one in records}
+    problems = [] if records or adapter is None else ["no adapter is in the ledger"]
+    if adapter is None:
+        return problems
+    for one in records:  # F32 in memory and in the file
+        if one["provenance"] != "file" or taken[one["tensor"]] != one["bytes"]:
+            problems.append(f"{one['tensor']}: {one['provenance']}, {taken[one['tensor']]} bytes for {one['bytes']}")
+    return problems
+
+
+def _times(loops):
+    return math.prod(loops[::2])
+
+
+def peft_over_tensor_parallelism(rank, folder):
+    """Adapters from a file, of which a rank holds rows (R65)."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    options = {"target_modules": ["q_proj"], "r": 2}
+    trained = saved_adapter(folder / "trained_tp", **options)
+    model = build(lambda: lora("llama", **options), "skeleton")
+    layers = [name for name, module in model.named_modules() if name.endswith("q_proj")]
+    cut = {f"{name}.{part}": ColwiseParallel() for name in layers for part in ("base_layer", "lora_B.default")}
+    parallelize_module(model, mesh, cut)
+    report = lading.materialize(model, folder / "llama", adapter=folder / "trained_tp", timeout=60, verify="full")
+    rows = [one for one in model.parameters() if isinstance(one, DTensor)]
+    problems = [] if len(rows) == 2 * len(layers) else [f"{len(rows)} DTensors"]
+    return problems + same(model, trained) + reads_its_part(report, folder)
 
 
 # ---- FSDP1
@@ -661,6 +698,7 @@ CASES = {
         emptied_buffers_are_refused,
         fsdp1_of_the_zoo,
         peft_over_ddp_fsdp2_and_fsdp1,
+        peft_over_tensor_parallelism,
         seed_000_sharded,
         wrapped_modules,
         offloaded,

@@ -2,6 +2,7 @@
 know nothing of lading. Each case answers what is wrong on this rank; an empty list is a case that holds."""
 
 import importlib
+import json
 import sys
 import traceback
 from pathlib import Path
@@ -578,6 +579,41 @@ def adapters_of_peft(folder):
     return problems
 
 
+def adapters_from_a_file(folder):
+    """R65: a second checkpoint, of which a rank reads its partition only; `verify` compares it with the file."""
+    from peft import LoraConfig, get_peft_model
+
+    _, path = saved(folder, "llama")
+
+    def adapted():
+        with lading.skeleton():
+            return get_peft_model(models.MODELS["llama"](), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+
+    want, model = adapted(), adapted()
+    lading.materialize(want, path, device="cpu", group=False, progress=False)
+    with torch.no_grad():
+        for place, parameter in enumerate(one for one in want.parameters() if one.requires_grad):
+            parameter.copy_(torch.arange(parameter.numel()).view(parameter.shape) + 1000 * place)
+    file = Path(folder) / "zero3_adapter"
+    if dist.get_rank() == 0:
+        want.save_pretrained(file)
+    dist.barrier()
+    lading.zero3_init(model, config())
+    report = load(model, path, adapter=file, verify="full")
+    records = [one for one in json.loads(report.ledger)["records"] if "lora_" in one["tensor"]]
+    problems = [] if len(records) == 8 else [f"{len(records)} records of adapters"]
+    for one in records:
+        taken = sum(read[2] for read in one.get("reads", ()))
+        if one["provenance"] != "file" or taken != one["bytes"]:
+            problems.append(f"{one['tensor']}: {one['provenance']}, {taken} bytes for {one['bytes']}")
+    originals, found = models.tensors(want), models.tensors(model)
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        for name, tensor in found.items():
+            if not torch.equal(tensor.detach(), originals[name].detach()):
+                problems.append(f"{name} differs")
+    return problems
+
+
 def adapters_with_values_are_kept(folder):
     """R65: adapters that were partitioned with their values, or were trained since a load, are not initialised anew."""
     from peft import LoraConfig, get_peft_model
@@ -679,6 +715,7 @@ CASES = {
         a_small_model,
         a_model_from_meta,
         adapters_of_peft,
+        adapters_from_a_file,
         adapters_with_values_are_kept,
         views_of_parameters_are_refused,
         ties_that_to_empty_took_apart,

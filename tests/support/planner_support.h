@@ -123,6 +123,11 @@ struct Key {
   std::string unknown_dtype = {};
 };
 
+struct AdapterFiles {
+  std::vector<Key> keys;
+  std::map<std::string, std::string, std::less<>> names = {};  ///< of the model, by key
+};
+
 struct World {
   std::vector<Key> keys;
   std::vector<Tensor> tensors;
@@ -132,12 +137,18 @@ struct World {
   mapping::Mapping mapping = {};
   policy::Policy policy = {};
   std::optional<checkpoint::Quantization> quantization = {};
+  std::vector<AdapterFiles> adapters = {};
 
   /// Keys lie in their files one behind the other, in the order of their names, from byte 100 on.
   [[nodiscard]] checkpoint::Catalog catalog() const {
-    checkpoint::Catalog made;
+    checkpoint::Catalog made = catalog_of(keys);
     made.quantization = quantization;
-    std::vector<Key> sorted = keys;
+    for (const AdapterFiles& adapter : adapters) made.append(catalog_of(adapter.keys));
+    return made;
+  }
+
+  [[nodiscard]] static checkpoint::Catalog catalog_of(std::vector<Key> sorted) {
+    checkpoint::Catalog made;
     std::sort(sorted.begin(), sorted.end(), [](const Key& a, const Key& b) { return a.name < b.name; });
     for (const Key& key : sorted) {
       while (made.files.size() <= key.file)
@@ -175,11 +186,17 @@ struct World {
     return *this;
   }
 
+  [[nodiscard]] PlanInputs inputs(const checkpoint::Catalog& made, const model::Skeleton& skeleton) const {
+    PlanInputs inputs{made, skeleton, layout, mapping, policy};
+    for (const AdapterFiles& adapter : adapters) inputs.adapters.push_back({adapter.names, "an/adapter"});
+    return inputs;
+  }
+
   /// Made by the planner, and proved by the checker.
   [[nodiscard]] Result<Plan, Errors> plan(const Ranks& ranks) const {
     LADING_ASSIGN_OR_RETURN(const model::Skeleton skeleton, model::make_skeleton(tensors, ties, pins));
     const checkpoint::Catalog made = catalog();
-    LADING_ASSIGN_OR_RETURN(Plan plan, make_plan({made, skeleton, layout, mapping, policy}, ranks));
+    LADING_ASSIGN_OR_RETURN(Plan plan, make_plan(inputs(made, skeleton), ranks));
     LADING_TRY(checker::check_plan(plan));
     return plan;
   }
@@ -244,7 +261,7 @@ inline std::string device_of(const Plan& plan, std::uint64_t rank, std::string_v
 }
 
 /// Transfers element by element of the buffer: "w:3" is element 3 of the key w, row-major; "=0" a constant;
-/// "." nothing; "w:3+w:4" both.
+/// "." nothing; "w:3+w:4" both; "w@1:3" is of the first adapter's key w.
 inline std::string shown(const Plan& plan, const Destination& d, const std::vector<Transfer>& transfers) {
   const std::uint64_t width = bits(plan.statements[d.statement].storage);
   std::vector<std::string> elements(d.buffer_bytes * 8 / width);
@@ -264,7 +281,9 @@ inline std::string shown(const Plan& plan, const Destination& d, const std::vect
       } else {
         const Source& source = plan.sources[t.source];
         const std::uint64_t at = (from_bits - source.bytes.begin * 8) / bits(source.dtype) + i % t.run_elems;
-        element += fmt::format("{}:{}", source.key, at);
+        const std::uint32_t checkpoint = plan.files[source.file].checkpoint;
+        element += checkpoint == 0 ? fmt::format("{}:{}", source.key, at)
+                                   : fmt::format("{}@{}:{}", source.key, checkpoint, at);
       }
     }
   }

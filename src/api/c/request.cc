@@ -50,30 +50,42 @@ class Reader {
 
   void checkpoint(CheckpointRef& out) {
     fields_.string("checkpoint", out.path);
-    beside_checkpoint(out);
+    beside_checkpoint(fields_, out);
   }
 
   void checkpoint(PlanRequest& out) {
     fields_.optional_word("start", kStarts, out.start);
     if (out.start == Start::kFromCheckpoint) return checkpoint(out.checkpoint);
     fields_.optional_string("checkpoint", out.checkpoint.path);
-    beside_checkpoint(out.checkpoint);
+    beside_checkpoint(fields_, out.checkpoint);
   }
 
-  void beside_checkpoint(CheckpointRef& out) {
-    text("root", out.root);
-    text("revision", out.revision);
-    fields_.optional_word("trailing_bytes", kTrailingBytes, out.trailing_bytes);
+  static void beside_checkpoint(JsonFields& fields, CheckpointRef& out) {
+    text(fields, "root", out.root);
+    text(fields, "revision", out.revision);
+    fields.optional_word("trailing_bytes", kTrailingBytes, out.trailing_bytes);
   }
 
-  void text(std::string_view key, std::optional<std::string>& out) {
-    const auto value = fields_.find(key);
+  static void text(JsonFields& fields, std::string_view key, std::optional<std::string>& out) {
+    const auto value = fields.find(key);
     if (!value) return;
     if (value->is_string()) {
       out = std::string(value->text());
     } else {
-      fields_.problem(*value, key, "not a string", "a string");
+      fields.problem(*value, key, "not a string", "a string");
     }
+  }
+
+  void adapters(std::vector<AdapterRef>& out) {
+    each_adapter([&](JsonFields& fields, const CheckpointRef& checkpoint) {
+      AdapterRef& adapter = out.emplace_back();
+      adapter.checkpoint = checkpoint;
+      names(fields, adapter);
+    });
+  }
+
+  void adapters(std::vector<CheckpointRef>& out) {
+    each_adapter([&](JsonFields&, const CheckpointRef& checkpoint) { out.push_back(checkpoint); });
   }
 
   template <class T>  // an optional document, or one that a value may stand for
@@ -176,6 +188,29 @@ class Reader {
   }
 
  private:
+  template <class Take>
+  void each_adapter(const Take& take) {
+    fields_.optional_each("adapters", [&](const JsonValue& element, const std::string& path) {
+      JsonFields fields(element, path, errors_);
+      CheckpointRef checkpoint;
+      fields.string("checkpoint", checkpoint.path);
+      beside_checkpoint(fields, checkpoint);
+      take(fields, checkpoint);
+      fields.finish();
+    });
+  }
+
+  static void names(JsonFields& fields, AdapterRef& out) {
+    const auto value = fields.find("mapping");
+    if (!value) return;
+    bool is_good = value->is_object();
+    for (const JsonMember member : *value) {
+      is_good = is_good && member.value.is_string();
+      if (is_good) out.names.emplace(member.key, member.value.text());
+    }
+    if (!is_good) fields.problem(*value, "mapping", "not names by key", "an object of strings");
+  }
+
   void read_document(const JsonValue& value, std::string_view key, std::optional<Document>& out) {
     if (value.is_object()) {
       out = Document::text(object_text(json_, value));
@@ -218,6 +253,7 @@ Result<LoadRequest, Errors> parse_load_request(std::string_view json) {
   reader.document("skeleton", plan.skeleton);
   reader.layout(plan.layout);
   reader.document("mapping", plan.mapping);
+  reader.adapters(plan.adapters);
   reader.document("policy", plan.policy);
   JsonFields& fields = reader.fields();
   fields.optional_boolean("part_of_model", plan.is_part_of_model);
@@ -242,7 +278,7 @@ Result<DTypesRequest, Errors> parse_dtypes_request(std::string_view json) {
   DTypesRequest request;
   CheckpointRef checkpoint;
   reader.fields().optional_string("checkpoint", checkpoint.path);
-  reader.beside_checkpoint(checkpoint);
+  Reader::beside_checkpoint(reader.fields(), checkpoint);
   if (!checkpoint.path.empty()) request.checkpoint = std::move(checkpoint);
   reader.document("skeleton", request.skeleton);
   reader.document("mapping", request.mapping);
@@ -267,6 +303,7 @@ Result<VerifyRequest, Errors> parse_verify_request(std::string_view json) {
   Reader reader(json, document);
   VerifyRequest request;
   reader.checkpoint(request.checkpoint);
+  reader.adapters(request.adapters);
   reader.required_document("ledger", request.ledgers.emplace_back());
   reader.threads(request.threads);
   return reader.finish(std::move(request));

@@ -14,10 +14,12 @@ Result<std::optional<std::uint64_t>> KeyComparer::first_difference(const plan::S
   const ReadBytes read = [this](std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> out) {
     return this->read(file, offset_bytes, out);
   };
-  LADING_ASSIGN_OR_RETURN(const auto left,
-                          values_of_files({one, tensor.shape, tensor.storage, catalog_, kWindowBytes}, read));
-  LADING_ASSIGN_OR_RETURN(const auto right,
-                          values_of_files({other, tensor.shape, tensor.storage, catalog_, kWindowBytes}, read));
+  LADING_ASSIGN_OR_RETURN(
+      const auto left,
+      values_of_files({one, tensor.shape, tensor.storage, catalog_, kWindowBytes, tensor.checkpoint}, read));
+  LADING_ASSIGN_OR_RETURN(
+      const auto right,
+      values_of_files({other, tensor.shape, tensor.storage, catalog_, kWindowBytes, tensor.checkpoint}, read));
   const std::uint64_t elems = tensor.shape.num_elems().value_or(0);
   for (std::uint64_t elem = 0; elem < elems;) {
     LADING_ASSIGN_OR_RETURN(const Window a, left->at(elem));

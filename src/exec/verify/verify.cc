@@ -160,8 +160,9 @@ class Verification {
     const ReadBytes read = [this](std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> out) {
       return read_bytes(file, offset_bytes, out);
     };
+    const Tensor& root = ledger_.tensors[group.root];
     auto values = values_of_files(
-        {expression, ledger_.tensors[group.root].shape, group.storage, inputs_.catalog, options_.window_bytes}, read);
+        {expression, root.shape, group.storage, inputs_.catalog, options_.window_bytes, root.checkpoint}, read);
     if (!values) return refuse(group, std::move(values).error(), outcome);
     const std::uint64_t memory_bytes = (*values)->memory_bytes();
     if (memory_bytes > options_.most_tensor_bytes) {

@@ -46,7 +46,7 @@ std::uint64_t claimed_bytes(const Group& group, const Ledger& ledger, const ledg
 std::uint64_t source_bytes(const Group& group, const Tensor& root, const checkpoint::Catalog& catalog) {
   std::uint64_t bytes = 0;
   for (const ledger::Source& source : root.sources) {
-    const CatalogTensor* const found = catalog.find(source.key);
+    const CatalogTensor* const found = catalog.find(source.key, root.checkpoint);
     if (found != nullptr) bytes = add(bytes, bytes_of(*found->shape.num_elems(), group.storage));
   }
   return bytes;
@@ -54,7 +54,7 @@ std::uint64_t source_bytes(const Group& group, const Tensor& root, const checkpo
 
 void place_in_files(Group& group, const Tensor& root, const checkpoint::Catalog& catalog) {
   for (const ledger::Source& source : root.sources) {
-    const CatalogTensor* const found = catalog.find(source.key);
+    const CatalogTensor* const found = catalog.find(source.key, root.checkpoint);
     if (found == nullptr) continue;
     if (group.files.empty() ||
         std::pair(found->file, found->bytes.begin) < std::pair(group.files.front(), group.begin_bytes)) {

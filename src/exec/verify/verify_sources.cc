@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/text.h"
@@ -18,11 +19,12 @@ using checkpoint::CatalogTensor;
 using ledger::Ledger;
 using ledger::Tensor;
 
-std::optional<std::uint32_t> find_file(const Catalog& catalog, std::string_view name) {
+std::optional<std::uint32_t> find_file(const Catalog& catalog, const ledger::File& file) {
   const auto& files = catalog.files;
-  const auto found = std::lower_bound(files.begin(), files.end(), name,
-                                      [](const checkpoint::CatalogFile& f, std::string_view n) { return f.name < n; });
-  if (found == files.end() || found->name != name) return std::nullopt;
+  const auto found = std::lower_bound(files.begin(), files.end(), file, [](const auto& a, const auto& b) {
+    return std::tie(a.checkpoint, a.name) < std::tie(b.checkpoint, b.name);
+  });
+  if (found == files.end() || found->checkpoint != file.checkpoint || found->name != file.name) return std::nullopt;
   return static_cast<std::uint32_t>(found - files.begin());
 }
 
@@ -31,7 +33,7 @@ std::optional<std::uint32_t> find_file(const Catalog& catalog, std::string_view 
 Errors check_files(const Ledger& ledger, const Catalog& catalog) {
   Errors differences;
   for (const ledger::File& file : ledger.files) {
-    const auto number = find_file(catalog, file.name);
+    const auto number = find_file(catalog, file);
     const auto differs = [&](std::string_view what, std::string wanted, std::string got) {
       differences.add(Error(Code::kFileChanged, fmt::format("not the file that was loaded: {}", what))
                           .in_file(file.name)
@@ -51,7 +53,7 @@ Errors check_files(const Ledger& ledger, const Catalog& catalog) {
 bool check_sources(const Ledger& ledger, const Catalog& catalog, const Tensor& tensor, Errors& differences) {
   bool usable = true;
   for (const ledger::Source& source : tensor.sources) {
-    const CatalogTensor* const found = catalog.find(source.key);
+    const CatalogTensor* const found = catalog.find(source.key, tensor.checkpoint);
     const auto differs = [&](std::string message, std::string wanted, std::string got) {
       differences.add(Error(Code::kValuesDiffer, fmt::format("{}: {}", quote(source.key), message))
                           .of_tensor(tensor.name)
@@ -79,28 +81,31 @@ bool check_sources(const Ledger& ledger, const Catalog& catalog, const Tensor& t
 
 // Both sides are accounted for: a key that the ledger does not know was left out by somebody.
 void account_for_keys(const Ledger& ledger, const Catalog& catalog, Errors& differences) {
-  std::set<std::string_view> known;
+  std::set<std::pair<std::uint32_t, std::string_view>> known;  // by checkpoint
   for (const Tensor& tensor : ledger.tensors) {
-    for (const ledger::Source& source : tensor.sources) known.insert(source.key);
+    for (const ledger::Source& source : tensor.sources) known.emplace(tensor.checkpoint, source.key);
   }
-  for (const auto& [key, rule] : ledger.ignored_keys) known.insert(key);
-  for (const std::string& key : ledger.unexpected_keys) known.insert(key);
+  for (const auto& [key, rule] : ledger.ignored_keys) known.emplace(0, key);
+  for (const std::string& key : ledger.unexpected_keys) known.emplace(0, key);
+  for (const plan::IgnoredAdapterKey& ignored : ledger.ignored_adapter_keys)
+    known.emplace(ignored.checkpoint, ignored.key);
   for (const CatalogTensor& tensor : catalog.tensors) {
-    if (known.contains(tensor.name)) continue;
+    if (known.contains({catalog.files[tensor.file].checkpoint, tensor.name})) continue;
     if (differences.is_full()) {
       differences.count_not_listed(1);
       continue;
     }
     differences.add(Error(Code::kUnverified, "the checkpoint has a key that the ledger does not account for")
                         .by_rule("R38")
-                        .of_tensor(tensor.name));
+                        .of_tensor(tensor.name)
+                        .in_file(catalog.files[tensor.file].name));
   }
 }
 
 std::string changed_since_load(const Ledger& ledger, const VerifyInputs& inputs, const Tensor& tensor) {
   for (const ledger::Source& source : tensor.sources) {
     const ledger::File& file = ledger.files[source.file];
-    const auto number = find_file(inputs.catalog, file.name);
+    const auto number = find_file(inputs.catalog, file);
     if (!file.identity || !number || *number >= inputs.identities.size()) continue;
     const io::FileIdentity& now = inputs.identities[*number];
     if (now.inode != file.identity->inode) {

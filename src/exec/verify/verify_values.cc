@@ -322,7 +322,7 @@ class RecipeValues : public Values {
 
 Result<std::unique_ptr<Values>> values_of_files(const FileValues& what, ReadBytes read) {
   const auto shape_of = [&](std::string_view key) {
-    const CatalogTensor* found = what.catalog.find(key);
+    const CatalogTensor* found = what.catalog.find(key, what.checkpoint);
     return found == nullptr ? nullptr : &found->shape;
   };
   auto expanded = mapping::expand(what.expression, shape_of);
@@ -335,7 +335,7 @@ Result<std::unique_ptr<Values>> values_of_files(const FileValues& what, ReadByte
   }
   std::vector<BuiltValues::Origin> origins;
   for (const std::string& key : expanded->sources) {
-    const CatalogTensor* const source = what.catalog.find(key);
+    const CatalogTensor* const source = what.catalog.find(key, what.checkpoint);
     if (!source->dtype) {
       return fail(Error(Code::kUnknownDType, fmt::format("{} has a dtype that this version does not know", quote(key)))
                       .got(quote(source->unknown_dtype)));

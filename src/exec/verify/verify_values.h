@@ -46,6 +46,7 @@ struct FileValues {
   DType storage = DType::kF32;
   const checkpoint::Catalog& catalog;
   std::uint64_t window_bytes = 0;
+  std::uint32_t checkpoint = 0;  ///< of the catalog: whose keys the expression names
 };
 
 /// Refuses (kMapping, kDType) what cannot be made: an expression of another shape, a cast that there is none.
