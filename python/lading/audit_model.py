@@ -40,6 +40,7 @@ from .placements import local_of, read_placements
 from .words import Adapter, Cast, Device, DType, Group, Pins, Renaming, StrPath
 
 
+_RELOAD = "Load the model again on all ranks."
 _PINNED = "R36"  # memory that cannot be pinned is no matter of values
 
 
@@ -189,7 +190,7 @@ class _Audit:
         gone = set(self.subject.absent) if self.subject.is_complete else set.intersection(*answers)
         for name in sorted(gone):
             kind = kind_name(self.subject.absent.get(name, ""))
-            text = f"its constructor makes it a {kind}, and the model does not have it any more"
+            text = f"the constructor makes this a {kind}, but the model no longer has it"
             self.findings.problem("absent", name, text, rule="R6")
 
     def _tied(self) -> None:
@@ -198,7 +199,7 @@ class _Audit:
             wrong = [name for name in names if name in self.differing] or names[1:]
             first = next((name for name in names if name not in wrong), names[0])
             for name in wrong:
-                text = f"it is one tensor with {first}, and should be one of its own"
+                text = f"the tensor is the same as {first}, but should be a separate one"
                 self.findings.problem("tied", name, text, rule="R49")
 
     # ---- values
@@ -213,7 +214,7 @@ class _Audit:
             value = value.to(entry.dtype if entry.dtype in dtypes else dtypes[0])
             part = value if is_flat(entry.value) else part_like(value, entry.value)
             if part is None:
-                self.findings.problem("not_judged", name, "it is shared out in a way that is not known")
+                self.findings.problem("not_judged", name, "lading does not know how it is sharded")
                 continue
             for there, wanted, where in self._pairs(entry, part):
                 self._compare(entry, wanted, there, where, "the adapter's file")
@@ -221,7 +222,7 @@ class _Audit:
     def _with_files(self, wanted: Wanted | None, location: str, asks: list[bool]) -> None:
         if not all(asks):
             ranks = ", ".join(str(self.ranks.ranks[place]) for place, one in enumerate(asks) if not one)
-            text = f"no tensor was compared with the checkpoint: how rank {ranks} holds its own is not known"
+            text = f"no tensor was compared with the checkpoint: how the tensors are sharded on rank {ranks} is unknown"
             self.findings.problem("not_judged", None, text)
             return
         assert wanted is not None
@@ -282,7 +283,7 @@ class _Audit:
         try:
             return self.subject.held(entry)
         except Exception as error:  # noqa: BLE001 - a map may read files
-            reason = f"its offload hook does not give its value ({type(error).__name__}: {error})"
+            reason = f"its offload hook does not return its value ({type(error).__name__}: {error})"
             self._not_judged(entry.name, reason)
             return None
 
@@ -339,7 +340,7 @@ class _Audit:
                 if known != bits:
                     message = f"ranks {other} and {rank} hold copies of it that differ"
                     self.findings.problems.append(
-                        Problem("replicas", message, tensor=key.partition("\0")[0], rule="R17")
+                        Problem("replicas", message, tensor=key.partition("\0")[0], rule="R17", remedy=_RELOAD)
                     )
 
 

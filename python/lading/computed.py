@@ -26,7 +26,7 @@ class Computed:
 
     def __init__(self, function: Callable[..., torch.Tensor], *inputs: str) -> None:
         if not callable(function) or not inputs or not all(isinstance(name, str) for name in inputs):
-            raise TypeError("Computed takes a function, and the names of the tensors that it is to be given")
+            raise TypeError("Computed takes a function and the names of the tensors to pass to it")
         self.function, self.inputs = function, inputs
 
     def value(self, whole: Callable[[str], torch.Tensor]) -> torch.Tensor:

@@ -273,7 +273,7 @@ def plan_together(
         checked(progress)
         if is_recording():
             raise RuntimeError(
-                f"{call} was called under lading.skeleton(), where nothing has memory: call it after the block"
+                f"{call} was called under lading.skeleton(), where tensors have no memory: call it after the block"
             )
         parts = parts_of(model)
         location = None if isinstance(checkpoint, NoCheckpoint) else located(checkpoint, revision)
@@ -361,10 +361,10 @@ def _records(plan: _engine.Plan) -> dict[str, dict[str, str]]:
 
 
 def _kept_as_assigned(plan: _engine.Plan, skeleton: dict[str, Any]) -> list[str]:
-    """Values that survive although nobody named them in `keep` (R14)."""
+    """Values that survive although `keep` does not list them (R14)."""
     assigned = {tensor["name"] for tensor in skeleton["tensors"] if tensor.get("assigned")}
     kept = [one.name for one in plan.destinations if one.provenance == "kept" and one.name in assigned]
-    return [f"kept as it was put in after the model was built, since no file has it: {folded(kept)}"] if kept else []
+    return [f"kept as assigned after the model was built, because no file has it: {folded(kept)}"] if kept else []
 
 
 def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:
@@ -395,11 +395,11 @@ def _request(prepared: Prepared, options: Options, location: str | None, devices
 
 
 def _planned(request: dict[str, Any], prepared: Prepared) -> _engine.Plan:
-    """What a library could not convert is told together with all that the plan refuses (R39)."""
+    """Reports what a library could not convert together with all problems of the plan (R39)."""
     unconverted = prepared.conversion.problems
     lost = {entry.name: entry.problem for entry in prepared.entries if entry.problem}
     failures = prepared.values.failures
-    lost |= {name: f"its initialiser raised {type(error).__name__}: {error}" for name, error in failures.items()}
+    lost |= {name: f"the initialiser raised {type(error).__name__}: {error}" for name, error in failures.items()}
     try:
         plan = _engine.plan(request)
     except LadingError as error:
@@ -446,7 +446,7 @@ def _checked_slots(plan: _engine.Plan, prepared: Prepared, *, allocates: bool) -
 def _agreed_load(
     load: _Load, location: str | None, options: Options, display: Display
 ) -> tuple[_engine.Report, dict[str, Any] | None]:
-    """Every rank has filled its memory, and replicas are the same bits (R17). What fails here is told at once, and not
+    """Every rank has filled its memory, and replicas are the same bits (R17). A failure here is told at once, and not
     when all have come: others may be waiting for bytes of this rank."""
     loaded = load.run(display)
     settle(load.slots)
@@ -549,7 +549,7 @@ def _runs_code_of_others(slots: Sequence[Slot], prepared: Prepared) -> bool:
 
 
 def _finish(slots: list[Slot], prepared: Prepared, last_look: LastLook) -> None:
-    """Everything is loaded: the model gets it, and those that keep copies of it are told."""
+    """Everything is loaded: the model gets it, and those that keep copies of it are updated."""
     try:
         attach(slots, prepared.entries, prepared.placements.units)
         last_look.refuse_meta()
@@ -562,7 +562,7 @@ def _finish(slots: list[Slot], prepared: Prepared, last_look: LastLook) -> None:
             "code that runs after the load (set_extra_state, or a library that keeps copies of weights) failed: "
             f"{type(error).__name__}: {error}"
         )
-        problem = Problem("incomplete", message, remedy="Fix that code, and load again.")
+        problem = Problem("incomplete", message, remedy="Correct that code, and load again.")
         raise LadingError(problem, stage="loading", begun=True, exit_code=5) from error
 
 

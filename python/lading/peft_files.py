@@ -31,7 +31,7 @@ def adapter_values(
     """The tensors of adapter files by the model's names, and notes for the report.
 
     `models` are those of PEFT in the model; `adapter` is a path, or paths by the names of adapters. Where model and file
-    do not go together is raised, or added to `told`.
+    contradict each other is raised, or added to `told`.
     """
     if not models:
         raise _refused(None, "adapter= was passed, but the model is not a PeftModel")
@@ -68,7 +68,7 @@ def _of_file(
     refuse_pickles(path)
     what = changes_base(_saved_config(path))
     if what and not changes_base(vars(model.peft_config[adapter])):  # otherwise the layers' weights are refused by name
-        text = f"its adapter_config.json has {what}, with which PEFT changes base weights, and no file has them changed"
+        text = f"its adapter_config.json has {what}, with which PEFT changes base weights, but no file has them changed"
         remedy = "Convert the adapter: save_pretrained with path_initial_model_for_weight_conversion."
         return {}, [Problem("adapter", text, file=path, rule="R66", remedy=remedy)]
     answer = _engine.inspect(path)
@@ -80,13 +80,14 @@ def _of_file(
         key = tensor["name"]
         name = targets.pop(key, key)
         if name not in by_name:
-            problems.append(_problem(key, "the adapter's file has it, but the model has no place for it", path))
+            problems.append(_problem(key, "the adapter's file has this tensor, but the model does not", path))
         elif tuple(tensor["shape"]) != by_name[name].shape:
-            text = f"the adapter's file has it as {tensor['shape']}, the model as {list(by_name[name].shape)}"
+            text = f"the adapter's file has this tensor as {tensor['shape']}, the model as {list(by_name[name].shape)}"
             problems.append(_problem(name, text, path, "R41"))
         else:
             names[key] = name
-    problems += [_problem(name, "the adapter's file does not have it", path, "R39") for name in targets.values()]
+    text = "the adapter's file does not have this tensor"
+    problems += [_problem(name, text, path, "R39") for name in targets.values()]
     return _read(path, names), problems
 
 
@@ -150,13 +151,14 @@ def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[s
     try:
         saved = get_peft_model_state_dict(model, state, adapter, save_embedding_layers=False)
     except Exception as error:  # prompt tuning saves what it computes
-        text = f"PEFT does not say which keys the adapter {adapter!r} has without its values: {error}"
+        text = f"PEFT cannot list the keys of the adapter {adapter!r} without its values: {error}"
         raise _refused(None, text) from error
     return {clean_name(key): names[id(tensor)] for key, tensor in saved.items() if id(tensor) in names}
 
 
 def _problem(tensor: str | None, message: str, file: str = "", rule: str = "") -> Problem:
-    return Problem("adapter", message, tensor=tensor, file=file, rule=rule)
+    remedy = "Pass the adapter that was saved from this model, or correct adapter=."
+    return Problem("adapter", message, tensor=tensor, file=file, rule=rule, remedy=remedy)
 
 
 def _refused(tensor: str | None, message: str) -> LadingError:

@@ -113,7 +113,7 @@ class Plan:
             read = sum(one.read_bytes for one in self.totals)
             lines.append(f"  all ranks: {_size(of_all)}, at most {_size(most)} on one; they read {_size(read)}")
         lines.append(f"  dtypes: {_counted(self.by_dtype())}")
-        for word, names in (("not in a file", self.missing_keys), ("keys that nothing reads", self.unexpected_keys)):
+        for word, names in (("not in a file", self.missing_keys), ("keys that are not read", self.unexpected_keys)):
             if names:
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
                 lines.append(f"  {word}: {', '.join(names[:_SHOWN])}{more}")

@@ -179,7 +179,7 @@ def _scope() -> Iterator[str]:
 
 
 def _parallelized(model: nn.Module, parallelize: Callable[[nn.Module], Any], ranks: Agreement) -> nn.Module:
-    """What one rank raises, the others are told at once, unless they wait for it in a collective of their own."""
+    """Sends what one rank raises to the others at once, unless they wait for it in a collective of their own."""
     try:
         changed = parallelize(model)
     except LadingError:

@@ -49,7 +49,7 @@ class HostMemory(NamedTuple):
     """Host memory that a load takes on this rank beside the model, as planned before it begins, in bytes."""
 
     staging: int = 0  # for reading: within `budget`
-    handed_in: int = 0  # for values that no file has, beside the user's own
+    handed_in: int = 0  # for values that are in no file, beside the user's own
     exchange: int = 0  # for bytes on their way between ranks
 
     @property
@@ -64,7 +64,7 @@ class HostMemory(NamedTuple):
         return [f"the load takes more host memory than its budget of {budget / 1e6:.1f} MB: {parts}"]
 
 
-_USES = ("reading", "values that no file has", "the exchange")
+_USES = ("reading", "values that are in no file", "the exchange")
 
 
 @dataclasses.dataclass
@@ -154,10 +154,10 @@ class Report:
         lines = [
             (warning, missing & made, "tensor", "missing from the checkpoint, and initialised"),
             (warning, mismatched & made, "tensor", f"{shape}, and initialised"),
-            (warning, missing - made, "tensor", "missing from the checkpoint, with the value of before"),
+            (warning, missing - made, "tensor", "missing from the checkpoint, and kept as before"),
             (warning, mismatched - made, "tensor", f"{shape}, and not read"),
-            (info, set(self.unexpected_keys), "key", "in the checkpoint that nothing reads"),
-            (info, made - missing - mismatched, "tensor", "initialised that no checkpoint is expected to have"),
+            (info, set(self.unexpected_keys), "key", "in the checkpoint that are not read"),
+            (info, made - missing - mismatched, "tensor", "initialised, which checkpoints do not usually have"),
         ]
         return [
             (level, f"{len(names)} {what}{'s' if len(names) > 1 else ''} {text}: {folded(sorted(names))}")

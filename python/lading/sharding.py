@@ -100,7 +100,7 @@ def shard_by_dtype(
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if dtypes is not None and compute_record != "checkpoint":
-        raise ValueError("compute_record does not go with dtypes: pass it to the resolve_dtypes that made them")
+        raise ValueError("compute_record cannot be combined with dtypes: pass it to resolve_dtypes instead")
     mp_policy = mp_policy if mp_policy is not None else MixedPrecisionPolicy()
     parts = parts_of(model)
     modules = [_modules(part) for part in parts]
@@ -167,8 +167,8 @@ def _refuse_shared(parts: Sequence[nn.Module]) -> None:
     for names in holders.values():
         if len(set().union(*names.values())) > 1:
             found = "; ".join(f"{name} in part {', '.join(map(str, sorted(names[name])))}" for name in sorted(names))
-            remedy = "Put what shares it into one part, or give each part a tensor of its own."
-            problems.append(Problem("layout", "parts of the model share it, and FSDP2 can shard it in one of them only",
+            remedy = "Put the modules that share it into one part, or give each part a separate tensor."
+            problems.append(Problem("layout", "parts of the model share it, but FSDP2 can shard it in only one of them",
                                     tensor=min(names), rule="R27", found=found, remedy=remedy))
     if problems:
         raise LadingError(problems, stage="planning", exit_code=4)
@@ -215,7 +215,7 @@ def _wanted(
         expression = re.compile("[^.]*".join(re.escape(piece) for piece in pattern.split("*")))
         matched = [name for name in modules if expression.fullmatch(name)]
         if not matched and not any(expression.fullmatch(name) for name in names):
-            raise ValueError(f"units names {pattern!r}, and the model has no module of such a name")
+            raise ValueError(f"units names {pattern!r}, but the model has no module of that name")
         found += [name for name in matched if name not in found]
     return found
 
@@ -267,7 +267,7 @@ def _calls(unit: Unit, modules: dict[str, nn.Module]) -> list[tuple[str, ...]]:
 
 
 def _group(mesh: Any) -> Any:
-    """The ranks of a mesh, where they are a process group; else this process asks nobody."""
+    """The ranks of a mesh, where they are a process group; else only this process."""
     import torch.distributed as dist
 
     if mesh is None or mesh.size() == dist.get_world_size():

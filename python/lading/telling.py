@@ -59,9 +59,9 @@ def tell(
     for level, line in report.lines():
         logger.log(level, "%s", line)
     if kept := report.by_provenance().get("kept"):
-        logger.info("kept as it was: %s", folded(kept))
+        logger.info("kept: %s", folded(kept))
     if passed_over:
-        logger.info("keys that a rule passes over: %s", folded(passed_over))
+        logger.info("keys that a rule ignores: %s", folded(passed_over))
 
 
 def speaks_here() -> bool:
@@ -93,7 +93,7 @@ def waiting_aloud(rank: int, ranks: int) -> Iterator[None]:
             return
         while True:
             waited = time.monotonic() - began
-            text = "rank %d has waited %.0f s for the other ranks of its group (%d in all). Every rank must make the same lading call."
+            text = "rank %d has waited %.0f s for the other ranks (%d in all). Make the same lading call on every rank."
             logger.warning(text, rank, waited, ranks)
             if done.wait(_EVERY_S):
                 return

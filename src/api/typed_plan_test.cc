@@ -186,7 +186,7 @@ TEST_F(TypedPlan, ExpressionsThatNoDocumentCouldSayAreRefused) {
   EXPECT_THAT(told(two), HasSubstr("2 parts, not one"));
   Expression source = Expression::source("gate");
   source.parts.push_back(Expression::source("up"));
-  EXPECT_THAT(told(source), HasSubstr("a source has no parts"));
+  EXPECT_THAT(told(source), HasSubstr("a source must not have parts"));
   Expression deep = Expression::source("gate");
   for (int i = 0; i < 200; ++i) deep = Expression::slice(std::move(deep), 0, 0, 4);
   EXPECT_THAT(told(deep), HasSubstr("levels of JSON deep"));

@@ -1,5 +1,7 @@
 #include "base/error_json.h"
 
+#include "base/problems/remedies.h"
+
 namespace lading {
 namespace {
 
@@ -20,7 +22,7 @@ void write_error(JsonWriter& json, const Error& error) {
   write_text(json, "rule", error.rule);
   write_text(json, "expected", error.expected);
   write_text(json, "found", error.found);
-  write_text(json, "remedy", error.remedy);
+  write_text(json, "remedy", remedy_of(error));
   json.end_object();
 }
 

@@ -87,7 +87,7 @@ TEST_F(LoadCommand, ADirectoryOfLedgersIsVerifiedAsOneLoad) {
   std::filesystem::create_directory(dir_.path("none"));
   const Ran none = run_with({"verify", sample(), dir_.path("none")});
   EXPECT_EQ(none.code, 4);
-  EXPECT_THAT(none.err, HasSubstr("the directory holds no ledger"));
+  EXPECT_THAT(none.err, HasSubstr("the directory has no ledger"));
 }
 
 TEST_F(LoadCommand, LedgersOfTwoLoadsAreNotOne) {

@@ -4,15 +4,18 @@
 
 #include "base/error_json.h"
 #include "base/json_writer.h"
+#include "base/problems/folding.h"
 #include "base/text.h"
 #include "base/version.h"
 
 namespace lading::cli {
 
 void tell(const Errors& errors, std::string_view label, Output& output) {
-  for (const Error& error : errors) output.err += fmt::format("{} {}\n", label, error.text());
+  for (const std::string& line : folded(errors)) {
+    output.err += line.starts_with(' ') ? fmt::format("{}\n", line) : fmt::format("{} {}\n", label, line);
+  }
   if (errors.not_listed() > 0) {
-    output.err += fmt::format("{} and {} more like these\n", label, with_commas(errors.not_listed()));
+    output.err += fmt::format("{} and {} more problems\n", label, with_commas(errors.not_listed()));
   }
 }
 

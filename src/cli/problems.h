@@ -9,7 +9,7 @@
 
 namespace lading::cli {
 
-/// One line each on standard error, behind the label.
+/// On standard error, behind the label: one line each, or one for many of a kind.
 void tell(const Errors& errors, std::string_view label, Output& output);
 
 /// What `--json` writes where there is nothing else to say: the problems.

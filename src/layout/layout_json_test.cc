@@ -117,7 +117,7 @@ TEST(LayoutJson, EveryProblemHasItsPath) {
        "flat_group.elems: the field is missing"},
       {with_cut(R"({"owner": 0, "axes": ["dp"]})"), "$.rules[0].cuts[0].owner: not an array"},
       {with_cut(R"({"owner": ["a"], "axes": ["dp"]})"), "$.rules[0].cuts[0].owner[0]: not a whole number"},
-      {with_cut(R"({"owner": [4], "axes": ["dp"]})"), "$.rules[0].cuts[0]: an owner that the axis does not have"},
+      {with_cut(R"({"owner": [4], "axes": ["dp"]})"), "$.rules[0].cuts[0]: an owner is not a rank of the axis"},
       {with_cut(R"({"shard": 0, "axes": ["dp"]}, {"shard": 1, "axes": ["dp"]})"), "$.rules[0].cuts[1]: the axis"},
   };
   for (const BadCase& bad : cases) {

@@ -181,7 +181,7 @@ TEST(SkeletonJson, R6_DataIsTheWholeValue) {
   ASSERT_EQ(skeleton->tensors[0].data->size(), 32U);
   EXPECT_EQ(skeleton->tensors[0].data->at(31), std::byte{31});
   EXPECT_THAT(messages(with_tensor(host + R"("AAECAw==")")),
-              ElementsAre(HasSubstr("$.tensors[0]: its data has another size")));
+              ElementsAre(HasSubstr("$.tensors[0]: the data of the tensor has the wrong size")));
   EXPECT_THAT(messages(with_tensor(R"(, "data": )" + right)), ElementsAre(HasSubstr("or else its init")));
   EXPECT_THAT(messages(with_tensor(R"(, "init": {"kind": "fill", "value": 0}, "data": )" + right)),
               ElementsAre(HasSubstr("or else its init")));
@@ -214,7 +214,8 @@ TEST(SkeletonJson, ImpossibleValuesSayWhere) {
     "pins": [{"pattern": "", "strength": "float16"}]})";
   EXPECT_THAT(messages(json),
               ElementsAre(HasSubstr("$.tensors[2]: the name is listed twice"), HasSubstr("$.ties[0]: tied to"),
-                          HasSubstr("$.ties[1]: a tie of a name that is not there"), HasSubstr("$.pins[0]: a pin")));
+                          HasSubstr("$.ties[1]: a tie names a tensor that the skeleton does not have"),
+                          HasSubstr("$.pins[0]: a pin")));
   const auto skeleton = parse(json);
   ASSERT_FALSE(skeleton);
   ASSERT_TRUE(skeleton.error().front().bytes);

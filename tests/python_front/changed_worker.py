@@ -30,7 +30,7 @@ FILES = {
 CASES = [
     ("tie", "embed only", (0.0, True)),
     ("tie", "both equal", (0.0, True)),
-    ("tie", "both differ", "two keys of one tie hold different values"),
+    ("tie", "both differ", "two keys of one tie have different values"),
     ("untie", "embed only", "the checkpoint does not have this parameter"),
     ("untie", "both differ", (100.0, False)),
     ("nothing", "both differ", (100.0, False)),

@@ -365,7 +365,7 @@ def every_other_refusal(folder):
         if not all(same_or_nan(one, old) for one, old in zip(now, kept, strict=True)):
             problems.append(f"{spoil.__name__}: something was written")
     model = build(models.MODELS["small"])
-    words = ("tied memory that is already there cannot be untied", "Untie the model before it is allocated and sharded")
+    words = ("tied tensors that already have memory cannot be untied", "Untie the model before it is allocated and sharded.")
     return problems + refused_with(lambda: load(model, untied, ties="untie"), words)
 
 

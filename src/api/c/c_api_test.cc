@@ -224,7 +224,7 @@ TEST_F(CApiTest, R12_ALoadMayStartFromNothing) {
   EXPECT_EQ(plan.exit_code(), 0) << plan.text();
   EXPECT_THAT(plan.text(), HasSubstr(R"("path": "")"));
   const Answer both(lading_plan((begin + R"("checkpoint": "here", )" + skeleton + "}").c_str()));
-  EXPECT_THAT(both.text(), HasSubstr("a checkpoint is named, and the load is to start without one"));
+  EXPECT_THAT(both.text(), HasSubstr("a checkpoint is given, but the load is to start without one"));
   const Answer neither(lading_plan((begin.substr(0, begin.size() - 2) + "}").c_str()));
   EXPECT_THAT(neither.text(), HasSubstr("without a checkpoint there must be a skeleton"));
 }
