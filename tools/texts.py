@@ -6,6 +6,9 @@ C++ is read by its tokens, not compiled: a remedy that is made elsewhere and pas
 
 import ast
 import re
+import shutil
+import sys
+from pathlib import Path
 
 # Phrases that make a reader stop. In string literals and docstrings; comments are the author's own.
 RETIRED = [
@@ -14,7 +17,7 @@ RETIRED = [
     (r"\b[Ss]omebody\b", "name the rank, process or caller"),
     (r"\b(what|that|which) is there\b", "name the thing: the value, the memory, the file"),
     (r"\bsigns? of life\b", "heartbeat"),
-    (r"\bha(nd|nds|nded) (it |them |the value )?in\b", "supply, pass, give"),
+    (r"\bhand(s|ed)? (it |them |the value )?in\b", "supply, pass, give"),
     (r"\b(can|could|cannot|could not) be had\b", "allocate, get, supply"),
     (r"\b(does|do) not go (with|together)\b", "cannot be combined with"),
     (r"\bshall\b", "must, or the present tense"),
@@ -22,6 +25,8 @@ RETIRED = [
     (r"\bis told\b|\bare told\b", "reports, receives"),
 ]
 MARKDOWN_WIDTH = 120
+# Names that codespell takes for misspelt words.
+SPELLED_SO = "filetest,kinf,kno"
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>R"(?P<tag>\w*)\(.*?\)(?P=tag)")|(?P<string>"(?:[^"\\\n]|\\.)*")"""
@@ -99,7 +104,7 @@ def cpp_remedies(text):
 
 def codes_with_usual_remedy(text):
     """Of src/base/problems/remedies.cc."""
-    return set(re.findall(r"case Code::(k\w+): return", text))
+    return set(re.findall(r"\{Code::(k\w+),", text))
 
 
 def cpp_refusals(text, usual):
@@ -194,3 +199,10 @@ def markdown_width(text):
         is_code ^= line.lstrip().startswith("```")
         if len(line) > MARKDOWN_WIDTH and not is_code and not line.lstrip().startswith("|") and " " in line[:MARKDOWN_WIDTH].strip():
             yield number, f"{len(line)} characters, more than {MARKDOWN_WIDTH}"
+
+
+def spelling_command(root):
+    """codespell of the developers' environment, with our words; None if it is not installed."""
+    places = [root / ".venv" / "bin" / "codespell", Path(sys.executable).parent / "codespell", shutil.which("codespell")]
+    found = next((str(place) for place in places if place and Path(place).exists()), None)
+    return [found, "--ignore-words-list", SPELLED_SO] if found else None

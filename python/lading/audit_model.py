@@ -1,7 +1,7 @@
 """`lading.audit`: whether a model in memory holds what it should, whoever loaded it.
 
     report = lading.audit(model, "path/to/checkpoint")
-    print(report)                                       # one line for each thing that is wrong
+    print(report)                                       # every problem; many of one kind are one line
     lading.audit(model, path, raise_on="error")         # or an exception that lists them
 
 Nothing is changed. Values are compared bit for bit with what the engine reads from the checkpoint, buffers that no
@@ -67,26 +67,26 @@ def audit(
     group: Group = None,
     timeout: float = TIMEOUT_S,
 ) -> AuditReport:
-    """Looks for what is wrong with a loaded model: left on meta, on another device, of another dtype than the contract
-    says, different from the checkpoint or from what the constructor makes, deleted, of another kind, tied or untied,
-    un-frozen, different in an optimizer's copy, or different between ranks that should hold the same.
+    """Checks a model that any loader filled, and reports every wrong tensor: left on meta, on another device, of
+    another dtype than the contract says, different from the checkpoint or from what the constructor makes, deleted, of
+    another kind, tied or untied, un-frozen, different in an optimizer's copy, or different between ranks that should hold the same.
 
         report = lading.audit(model, "path/to/checkpoint")
-        print(report)                                       # one line for each thing that is wrong
+        print(report)                                       # every problem; many of one kind are one line
         lading.audit(model, "path/to/checkpoint", raise_on="error")
 
     Args:
         model: as it is in memory, sharded or not. A list of modules is a model in parts.
-        checkpoint: to compare with. Without one, values of parameters and persistent buffers are not judged.
+        checkpoint: to compare with. Without it, values of parameters and persistent buffers are not checked.
         revision: of a repository in the Hugging Face cache, as in `lading.materialize`.
-        like: the same model built under `lading.skeleton()`, or real as its constructor leaves it. It is the measure
-            for buffers that no file holds and for frozen parameters. A model of transformers, and one that was built
+        like: the same model built under `lading.skeleton()`, or real as its constructor leaves it. It is the reference
+            for buffers that are in no file and for frozen parameters. A model of transformers, and one that was built
             under `lading.skeleton()`, need none; the former is built from the checkpoint's config.
         device: where everything should be. None: where the parameters are.
         adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name, as in
-            `lading.materialize`. Without it adapters are not judged.
+            `lading.materialize`. Without it, adapters are not checked.
         dtype, cast, compute_dtype, pins, subtree_dtypes, strict, allow_missing, allow_unexpected, allow_mismatch,
-            mapping, key_mapping: what the model was to be loaded with, as in `lading.materialize`.
+            mapping, key_mapping: what the model was loaded with, as in `lading.materialize`.
         raise_on: "error" or "warning" raises LadingError, on every rank, if any rank found one; its `report` is the
             report.
         group, timeout: as in `lading.materialize`.

@@ -19,8 +19,8 @@ class AuditReport:
         print(report)                                       # a summary, then problems and warnings, by kind
         assert report.ok, report.tensors
 
-    `problems`: the model does not hold what it should, or the audit could not judge a tensor that the checkpoint has.
-    `warnings` may be intentional. `notes` say what the audit assumed, and which tensors without a key it could not judge.
+    `problems`: a tensor of the model is wrong, or the audit could not check a tensor that the checkpoint has.
+    `warnings` may be intentional. `notes`: assumptions of the audit, and tensors without a key that it did not check.
     """
 
     problems: tuple[Problem, ...]
@@ -36,7 +36,7 @@ class AuditReport:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The names that something is wrong with, once."""
+        """The names of all tensors with a problem, each once."""
         return tuple(dict.fromkeys(problem.tensor for problem in self.problems if problem.tensor is not None))
 
     def codes(self) -> set[str]:

@@ -18,7 +18,8 @@ from .own_numbers import own_random_numbers
 
 
 class Computed:
-    """`function` gets copies of the loaded tensors named `inputs`, whole and in this order, and gives the value, whole.
+    """A value computed from loaded tensors. `function` gets whole copies of the tensors `inputs`, in this order, and
+    returns the whole value.
 
     head = lading.Computed(lambda kept: verifier_head[kept], "t2d")
     lading.materialize(draft, "path/to/checkpoint", recipes={"lm_head.weight": head})

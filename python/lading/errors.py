@@ -77,8 +77,8 @@ class Problem:
         compared = f"; expected {self.expected}" if self.expected else ""
         compared += f"{',' if self.expected else ';'} found {self.found}" if self.found else ""
         tag = f"[{self.code}, {self.rule}]" if self.rule else f"[{self.code}]"
-        remedy = f". {self.remedy}" if self.remedy else ""
-        return f"{where}{self.message}{compared} {tag}{remedy}"
+        advice = f". {self.remedy}" if self.remedy else ""
+        return f"{where}{self.message}{compared} {tag}{advice}"
 
 
 class LadingError(Exception):

@@ -55,7 +55,7 @@ def cast_frozen(
         pins: further names that stay F32: patterns, or (pattern, strength) (docs/schema/skeleton.md).
 
     Returns:
-        The names that were cast, and what to.
+        The names that were cast, and their new dtypes.
     """
     parts = parts_of(model)
     entries = [entry for entry in take_inventory(parts) if entry.is_tensor]

@@ -23,7 +23,6 @@ from .holders_common import Refresh, Seen, problem
 from .inventory import PARAMETER, Entry, canonical_modules, is_sharded
 from .load_hooks import load_hooks
 
-_OPTIMIZER_REMEDY = "Load before the optimizer is built."
 _OFFLOAD_REMEDY = (
     "Load first and offload afterwards, or call accelerate.hooks.remove_hook_from_module(model, recurse=True) first."
 )
@@ -162,7 +161,7 @@ def _copies_on_parameters(seen: Seen) -> Iterator[Problem]:
         for name, held in value.__dict__.items():
             if isinstance(held, torch.Tensor) and (name in _MASTERS or _is_copy(name, held, value)):
                 message = f"the attribute {name} holds a copy of its value, which the load does not change"
-                yield problem(entry.name, message, f"{_OPTIMIZER_REMEDY}, or delete the attribute.")
+                yield problem(entry.name, message, "Load before the optimizer is built, or delete the attribute.")
 
 
 def _steps_in_backward(seen: Seen) -> Iterator[Problem]:

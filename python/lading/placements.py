@@ -287,7 +287,7 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
     for one in placements:
         if one.is_partial():
             problems.append(
-                layout_problem(entry.name, f"placements {placements} include Partial: partial sums cannot be loaded", "R43",
+                layout_problem(entry.name, f"placements {placements} include Partial: it cannot be loaded", "R43",
                                "Redistribute it to Replicate or Shard.")
             )
         elif not one.is_replicate() and not any(one is shard for shard in shards.values()):

@@ -166,7 +166,7 @@ def resolve_dtypes(
 
     Args:
         model: on meta, on a device, or partly; sharded or not.
-        checkpoint: as in `materialize`. None: it is about what the model holds now.
+        checkpoint: as in `materialize`. None: the dtypes of the model as it is.
         dtype: requested for every floating tensor of every part of the model (R32); "auto" is as in the checkpoint.
         compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
         compute_record: "checkpoint": what the file has a parameter in goes before `compute_dtype`; "ignore": it does
@@ -178,7 +178,7 @@ def resolve_dtypes(
             key_mapping: as in `lading.materialize`.
 
     Raises:
-        LadingError: everything that is wrong, in one message.
+        LadingError: every problem, in one message.
     """
     options = Options.of(
         device=None,

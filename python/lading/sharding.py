@@ -66,7 +66,7 @@ def shard_by_dtype(
     timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> Sharding:
-    """Calls `fully_shard` so that every unit is uniform in (storage, compute) dtype (R27), whatever the model mixes.
+    """Calls `fully_shard` so that every unit has one storage and one compute dtype (R27), even in mixed models.
 
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         lading.shard_by_dtype(model, mesh, policy, checkpoint="path/to/checkpoint")
@@ -81,10 +81,10 @@ def shard_by_dtype(
         mesh: as `fully_shard` takes it.
         mp_policy: FSDP2's `MixedPrecisionPolicy`. `param_dtype` is what parameters compute in unless a pin or the
             checkpoint's record says otherwise (R26); everything else is kept.
-        checkpoint: that the model will be loaded from. None: what the model holds now counts. Its keys are not judged
-            here: a stage reads some of them only.
+        checkpoint: the checkpoint to load later. None: the model as it is. Its keys are not checked here, because a
+            stage reads only some of them.
         revision: of a repository in the Hugging Face cache, as in `lading.materialize`.
-        dtypes: the answer of `resolve_dtypes` instead, where a request or more of its words are needed.
+        dtypes: the result of `resolve_dtypes` instead, for requests that need its arguments.
         compute_record: as in `resolve_dtypes`: "ignore" lets parameters that the checkpoint has in F32 compute in
             `param_dtype`. Pass the same to `materialize`. With `dtypes`, give it there.
         units: names of modules, in which `*` stands for characters of one component, or a function of name and module.

@@ -100,7 +100,7 @@ def derive(tensor: torch.Tensor | Operand, *, name: str = "", seed: int = 0) -> 
 
 
 def recipe_of(tensor: torch.Tensor | Operand) -> Initializer | None:
-    """How the engine can make the value of a recorded `tensor`; kind `host` if only `derive` can; None if nothing gives it one.
+    """How the engine can make the value of a recorded `tensor`; kind `host` if only `derive` can; None if it has none.
 
     with lading.skeleton():
         norm = nn.LayerNorm(8)

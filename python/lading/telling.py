@@ -1,11 +1,11 @@
-"""What a load says aloud, beside the report that it returns.
+"""Warnings and log lines of a load, beside the report that it returns.
 
-    logging.getLogger("lading").setLevel(logging.INFO)      # what was loaded, kept, initialised by name, passed over
+    logging.getLogger("lading").setLevel(logging.INFO)      # what was loaded, kept, initialised and ignored, by name
     report = lading.report_of(model)                        # of the model's last load
 
 A request that was not followed is a `UserWarning`. Tensors that the checkpoint should have and lacks are logged as a
-warning, and so is a rank that waits for others: Python prints those where no logging is set up. All but the last is
-said by the first rank alone.
+warning, and so is a rank that waits for others: Python prints those where no logging is set up. Only
+the first rank logs all but the last.
 """
 
 from __future__ import annotations

@@ -91,10 +91,10 @@ Exit tell_group_failure(const GroupFailure& told, std::uint64_t rank, const Load
     return told.exit_code;
   }
   const Style style(output.err_colour);
-  output.err =
-      fmt::format("{} rank {}: {} (rank {} prints the details; error id {})\n",
-                  style.red(told.failure.refused ? "refused:" : "failed:"), rank,
-                  shorten(told.failure.problems.front().message), fmt::join(speakers, " and rank "), told.error_id);
+  output.err = fmt::format("{} rank {}: {} (rank {} {} the details; error id {})\n",
+                           style.red(told.failure.refused ? "refused:" : "failed:"), rank,
+                           shorten(told.failure.problems.front().message), fmt::join(speakers, " and rank "),
+                           speakers.size() == 1 ? "prints" : "print", told.error_id);
   return told.exit_code;
 }
 

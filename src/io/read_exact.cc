@@ -53,14 +53,13 @@ Result<void> read_exact(const File& file, ReadBackend& backend, std::uint64_t of
       case 0:
         LADING_CHECK(got.bytes <= want);
         if (got.bytes == 0) {
-          return fail(
-              Error(Code::kFileTruncated, "the file ended while it was read")
-                  .in_file(file.path())
-                  .at({offset_bytes + done, *end})
-                  .by_rule("R45")
-                  .wanted(fmt::format("{} bytes", file.size_bytes()))
-                  .got(fmt::format("an end at byte {}", offset_bytes + done))
-                  .try_this("Load again when no other program writes to the checkpoint, or fetch the file again."));
+          return fail(Error(Code::kFileTruncated, "the file ended while it was read")
+                          .in_file(file.path())
+                          .at({offset_bytes + done, *end})
+                          .by_rule("R45")
+                          .wanted(fmt::format("{} bytes", file.size_bytes()))
+                          .got(fmt::format("an end at byte {}", offset_bytes + done))
+                          .try_this("Load again when no other program writes to the file, or fetch it again."));
         }
         done += got.bytes;
         retries = {};

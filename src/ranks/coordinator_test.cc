@@ -105,7 +105,7 @@ TEST(Coordinator, ARankThatFallsSilentWhileLoadingIsNamed) {
     });
     said.erase(said.begin() + static_cast<std::ptrdiff_t>(dead));
     EXPECT_THAT(said, Each(said.front()));
-    EXPECT_THAT(said.front(), HasSubstr("rank " + std::to_string(dead) + " gave no sign of life"));
+    EXPECT_THAT(said.front(), HasSubstr("rank " + std::to_string(dead) + " sent no heartbeat"));
   }
 }
 

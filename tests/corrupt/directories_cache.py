@@ -272,7 +272,7 @@ def add_hashes():
     CASES.accept("hash_unknown_outside_a_cache", None, hash_unknown)
     unverified = Problem("unverified", file=f"{SNAPSHOT}/{INDEX}", placed=False)
     CASES.accept("hash_unknown_of_a_copied_index", None, index_copied, unverified)
-    expected = {"says": ("damaged", "delete the blob"), "at": 0}
+    expected = {"says": ("damaged", "Delete the damaged blob"), "at": 0}
     for name in ("one.safetensors", "two.safetensors", INDEX):
         file = f"{SNAPSHOT}/{name}"
         CASES.refuse(

@@ -37,7 +37,7 @@ CASES = [
     ("tied from the start", "embed only", (0.0, True)),
     ("init", "embed only", "written on meta after"),
     ("init through .data", "embed only", "written on meta after"),
-    ("replace", "embed only", "nothing says what the value"),
+    ("replace", "embed only", "no source for its value"),
     ("replace, recorded", "embed only", (9.0, False)),
 ]
 
@@ -46,7 +46,7 @@ CASES = [
 ONE_OF_TWO = [
     ("tied from the start", "both equal", (0.0, False)),
     ("tied from the start", "both differ", (100.0, False)),
-    ("tied from the start", "embed only", "nothing says what the value"),
+    ("tied from the start", "embed only", "no source for its value"),
 ]
 
 

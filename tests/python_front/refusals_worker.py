@@ -29,8 +29,8 @@ WRONG = {
     "model.norm.weight": "does not have this parameter",
     "surplus.weight": "the model does not have",
     "lm_head.weight": "another shape",
-    NORM: "two sources for one tensor",
-    EXPERTS: "conversion of it",
+    NORM: "the tensor has two sources",
+    EXPERTS: "conversion of this tensor",
 }
 
 

@@ -310,7 +310,7 @@ def not_in_a_forward_pass(folder):
     hook.remove()
     text = str(told[0])
     problems = same_everywhere(text)
-    if "gathered it for somebody who is using it" not in text or "Load outside of forward passes" not in text:
+    if "gathered this parameter, which is in use" not in text or "Load outside forward passes" not in text:
         problems.append(text)
     load(engine, path)  # and afterwards it can be loaded
     return problems
@@ -347,8 +347,8 @@ def every_other_refusal(folder):
         on_nvme: ("is on NVMe", f"{before}, without offload to NVMe"),
         quantized: ("is quantized (ZeRO++)", before),
         on_two_devices: ("on several devices", before),
-        with_an_unknown_optimizer: ("does not say where its own copy of it is", before),
-        with_zenflow: ("in a way that lading does not know", before),
+        with_an_unknown_optimizer: ("does not expose its copy of this parameter", before),
+        with_zenflow: ("in a way that lading does not support", before),
         offloaded: ("has offloaded its state", "Call engine.reload_states() first"),
     }
     problems = []

@@ -26,7 +26,7 @@ TEST(Verify, R1_EverythingThatWasLoadedAgrees) {
   EXPECT_EQ(report.not_verified[0].tensor, "kept");
   EXPECT_THAT(report.not_verified[0].reason, HasSubstr("kept"));
   EXPECT_EQ(report.not_verified[1].tensor, "rope");
-  EXPECT_THAT(report.not_verified[1].reason, HasSubstr("handed it in"));
+  EXPECT_THAT(report.not_verified[1].reason, HasSubstr("supplied it"));
 }
 
 // The way of the executor and this one are different; random expressions must come to the same digests.
