@@ -264,7 +264,7 @@ class GroupLoad {
       Error error(Code::kUsage, "the number of processes is not the layout's number of ranks");
       error.expected = fmt::format("{} processes", plan->rank_count);
       error.found = fmt::format("{}", processes);
-      error.remedy = fmt::format("Start {} processes (mpirun -n {0}), or change the mesh.", plan->rank_count);
+      error.remedy = fmt::format("Start {0} processes (mpirun -n {0}), or change the mesh.", plan->rank_count);
       problems.add(std::move(error));
     }
     if (exchange_ != Exchange::kNever && request_.memory) {

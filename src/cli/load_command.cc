@@ -57,7 +57,7 @@ Exit refuse_usage(const Error& error, const LoadArguments& arguments, Output& ou
 Exit tell_success(const LoadReport& report, const LoadArguments& arguments, Output& output,
                   std::optional<std::uint64_t> group_read_bytes = {}) {
   const Style style(output.err_colour);
-  tell(report.plan.warnings, style.yellow("note:"), output);
+  tell_notes(report.plan.warnings, output);
   for (const std::string& note : report.notes) output.err += fmt::format("{} {}\n", style.yellow("note:"), note);
   if (arguments.ledger) {
     if (auto written = write_ledger(*arguments.ledger, ledger_json(report)); !written) {

@@ -7,13 +7,28 @@
 #include "base/problems/folding.h"
 #include "base/text.h"
 #include "base/version.h"
+#include "cli/style.h"
 
 namespace lading::cli {
 
-void tell(const Errors& errors, std::string_view label, Output& output) {
-  for (const std::string& line : folded(errors)) {
+namespace {
+
+void write_lines(const std::vector<std::string>& lines, std::string_view label, Output& output) {
+  for (const std::string& line : lines) {
     output.err += line.starts_with(' ') ? fmt::format("{}\n", line) : fmt::format("{} {}\n", label, line);
   }
+}
+
+}  // namespace
+
+void tell_notes(const Errors& notes, Output& output) {
+  const std::string label = Style(output.err_colour).yellow("note:");
+  write_lines(folded(notes, Remedies::kOwn), label, output);
+  if (notes.not_listed() > 0) output.err += fmt::format("{} and {} more\n", label, with_commas(notes.not_listed()));
+}
+
+void tell(const Errors& errors, std::string_view label, Output& output) {
+  write_lines(folded(errors), label, output);
   if (errors.not_listed() > 0) {
     output.err += fmt::format("{} and {} more problems\n", label, with_commas(errors.not_listed()));
   }

@@ -127,7 +127,7 @@ def add_identifiers():
     CASES.accept("cache_by_HF_HOME_if_HF_HUB_CACHE_is_empty", None, empty_variable)
     CASES.accept("cache_of_a_name_without_organisation", None, without_organisation)
     CASES.accept("path_before_cache", None, local_directory_of_that_name)
-    remedy = {"placed": False, "says": ("Nothing is downloaded", "HF_HOME")}
+    remedy = {"placed": False, "says": ("lading does not download", "HF_HOME")}
     CASES.refuse(
         "cache_without_the_repository", None, partial(by_id, name="org/other"), "not_found", file="org/other", **remedy
     )

@@ -137,7 +137,7 @@ def test_all_problems_are_in_one_error(checkpoint):
     text = str(error)
     assert text.startswith(str(error.problems[0]))
     for problem in error.problems:
-        assert str(problem) in text
+        assert problem.message in text and f'"{problem.tensor}"' in text and problem.remedy in text
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == text and again.problems == error.problems and again.stage == "planning"
 
@@ -161,7 +161,7 @@ def test_unknown_fields_are_named(checkpoint):
 def test_memory_that_does_not_fit(checkpoint):
     plan = _engine.plan({"checkpoint": checkpoint})
     memory = Memory(plan)
-    with pytest.raises(LadingError, match="one memory for each destination.*expected 6, found 5") as raised:
+    with pytest.raises(LadingError, match="number of memories.*expected 6, found 5") as raised:
         plan.load(memory[:-1])
     assert raised.value.stage == "request"
     with pytest.raises(LadingError, match="too small") as raised:
@@ -348,7 +348,7 @@ def test_the_named_library_is_taken_and_torch_is_not_imported():
 def test_a_library_that_is_not_there(tmp_path):
     done = import_engine({"LADING_LIBRARY": str(tmp_path / "liblading.so")})
     assert done.returncode == 1
-    assert "ImportError: LADING_LIBRARY is" in done.stderr and "no such file" in done.stderr
+    assert "ImportError: LADING_LIBRARY is" in done.stderr and "that file does not exist" in done.stderr
 
 
 def test_a_library_that_is_another():

@@ -98,7 +98,7 @@ def test_R46_two_names_for_a_key(folder):
 
 def test_R46_two_keys_of_one_name(folder):
     text = refusal(folder, key_mapping=models.KEY_MAPPING | {r"qkv\.bias": "norm.bias"})
-    assert '"blocks.0.norm.bias"' in text and "2 keys would be called this" in text
+    assert '"blocks.0.norm.bias"' in text and "2 keys would get this name" in text
 
 
 def test_an_exact_name_goes_before_a_pattern_and_none_passes_a_key_over(folder, tmp_path):

@@ -227,8 +227,8 @@ def test_R23_what_was_not_followed_is_in_the_warnings_and_not_in_the_notes(saved
 
 
 RECORDED = (
-    "27 trainable parameters will be computed in F32, because the checkpoint has them in F32, and not in the compute "
-    'dtype BF16 (R26). Pass compute_record="ignore" to compute them in that dtype, except those that the model keeps '
+    "27 trainable parameters will be computed in F32, not in the compute dtype BF16, because the checkpoint has them in "
+    'F32 (R26). Pass compute_record="ignore" to compute them in that dtype, except those that the model keeps '
     "in F32."
 )
 

@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "base/problems/name_folding.h"
-#include "base/problems/remedies.h"
 #include "base/text.h"
 
 namespace lading {
@@ -19,7 +18,8 @@ constexpr std::size_t kMostPatterns = 8;  // of one kind
 using Group = std::vector<const ReadableProblem*>;
 
 std::string_view shown_remedy(const ReadableProblem& problem) {
-  return problem.code == word(problem.error->code) ? remedy_of(*problem.error) : problem.error->remedy;
+  const bool is_front = problem.code != word(problem.error->code);
+  return remedy_of(*problem.error, is_front ? Remedies::kOwn : problem.remedies);
 }
 
 std::string compared(std::string_view expected, std::string_view found) {
@@ -150,9 +150,9 @@ std::vector<std::string> folded(std::span<const ReadableProblem> problems) {
   return lines;
 }
 
-std::vector<std::string> folded(const Errors& errors) {
+std::vector<std::string> folded(const Errors& errors, Remedies remedies) {
   std::vector<ReadableProblem> problems;
-  for (const Error& error : errors) problems.push_back({&error, word(error.code)});
+  for (const Error& error : errors) problems.push_back({&error, word(error.code), remedies});
   return folded(problems);
 }
 

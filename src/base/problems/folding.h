@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/problems/remedies.h"
 #include "lading/error.h"
 
 namespace lading {
@@ -18,6 +19,7 @@ namespace lading {
 struct ReadableProblem {
   const Error* error = nullptr;
   std::string_view code;  ///< as it is shown: word(error->code), or the word of a front
+  Remedies remedies = Remedies::kUsual;
 };
 
 /// One line.
@@ -25,6 +27,6 @@ struct ReadableProblem {
 
 /// Lines in the order of the problems. A line that begins with two spaces belongs to the one before it.
 [[nodiscard]] std::vector<std::string> folded(std::span<const ReadableProblem> problems);
-[[nodiscard]] std::vector<std::string> folded(const Errors& errors);
+[[nodiscard]] std::vector<std::string> folded(const Errors& errors, Remedies remedies = Remedies::kUsual);
 
 }  // namespace lading

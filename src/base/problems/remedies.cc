@@ -72,8 +72,8 @@ std::string_view usual_remedy(Code code) {
   return found == std::end(kUsual) ? "" : found->remedy;
 }
 
-std::string_view remedy_of(const Error& error) {
-  return error.remedy.empty() ? usual_remedy(error.code) : error.remedy;
+std::string_view remedy_of(const Error& error, Remedies which) {
+  return error.remedy.empty() && which == Remedies::kUsual ? usual_remedy(error.code) : error.remedy;
 }
 
 }  // namespace lading
