@@ -165,7 +165,7 @@ def outcome(shard, what, file):
     try:
         lading.materialize(model, file, progress=False, device="cpu", allow_missing=missing, timeout=30)
     except lading.LadingError as error:
-        return str(error)
+        return error.full_text()
     value = whole()
     names = dict(model.named_parameters(remove_duplicate=False))
     head, embed = (next(one for name, one in names.items() if part in name) for part in ("head.weight", "embed.weight"))

@@ -71,6 +71,6 @@ def test_R44_the_store_dies_with_the_first_rank(told):
 
 def test_R44_a_rank_that_never_comes_is_named(told):
     error = one_error(told["absent"], 2)
-    assert "rank 2 did not come to agree on the beginning within 9 s" in error["text"]
+    assert 'rank 2 did not reach the step "the beginning" within the timeout of 9 s' in error["text"]
     assert not error["begun"]
     assert slowest_s(told["absent"]) < STEP_TIMEOUT_S + GRACE_S

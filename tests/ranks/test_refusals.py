@@ -25,9 +25,9 @@ REFUSALS = {
     "checkpoint": "on rank 2",
     "values": "on rank 2",
     "dtype": "on rank 2",
-    "model": "ranks 0 and 2 hold it differently",
-    "mesh": "ranks 0 and 2 hold it differently",
-    "version": "the ranks do not have the same version",
+    "model": "ranks 0 and 2 hold this tensor differently",
+    "mesh": "ranks 0 and 2 hold this tensor differently",
+    "version": "the ranks differ in version",
 }
 CODES = {"truncated": "data_truncated", "vanished": "not_found"}
 
@@ -136,6 +136,6 @@ def test_R44_another_version_is_refused_by_all_ranks_of_mpirun(mpirun, lading, f
     other = folder / "lading"
     other.write_bytes(of_another_version(Path(lading.command).read_bytes()))
     other.chmod(0o755)
-    assert "the ranks do not have the same version" in refusal(
+    assert "the ranks differ in version" in refusal(
         mpirun, folder, f"right {FSDP2}", f"right {FSDP2}", command=other
     )
