@@ -22,7 +22,7 @@ _SHOWN_CHARACTERS = 200  # of a name; a hostile file can have one of a megabyte
 # Settings that the engine writes as members of its documents: arguments here.
 _ARGUMENTS = {
     "dtype", "cast", "compute_dtype", "compute_record", "pins", "subtree_dtypes", "allow_missing", "allow_unexpected",
-    "allow_mismatch", "keep", "external", "mapping", "ties", "seed", "budget_bytes",
+    "allow_mismatch", "keep", "external", "ties", "seed", "budget_bytes",
 }  # fmt: skip
 _SPELLED_OTHERWISE = {"budget_bytes": "budget"}
 _MEMBER = re.compile(rf'"({"|".join(sorted(_ARGUMENTS))})"(?:: ("[^"]*"|\{{[^}}]*\}}|\[[^\]]*\]|[0-9]+))?')
@@ -30,7 +30,7 @@ _MEMBER = re.compile(rf'"({"|".join(sorted(_ARGUMENTS))})"(?:: ("[^"]*"|\{{[^}}]
 
 def in_python(text: str) -> str:
     """`"compute_record": "ignore"`, as a document has it, is `compute_record="ignore"` in a call."""
-    text = text.replace("Omit --revision", "Omit revision=")
+    text = text.replace("--mapping FILE", "mapping=").replace("Omit --revision", "Omit revision=")
     return _MEMBER.sub(lambda found: f"{_SPELLED_OTHERWISE.get(found[1], found[1])}={found[2] or ''}", text)
 
 

@@ -385,11 +385,12 @@ class SourceDecider {
     std::string found = "no such key";
     const auto& notes = names_.resolved.tensor_notes;
     if (const auto note = notes.find(t.name); note != notes.end()) found = note->second;
-    std::string remedy = "Map a key of the checkpoint to it (\"mapping\"), or list it in \"allow_missing\".";
+    std::string remedy = "Map a key of the checkpoint to it (--mapping FILE), or list it in \"allow_missing\".";
     if (members.size() > 1) {
       found += fmt::format(", nor any of the {} tensors tied to it", members.size() - 1);
-      remedy = fmt::format("Map a key of the checkpoint to one of them (\"mapping\"), or add to \"allow_missing\": {}.",
-                           names_not_allowed(members));
+      remedy =
+          fmt::format("Map a key of the checkpoint to one of them (--mapping FILE), or add to \"allow_missing\": {}.",
+                      names_not_allowed(members));
     }
     refuse(members, t, members.size() > 1 ? "R50" : "R39",
            Error(Code::kPlan, fmt::format("the checkpoint does not have this {}", describe(t.kind)))

@@ -24,7 +24,7 @@ Error unexpected_key(const PlanInputs& inputs, const mapping::Resolved& resolved
                     .of_tensor(key)
                     .in_file(inputs.catalog.files[inputs.catalog.find(key)->file].name)
                     .by_rule("R39")
-                    .try_this("Map it to a tensor or ignore it (\"mapping\"), or list it in \"allow_unexpected\".");
+                    .try_this("Map it to a tensor or ignore it (--mapping FILE), or list it in \"allow_unexpected\".");
   if (const auto note = resolved.key_notes.find(key); note != resolved.key_notes.end()) error.found = note->second;
   return error;
 }

@@ -46,7 +46,7 @@ Errors tell_nothing_in_common(const PlanInputs& inputs, const mapping::Resolutio
                  .by_rule("R39")
                  .wanted(fmt::format("names like {}", samples(wanted)))
                  .got(fmt::format("names like {}", samples(keys)))
-                 .try_this("Pass the checkpoint of this model, or map its names to the model's (\"mapping\")."));
+                 .try_this("Pass the checkpoint of this model, or map its names to the model's (--mapping FILE)."));
   return errors;
 }
 

@@ -112,12 +112,13 @@ class TieGrouper {
     if (!without.empty()) {
       Members candidates;
       for (const auto& group : groups) candidates.push_back(group.second.front());
-      refuse(members, tensor(without.front()).name, "R50",
-             Error(Code::kPlan, "the tied tensors get separate sources, but this one has none")
-                 .wanted(fmt::format("a source of its own for {}", listed(without)))
-                 .got(fmt::format("sources for {}", listed(candidates)))
-                 .try_this("Map a key of the checkpoint to it (\"mapping\"), supply its value (\"external\"), or keep "
-                           "the ties (\"ties\": \"keep\")."));
+      refuse(
+          members, tensor(without.front()).name, "R50",
+          Error(Code::kPlan, "the tied tensors get separate sources, but this one has none")
+              .wanted(fmt::format("a source of its own for {}", listed(without)))
+              .got(fmt::format("sources for {}", listed(candidates)))
+              .try_this("Map a key of the checkpoint to it (--mapping FILE), supply its value (\"external\"), or keep "
+                        "the ties (\"ties\": \"keep\")."));
       return {members};
     }
     std::vector<Members> apart;

@@ -9,7 +9,7 @@ from lading.errors import LadingError, Problem, in_python
 
 
 def missing(name, **fields):
-    remedy = 'Map a key to it ("mapping"), or list it in "allow_missing".'
+    remedy = 'Map a key to it (--mapping FILE), or list it in "allow_missing".'
     return Problem.from_json({"code": "plan", "message": "no such key", "tensor": name, "remedy": remedy, **fields})
 
 
