@@ -184,8 +184,20 @@ TEST_F(GroupLoadTest, R44_RanksThatWantOtherExchangesAreRefused) {
   const Ended ended = load([](std::uint64_t rank, GroupRequest& request) {
     if (rank == 3) request.exchange = Exchange::kNever;
   });
-  EXPECT_THAT(failure_of(ended), AllOf(HasSubstr("the same exchange"), HasSubstr("job on ranks 0-2; never on rank 3")));
+  EXPECT_THAT(failure_of(ended),
+              AllOf(HasSubstr("differ in exchange"), HasSubstr("job on ranks 0-2; never on rank 3")));
   EXPECT_FALSE(ended[0].error().failure.begun);
+}
+
+TEST_F(GroupLoadTest, R44_ARefusalOfOneRankIsARefusalOfAllAndTwoSpeak) {
+  const Ended ended = load([](std::uint64_t rank, GroupRequest& request) {
+    if (rank == 2) request.load.plan.checkpoint.path = "/no/such/checkpoint";
+  });
+  EXPECT_THAT(failure_of(ended), HasSubstr("rank 2: "));
+  for (const auto& one : ended) {
+    EXPECT_TRUE(one.error().failure.refused.has_value()) << "one label";
+    EXPECT_THAT(one.error().speakers, ::testing::ElementsAre(0U, 2U));
+  }
 }
 
 TEST_F(GroupLoadTest, MemoryOfTheCallersIsNotExchanged) {

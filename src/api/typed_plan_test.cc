@@ -183,7 +183,7 @@ TEST_F(TypedPlan, ExpressionsThatNoDocumentCouldSayAreRefused) {
   EXPECT_THAT(told(none), HasSubstr("at least one part"));
   Expression two = Expression::slice(Expression::source("gate"), 0, 0, 1);
   two.parts.push_back(Expression::source("up"));
-  EXPECT_THAT(told(two), HasSubstr("2 parts, not one"));
+  EXPECT_THAT(told(two), HasSubstr("2 parts instead of one"));
   Expression source = Expression::source("gate");
   source.parts.push_back(Expression::source("up"));
   EXPECT_THAT(told(source), HasSubstr("a source must not have parts"));
