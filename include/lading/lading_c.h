@@ -1,4 +1,4 @@
-/* The C ABI of lading: for fronts in other languages, the Python one first (docs/c-api.md).
+/* The C ABI of lading: for fronts in other languages, the Python one first (docs/reference/c-api.md).
  *
  * Requests and answers are JSON texts, UTF-8, ended by a NUL (docs/schema/request.md). Whatever can fail answers a
  * handle, and the handle knows whether it went well: lading_exit_code() is 0, and lading_text() is the answer; or it is
@@ -39,8 +39,8 @@ typedef struct lading_handle lading_handle;
 /* 0: done. Otherwise as the command line ends (docs/exit-codes.md); 1 for NULL. */
 LADING_API int lading_exit_code(const lading_handle* handle);
 
-/* The answer as JSON, which lives as long as the handle. size_bytes may be NULL; it does not count the NUL. Returns NULL for
- * NULL. */
+/* The answer as JSON, which lives as long as the handle. size_bytes may be NULL; it does not count the NUL. Returns
+ * NULL for NULL. */
 LADING_API const char* lading_text(const lading_handle* handle, uint64_t* size_bytes);
 
 /* Accepts NULL. */
@@ -80,7 +80,8 @@ typedef struct lading_destination {
   uint64_t alias_count;
 } lading_destination;
 
-/* The destinations of a plan, in the order in which lading_load() takes memory. NULL and 0 if the handle is not a plan. */
+/* The destinations of a plan, in the order in which lading_load() takes memory. NULL and 0 if the handle is not a plan.
+ */
 LADING_API const lading_destination* lading_destinations(const lading_handle* plan, uint64_t* count);
 
 /* The ranks that hold the same bytes as a destination of the plan, ascending, its own among them. The list lives as
@@ -88,7 +89,7 @@ LADING_API const lading_destination* lading_destinations(const lading_handle* pl
  * destination. */
 LADING_API const uint64_t* lading_replicas(const lading_handle* plan, uint64_t destination, uint64_t* count);
 
-/* Who reads what, where ranks hold the same bytes: docs/exchange.md. The request has "nodes". */
+/* Who reads what, where ranks hold the same bytes: docs/guides/exchange.md. The request has "nodes". */
 LADING_API lading_handle* lading_owners(const lading_handle* plan, const char* request);
 
 /* The whole plan, every transfer in it (docs/schema/plan.md). */
@@ -136,7 +137,7 @@ LADING_API void lading_set_error(const char* text);
 LADING_API lading_handle* lading_load(const lading_handle* plan, const lading_memory* memories, uint64_t memory_count,
                                       const lading_callbacks* callbacks);
 
-/* Bytes that are read once for several ranks (docs/exchange.md). */
+/* Bytes that are read once for several ranks (docs/guides/exchange.md). */
 typedef struct lading_exchange {
   /* By destination, as many as there are: the rank that reads it for all that hold the same bytes; negative: every rank
    * reads it for itself. What another rank reads is not read here. */
@@ -160,19 +161,23 @@ LADING_API lading_handle* lading_ledger(const lading_handle* load);
 /* Compares the digests in a ledger with the files. The exit code is 6 where they differ. */
 LADING_API lading_handle* lading_verify(const char* request);
 
-/* The digest (docs/digests.md) of bytes that stand at [begin_bytes, …) of a tensor: "digest" in the answer. Nothing is
- * copied. Digests of the parts of a tensor add up to its own. */
+/* The digest (docs/how-it-works/digests.md) of bytes that stand at [begin_bytes, …) of a tensor: "digest" in the
+ * answer. Nothing is copied. Digests of the parts of a tensor add up to its own. */
 LADING_API lading_handle* lading_digest(const void* data, uint64_t size_bytes, uint64_t begin_bytes);
 
 /* Whether a device ("cpu", "cuda:1") has so many bytes free: for callers that allocate the memory of a load, before
  * they do. The exit code is 5 if it has fewer. */
 LADING_API lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes);
 
+/* What an error code, a rule, an exit code or a word of a policy means, and what to do (docs/schema/help.md). NULL: all
+ * topics. The exit code is 2 if there is no such topic. */
+LADING_API lading_handle* lading_help(const char* topic);
+
 /* The GPUs of this machine. */
 LADING_API lading_handle* lading_gpus(void);
 
 /* ---- The ranks of one load: they agree before bytes move, notice a rank that fails or falls silent, and end together
- * (docs/reliability.md).
+ * (docs/how-it-works/reliability.md).
  *
  *   lading_ranks* ranks = NULL;
  *   lading_handle* made = lading_ranks_new(request, &store, &ranks);

@@ -112,6 +112,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
         ("lading_ledger", handle, [handle]),
         ("lading_verify", handle, [text]),
         ("lading_check_memory", handle, [text, ctypes.c_uint64]),
+        ("lading_help", handle, [text]),
         ("lading_gpus", handle, []),
         ("lading_set_error", None, [text]),
     ):
@@ -395,7 +396,7 @@ class Plan:
             return json.loads(_Answer(_library.lading_sampled_contents(self._answered.handle)).checked())["contents"]
 
     def owners(self, nodes: Sequence[str]) -> list[int | None]:
-        """Who reads each destination for all that hold the same bytes; None: every rank for itself (docs/exchange.md).
+        """The reader of each destination that several ranks hold; None: every rank reads it (docs/guides/exchange.md).
 
         `nodes` has the name of each rank's node: what several ranks of a node hold is read once there.
         """
@@ -510,10 +511,17 @@ def check_memory(device: str, needed_bytes: int) -> int | None:
 
 
 def digest(address: int, size_bytes: int) -> str:
-    """Of the bytes of a whole tensor in host memory, where they are (docs/digests.md)."""
+    """Of the bytes of a whole tensor in host memory, where they are (docs/how-it-works/digests.md)."""
     answered = _Answer(_library.lading_digest(address or None, size_bytes, 0))
     found: str = json.loads(answered.checked())["digest"]
     return found
+
+
+def help_text(topic: str | None) -> str:
+    """What a topic means and what to do; None lists all topics."""
+    answered = _Answer(_library.lading_help(None if topic is None else topic.encode()))
+    said: str = json.loads(answered.checked())["text"]
+    return said
 
 
 def gpus() -> dict[str, Any]:

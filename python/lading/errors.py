@@ -4,7 +4,8 @@ try:
     lading.materialize(model, "org/name", device="cuda:0")
 except lading.LadingError as error:
     print(error)                # every problem and what to do about it; many of one kind are one line
-    error.code                  # "plan": a stable word (docs/formats.md), of the first problem
+    error.code                  # "plan": a stable word (docs/error-codes.md), of the first problem
+    lading.help(error.code)     # what it means
     error.tensors               # the names that the problems are about
     [p.rule for p in error.problems]
 """
@@ -163,12 +164,12 @@ class LadingError(Exception):
 
     def full_text(self) -> str:
         """Every problem; many of one kind are one line with a pattern and a count."""
-        return "\n".join([*folded(self.problems, self.not_listed), *self._state()])
+        return "\n".join([*folded(self.problems, self.not_listed), *self._state(), self._where_help_is()])
 
     def _short_text(self) -> str:
         first, *rest = folded(self.problems, self.not_listed)
         if not rest:
-            return "\n".join([first, *self._state()])
+            return self.full_text()
         others = " and ".join(f"rank {rank}" for rank in self.speakers)
         count = len(self.problems) + self.not_listed
         where = f"{count} problems in all: see the text of {others} (error id {self.error_id})."
@@ -176,6 +177,10 @@ class LadingError(Exception):
 
     def _state(self) -> list[str]:
         return ["The load had begun: the tensors that it fills are incomplete."] if self.begun else []
+
+    def _where_help_is(self) -> str:
+        topics = ", ".join(f'"{topic}"' for topic in (self.code, self.rule) if topic)
+        return f"Run lading.help({topics}) to see what this means and what to do."
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The text is made of the problems, so it is they that travel between processes.

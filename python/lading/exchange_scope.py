@@ -1,7 +1,7 @@
 """Whether ranks exchange bytes, and between whom: `exchange="never" | "node" | "job" | "auto"`.
 
 "auto" measures: every rank reads a little of the checkpoint, all at the same time, and then bytes are sent round.
-Reading once and exchanging is chosen if that would clearly take less time (docs/exchange.md).
+Reading once and exchanging is chosen if that would clearly take less time (docs/guides/exchange.md).
 """
 
 from __future__ import annotations

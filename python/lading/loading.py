@@ -124,7 +124,7 @@ def materialize(
         checkpoint: a file, a directory, an index, or a repository in the Hugging Face cache.
         revision: of a repository in that cache: a branch, a tag, or a commit. None is "main".
         device: this rank's device. None uses the device of the sharding, or of the parameters that have memory.
-        dtype: "auto" (as in the checkpoint), or a floating dtype to request; docs/dtypes.md explains the result.
+        dtype: "auto" (as in the checkpoint), or a floating dtype to request; docs/guides/dtypes.md explains the result.
         cast: "promote" (a request never narrows), "exact" (as transformers means it), "destination" (memory decides).
         compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
         compute_record, pins, subtree_dtypes: as in `lading.resolve_dtypes`.
@@ -149,7 +149,7 @@ def materialize(
             says what a load needs in total.
         exchange: "never": each rank reads everything that it holds. Otherwise one rank reads the bytes that several
             ranks hold, and sends them to the others: "node" within a machine, "job" everywhere, "auto" if a
-            measurement shows that it is clearly faster (docs/exchange.md).
+            measurement shows that it is clearly faster (docs/guides/exchange.md).
         progress: True shows a bar of tqdm on a terminal; where there is none, a long load logs a line every ten seconds
             (level INFO). Or a function, called several times a second with `done_bytes` and `total_bytes` of this
             rank; an exception in it stops the load on all ranks. Only the group's first rank shows progress.

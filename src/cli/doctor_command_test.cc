@@ -88,10 +88,17 @@ TEST(DoctorOutput, Json) {
 TEST(DoctorOutput, TextIsInColumnsAndSafe) {
   const std::string text = doctor_text("here", some_findings(), Colour::kOff);
   EXPECT_EQ(text,
-            "here\ngood     gpu:0       NVIDIA\\x1b[2J\nslower   io_uring    refused\n                     costs: half "
-            "the speed\n                     do:    Allow it\nmissing  memory      1 kB\n                     costs: "
-            "everything\nunknown  page_cache  overlay\n\n1 slower, 1 missing; the speeds were measured on other "
-            "machines (docs/doctor.md) and are only a guide\n");
+            "here\n"
+            "good     gpu:0       NVIDIA\\x1b[2J\n"
+            "slower   io_uring    refused\n"
+            "                     costs: half the speed\n"
+            "                     do:    Allow it\n"
+            "missing  memory      1 kB\n"
+            "                     costs: everything\n"
+            "unknown  page_cache  overlay\n"
+            "\n"
+            "1 slower, 1 missing; the speeds were measured on other machines (docs/reference/doctor.md) and are only a "
+            "guide\n");
 }
 
 TEST(DoctorOutput, NothingToComplainAbout) {

@@ -25,6 +25,14 @@ const std::map<std::string, ReadMethod> kMethodOf(kReadMethods.begin(), kReadMet
 const std::map<std::string, Exchange> kExchanges = {
     {"never", Exchange::kNever}, {"node", Exchange::kNode}, {"job", Exchange::kJob}};
 
+// Of what a load wrote before it failed.
+void keep_ledger(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
+  if (!arguments.ledger || failure.ledger.empty()) return;
+  if (auto written = write_ledger(*arguments.ledger, failure.ledger); !written) {
+    tell(written.error(), Style(output.err_colour).red("failed:"), output);
+  }
+}
+
 Exit tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   if (arguments.json) {
@@ -32,11 +40,7 @@ Exit tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Ou
   }
   tell(failure.problems, style.red(failure.refused ? "refused:" : "failed:"), output);
   if (failure.begun) output.err += "do not use the loaded tensors: they are incomplete\n";
-  if (arguments.ledger && !failure.ledger.empty()) {
-    if (auto written = write_ledger(*arguments.ledger, failure.ledger); !written) {
-      tell(written.error(), style.red("failed:"), output);
-    }
-  }
+  keep_ledger(failure, arguments, output);
   return failure.exit_code();
 }
 
@@ -84,17 +88,20 @@ Result<std::shared_ptr<ValuesFile>, Errors> values_of(const LoadArguments& argum
 // One text for all ranks: those that speak print it, the others a line that says where it is.
 Exit tell_group_failure(const GroupFailure& told, std::uint64_t rank, const LoadArguments& arguments, Output& output) {
   const auto& speakers = told.speakers;
-  tell_failure(told.failure, arguments, output);
-  if (rank != 0) output.out.clear();
   if (std::find(speakers.begin(), speakers.end(), rank) != speakers.end()) {
+    tell_failure(told.failure, arguments, output);
+    if (rank != 0) output.out.clear();
     output.err += fmt::format("error id {}\n", told.error_id);
-    return told.exit_code;
+    tell_where_help_is(output);
+  } else {
+    const Style style(output.err_colour);
+    output.err += fmt::format("{} rank {}: {} (rank {} {} the details; error id {})\n",
+                              style.red(told.failure.refused ? "refused:" : "failed:"), rank,
+                              shorten(told.failure.problems.front().message), fmt::join(speakers, " and rank "),
+                              speakers.size() == 1 ? "prints" : "print", told.error_id);
+    keep_ledger(told.failure, arguments, output);
   }
-  const Style style(output.err_colour);
-  output.err = fmt::format("{} rank {}: {} (rank {} {} the details; error id {})\n",
-                           style.red(told.failure.refused ? "refused:" : "failed:"), rank,
-                           shorten(told.failure.problems.front().message), fmt::join(speakers, " and rank "),
-                           speakers.size() == 1 ? "prints" : "print", told.error_id);
+  output.topics.clear();  // the end of the command is too late to say where help is
   return told.exit_code;
 }
 
@@ -137,7 +144,7 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
       ->add_option_function<std::string>(
           "--exchange", [&arguments](const std::string& word) { arguments.exchange = kExchanges.at(word); },
           "Under mpirun: read what several ranks share once per node or job, and send it to the others "
-          "(docs/exchange.md)")
+          "(docs/guides/exchange.md)")
       ->check(CLI::IsMember(kExchanges));
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
   command->add_option("--values", arguments.values,

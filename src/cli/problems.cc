@@ -13,6 +13,7 @@ namespace lading::cli {
 
 namespace {
 
+// A line that belongs to the one before it has no label.
 void write_lines(const std::vector<std::string>& lines, std::string_view label, Output& output) {
   for (const std::string& line : lines) {
     output.err += line.starts_with(' ') ? fmt::format("{}\n", line) : fmt::format("{} {}\n", label, line);
@@ -21,17 +22,25 @@ void write_lines(const std::vector<std::string>& lines, std::string_view label, 
 
 }  // namespace
 
+void tell(const Errors& errors, std::string_view label, Output& output) {
+  write_lines(folded(errors), label, output);
+  if (errors.not_listed() > 0) {
+    output.err += fmt::format("{} and {} more problems\n", label, with_commas(errors.not_listed()));
+  }
+  if (errors.empty() || !output.topics.empty()) return;
+  const Error& first = errors.front();
+  output.topics = fmt::format("{}{}{}", word(first.code), first.rule.empty() ? "" : " ", first.rule);
+}
+
 void tell_notes(const Errors& notes, Output& output) {
   const std::string label = Style(output.err_colour).yellow("note:");
   write_lines(folded(notes, Remedies::kOwn), label, output);
   if (notes.not_listed() > 0) output.err += fmt::format("{} and {} more\n", label, with_commas(notes.not_listed()));
 }
 
-void tell(const Errors& errors, std::string_view label, Output& output) {
-  write_lines(folded(errors), label, output);
-  if (errors.not_listed() > 0) {
-    output.err += fmt::format("{} and {} more problems\n", label, with_commas(errors.not_listed()));
-  }
+void tell_where_help_is(Output& output) {
+  if (output.topics.empty()) return;
+  output.err += fmt::format("Run `lading help {}` to see what this means and what to do.\n", output.topics);
 }
 
 std::string refusal_json(std::string_view schema, const Errors& problems) {

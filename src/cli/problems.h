@@ -9,11 +9,14 @@
 
 namespace lading::cli {
 
-/// On standard error, behind the label: one line each, or one for many of a kind.
+/// On standard error, behind the label: one line each, or one for many of a kind. What explains the first of them is
+/// kept in output.topics.
 void tell(const Errors& errors, std::string_view label, Output& output);
-
-/// The same for what is not wrong: a note has a remedy only if it needs one.
+/// The same for notes, which need no explanation, and have a remedy only if there is one for them.
 void tell_notes(const Errors& notes, Output& output);
+
+/// Where there were problems: how to look up the first of them. Once, at the end of a command.
+void tell_where_help_is(Output& output);
 
 /// What `--json` writes where there is nothing else to say: the problems.
 std::string refusal_json(std::string_view schema, const Errors& problems);

@@ -212,10 +212,10 @@ TEST(SkeletonJson, ImpossibleValuesSayWhere) {
     {"name": "b", "kind": "parameter", "shape": [2], "dtype": "F32"}],
     "ties": [["a", "b"], ["a", "c"]],
     "pins": [{"pattern": "", "strength": "float16"}]})";
-  EXPECT_THAT(messages(json),
-              ElementsAre(HasSubstr("$.tensors[2]: the name is listed twice"), HasSubstr("$.ties[0]: the tensor is tied to"),
-                          HasSubstr("$.ties[1]: a tie names a tensor that the skeleton does not have"),
-                          HasSubstr("$.pins[0]: the pin")));
+  EXPECT_THAT(messages(json), ElementsAre(HasSubstr("$.tensors[2]: the name is listed twice"),
+                                          HasSubstr("$.ties[0]: the tensor is tied to"),
+                                          HasSubstr("$.ties[1]: a tie names a tensor that the skeleton does not have"),
+                                          HasSubstr("$.pins[0]: the pin")));
   const auto skeleton = parse(json);
   ASSERT_FALSE(skeleton);
   ASSERT_TRUE(skeleton.error().front().bytes);

@@ -87,7 +87,8 @@ TEST(Coordinator, ARankThatNeverComesIsNamed) {
     });
     said.erase(said.begin() + static_cast<std::ptrdiff_t>(missing));
     EXPECT_THAT(said, Each(said.front()));
-    EXPECT_THAT(said.front(), HasSubstr("rank " + std::to_string(missing) + " did not reach the step \"the beginning\""));
+    EXPECT_THAT(said.front(),
+                HasSubstr("rank " + std::to_string(missing) + " did not reach the step \"the beginning\""));
   }
 }
 

@@ -18,6 +18,7 @@
 #include "api/c/request.h"
 #include "device/digest.h"
 #include "device/gpus.h"
+#include "lading/help.h"
 #include "lading/lading_c.h"
 #include "lading/load.h"
 #include "lading/version.h"
@@ -405,6 +406,15 @@ lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes) {
     const auto enough = lading::check_memory(*parsed, needed_bytes);
     if (!enough) return refused({"memory", std::nullopt, false, lading::Exit::kLoad}, enough.error());
     return answered(answer_of(*available));
+  });
+}
+
+lading_handle* lading_help(const char* topic) {
+  return guarded({"help", Stage::kRequest}, [&]() -> Handle {
+    if (topic == nullptr) return answered(lading::answer_of_help(lading::help_topics(), lading::help_overview()));
+    const auto topics = lading::help(topic);
+    if (!topics) return refused("help", {Stage::kRequest, topics.error()});
+    return answered(lading::answer_of_help(*topics, lading::help_text(*topics)));
   });
 }
 
