@@ -26,7 +26,7 @@ RETIRED = [
 ]
 MARKDOWN_WIDTH = 120
 # Names that codespell takes for misspelt words.
-SPELLED_SO = "filetest,kinf,kno"
+SPELLED_SO = "filetest,kinf,kno,kown"
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>R"(?P<tag>\w*)\(.*?\)(?P=tag)")|(?P<string>"(?:[^"\\\n]|\\.)*")"""
