@@ -82,8 +82,9 @@ Handle refused(std::string_view kind, const lading::Refusal& refusal) {
 
 Handle misused(std::string_view kind, std::string message) {
   return refused(
-      kind, lading::Refusal{Stage::kRequest,
-                            Error(Code::kUsage, std::move(message)).try_this("Correct the call (docs/c-api.md).")});
+      kind,
+      lading::Refusal{Stage::kRequest,
+                      Error(Code::kUsage, std::move(message)).try_this("Correct the call (docs/reference/c-api.md).")});
 }
 
 // Runs what makes an answer. Memory that runs out is a problem like any other, unless there is none for telling it.

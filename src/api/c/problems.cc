@@ -110,7 +110,7 @@ lading_handle* lading_fold(const char* request) {
     try {
       if (request != nullptr) return lading::c_api::fold(request);
       return lading::c_api::cannot_fold(
-          Error(Code::kUsage, "the request is NULL").try_this("Correct the call (docs/c-api.md)."));
+          Error(Code::kUsage, "the request is NULL").try_this("Correct the call (docs/reference/c-api.md)."));
     } catch (const std::exception& e) {
       return lading::c_api::cannot_fold(Error(Code::kInternal, e.what()));
     }

@@ -279,7 +279,7 @@ lading_handle* refused(const Errors& errors) {
 }
 
 lading_handle* misused(const char* message) {
-  return refused(Error(lading::Code::kUsage, message).try_this("Correct the call (docs/c-api.md)."));
+  return refused(Error(lading::Code::kUsage, message).try_this("Correct the call (docs/reference/c-api.md)."));
 }
 
 template <class Make>
