@@ -34,7 +34,7 @@ HARMLESS = ("brief", "nothing")
 FAULT_OF = (*FAULTS, "kill", "stop")  # how often, of ten
 
 WELL = "well"
-CUT_OFF = "notes cannot be reached any more"
+CUT_OFF = "lost contact with the rank that coordinates the load"
 KINDS = ("hang", "false success", "different texts", "failure of nothing", "wrong exit code", "model touched", "orphan")
 
 

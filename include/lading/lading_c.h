@@ -36,15 +36,20 @@ LADING_API const char* lading_version(void);
 /* An answer. */
 typedef struct lading_handle lading_handle;
 
-/* 0: done. Otherwise as the command line ends (docs/exit-codes.md); of NULL: 1. */
+/* 0: done. Otherwise as the command line ends (docs/exit-codes.md); 1 for NULL. */
 LADING_API int lading_exit_code(const lading_handle* handle);
 
-/* The answer as JSON, which lives as long as the handle. size_bytes may be NULL; it does not count the NUL. Of NULL:
- * NULL. */
+/* The answer as JSON, which lives as long as the handle. size_bytes may be NULL; it does not count the NUL. Returns
+ * NULL for NULL. */
 LADING_API const char* lading_text(const lading_handle* handle, uint64_t* size_bytes);
 
-/* NULL is no mistake. */
+/* Accepts NULL. */
 LADING_API void lading_free(lading_handle* handle);
+
+/* Problems as people read them: many of one kind are one line with a pattern and a count. The request is the text of an
+ * answer that is not ok, or any object with its "problems" and "problems_not_listed". The answer has "lines"; one that
+ * begins with two spaces belongs to the line before it. */
+LADING_API lading_handle* lading_fold(const char* request);
 
 /* What a checkpoint holds. */
 LADING_API lading_handle* lading_inspect(const char* request);
@@ -75,7 +80,8 @@ typedef struct lading_destination {
   uint64_t alias_count;
 } lading_destination;
 
-/* The destinations of a plan, in the order in which lading_load() takes memory. NULL and 0 if the handle is no plan. */
+/* The destinations of a plan, in the order in which lading_load() takes memory. NULL and 0 if the handle is not a plan.
+ */
 LADING_API const lading_destination* lading_destinations(const lading_handle* plan, uint64_t* count);
 
 /* The ranks that hold the same bytes as a destination of the plan, ascending, its own among them. The list lives as
@@ -89,8 +95,8 @@ LADING_API lading_handle* lading_owners(const lading_handle* plan, const char* r
 /* The whole plan, every transfer in it (docs/schema/plan.md). */
 LADING_API lading_handle* lading_plan_document(const lading_handle* plan);
 
-/* A word about what the plan's files hold, from a few blocks of each, so that ranks with another checkpoint of the same
- * shapes notice before they load: "contents" in the answer. */
+/* A 128-bit fingerprint of sampled blocks of the plan's files, by which ranks notice before they load that one of them
+ * has another checkpoint of the same shapes: "contents" in the answer. */
 LADING_API lading_handle* lading_sampled_contents(const lading_handle* plan);
 
 /* Memory of the caller's: contiguous, on the destination's device (of a GPU: a device address), borrowed until

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lading/export.h"
 #include "lading/load.h"
@@ -36,6 +37,8 @@ struct GroupFailure {
   LoadFailure failure;            ///< the problems are the same on all ranks
   Exit exit_code = Exit::kRanks;  ///< kRanks if another rank failed, otherwise this rank's own
   std::string error_id;
+  /// The ranks that should print the problems: the lowest, and those at fault. The others need only name them.
+  std::vector<std::uint64_t> speakers;
 };
 
 /// The processes of one `mpirun`, of which this is one.

@@ -1,11 +1,11 @@
-"""lading: checkpoints into models, every tensor right or an error.
+"""lading loads checkpoints into sharded models, and proves that every tensor on every rank has the right bytes.
 
-    with lading.skeleton():                                  # on meta, and what constructors do is recorded
+    with lading.skeleton():                                  # builds on meta, and records the constructors
         model = Model()
     lading.materialize(model, checkpoint, device="cpu")      # every parameter and buffer, in place
 
-Importing this does not import torch; the first use of a name that needs it does. Where torch is there already, all
-that a load needs is imported with it, so that the first load does not wait for imports.
+Importing this does not import torch; the first use of a name that needs it does. If torch is already imported,
+everything that a load needs is imported too, so that the first load does not wait for imports.
 """
 
 from __future__ import annotations
@@ -101,6 +101,6 @@ def __dir__() -> list[str]:
 
 
 if "torch" in sys.modules:
-    with contextlib.suppress(ImportError):  # what is missing is told to who uses it
+    with contextlib.suppress(ImportError):  # a missing package is reported on first use
         importlib.import_module(".loading", __name__)
         importlib.import_module(".huggingface", __name__)

@@ -59,7 +59,7 @@ def _find_library() -> Path:
     named = os.environ.get("LADING_LIBRARY")
     if named:
         if not Path(named).is_file():
-            raise ImportError(f"LADING_LIBRARY is {named!r}, and there is no such file")
+            raise ImportError(f"LADING_LIBRARY is {named!r}, but that file does not exist")
         return Path(named)
     package = Path(__file__).resolve().parent
     checkout = package.parents[1]
@@ -70,8 +70,8 @@ def _find_library() -> Path:
         if place.is_file():
             return place
     raise ImportError(
-        f"liblading.so is neither in {package / 'lib'} nor in a developer's build: install lading again, or say with "
-        "LADING_LIBRARY where it is"
+        f"liblading.so is neither in {package / 'lib'} nor in a developer's build. Install lading again, or set "
+        "LADING_LIBRARY to its path."
     )
 
 
@@ -82,12 +82,12 @@ def _open_library(path: Path) -> ctypes.CDLL:
     except OSError as error:
         raise ImportError(f"{path} cannot be opened: {error}") from error
     except AttributeError as error:
-        raise ImportError(f"{path} is no lading library, or one without a C ABI") from error
+        raise ImportError(f"{path} is not a lading library, or has no C ABI") from error
     version.restype = ctypes.c_int
     if version() != ABI_VERSION:
         raise ImportError(
             f"{path} has ABI version {version()}, and this Python package needs {ABI_VERSION}: they are of different "
-            "versions of lading. Install lading again, or unset LADING_LIBRARY"
+            "versions of lading. Install lading again, or unset LADING_LIBRARY."
         )
     text, handle, pointer = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p
     for name, result, arguments in (
@@ -95,6 +95,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
         ("lading_exit_code", ctypes.c_int, [handle]),
         ("lading_text", pointer, [handle, ctypes.POINTER(ctypes.c_uint64)]),
         ("lading_free", None, [handle]),
+        ("lading_fold", handle, [text]),
         ("lading_inspect", handle, [text]),
         ("lading_plan", handle, [text]),
         ("lading_dtypes", handle, [text]),
@@ -126,7 +127,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
 
 def _missing(path: Path, name: str) -> Callable[..., Any]:
     def refuse(*arguments: Any) -> Any:
-        raise ImportError(f"{path} is older than this Python package: it has no {name}. Install lading again")
+        raise ImportError(f"{path} is older than this Python package: it has no {name}. Install lading again.")
 
     return refuse
 
@@ -162,6 +163,11 @@ class _Answer:
         answer = json.loads(text)
         ledger = _Answer(_library.lading_ledger(self.handle))
         raise LadingError.from_answer(answer, ledger.text() if ledger.exit_code == 0 else "")
+
+
+def folded(problems: Mapping[str, Any]) -> list[str]:
+    """Lines for people, of `problems` and `problems_not_listed` as an answer has them."""
+    return json.loads(_Answer(_library.lading_fold(json.dumps(problems).encode())).text())["lines"]
 
 
 def _request(fields: Mapping[str, Any]) -> bytes:
@@ -353,7 +359,7 @@ class _Caller:
 
 @contextlib.contextmanager
 def _interrupts_stop(caller: _Caller) -> Iterator[None]:
-    """Ctrl-C stops the load in order. Somebody else's handler stays, and what it raises in a callback is kept there."""
+    """Ctrl-C stops the load in order. Another handler stays, and what it raises in a callback is kept there."""
     is_ours = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -387,7 +393,7 @@ class Plan:
         return _Answer(_library.lading_plan_document(self._answered.handle)).checked()
 
     def sampled_contents(self) -> str:
-        """A word about what the files hold: another checkpoint of the same shapes as a rule has another one."""
+        """A 128-bit fingerprint of sampled blocks of the files."""
         with awaited_at_exit():
             return json.loads(_Answer(_library.lading_sampled_contents(self._answered.handle)).checked())["contents"]
 
@@ -417,7 +423,7 @@ class Plan:
             memories: (address, size in bytes), one for each destination, in order: contiguous, on the destination's
                 device, and alive until this returns. Destinations of one unit on one rank have the same memory.
             value: answers the value of a "host" or "call" tensor, by name and rank. What it raises becomes the cause of
-                the LadingError, which lists all values that could not be had.
+                the LadingError, which lists all values that are missing.
             deferred_value: answers the bytes of a "host" value that `value` deferred, one at a time: each is written
                 before the next one is asked for.
             progress: called several times a second. What it raises stops the load, and is raised when nothing is in

@@ -7,9 +7,9 @@
         ranks.commit()                                                # only if all ranks have come here
 
 The engine's protocol (docs/how-it-works/reliability.md, `lading.coordinator`) on a group's store; no collective is
-used. An exception that leaves the block is told to all ranks, which raise the same text; without one the block ends
-only when all ranks are at its end. A thread gives signs of life in between. One process alone has an `Agreement`
-too, which asks nobody. Messages are JSON. An `Agreement` is used by one thread.
+used. An exception that leaves the block is sent to all ranks, which raise the same text; without one the block ends
+only when all ranks are at its end. A thread sends heartbeats in between. One process alone has an `Agreement`
+too, which asks no other. Messages are JSON. An `Agreement` is used by one thread.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _GRACE_S = 2.0  # that code of the user's has to notice by itself that another r
 _LOOK_S = 0.1  # how long a signal of this process may wait
 _SHOWN = 8
 _ANOTHER_RANK = 7  # exit code
+_SAME = "Start every rank with the same lading, checkpoint, model and arguments."
 
 _Result = TypeVar("_Result")
 
@@ -265,7 +266,7 @@ class Agreement:
         ended = self._last = OnThread(step)
         while not ended.wait(_LOOK_S):
             if self.is_stopped() or is_exiting():
-                raise LadingError(Problem("cancelled", "the load was stopped while this rank waited for others"))
+                raise stopped("the load was stopped while this rank waited for others")
         if ended.error is None:
             return ended.result
         if not isinstance(ended.error, LadingError):
@@ -289,6 +290,8 @@ class Agreement:
             ledger=own.ledger if own is not None else "",
             not_listed=told.not_listed,
             error_id=told.error_id,
+            speakers=[self.ranks[rank] for rank in told.speakers],
+            is_speaker=not told.speakers or self.rank in told.speakers,
         )
 
 
@@ -314,7 +317,7 @@ class OnThread:
 
 
 class _Pulse:
-    """Gives signs of life, and looks for those of the others."""
+    """Sends heartbeats, and looks for those of the others."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.has_failed = False
@@ -350,7 +353,7 @@ class Step:
 
 @contextlib.contextmanager
 def agreed(ranks: Agreement, name: str, *, while_alive: bool = False) -> Iterator[Step]:
-    """What is done inside, all ranks do; then they agree on it, or are told the problems of all of them.
+    """All ranks do the same inside; then they agree on it, or get the problems of all of them.
 
     with agreed(ranks, "the plan") as step:
         step.message = {"digest": digest}
@@ -381,8 +384,8 @@ def _different_values(messages: Sequence[Mapping[str, Any]], ranks: Sequence[int
             continue
         shares = [f"{value[:80]} on {ranges(members)}" for value, members in holders.items()]
         found = "; ".join(shares[:_SHOWN]) + ("; …" if len(shares) > _SHOWN else "")
-        message = f"the ranks do not have the same {field}"
-        problems.append(Problem("ranks_differ", message, found=found, rule="R44"))
+        message = f"the ranks differ in {field}"
+        problems.append(Problem("ranks_differ", message, found=found, rule="R44", remedy=_SAME))
     return problems
 
 
@@ -397,12 +400,17 @@ def ranges(ranks: Sequence[int]) -> str:
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
+def stopped(message: str) -> LadingError:
+    return LadingError(Problem("cancelled", message, remedy="Load again."))
+
+
 def as_error(error: BaseException) -> LadingError:
-    """As other ranks are told of it."""
+    """The error that other ranks get."""
     if isinstance(error, LadingError):
         return error
     code = "cancelled" if isinstance(error, KeyboardInterrupt | SystemExit) else "internal"
-    return LadingError(Problem(code, f"{type(error).__name__}: {error}".rstrip(": ")))
+    message = f"{type(error).__name__}: {error}".rstrip(": ")
+    return LadingError(Problem(code, message, remedy="Look at the traceback of that rank."))
 
 
 def _told_by(own: LadingError, *, begun: bool) -> LadingError:

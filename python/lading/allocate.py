@@ -1,6 +1,6 @@
 """Memory for what a plan fills on this rank, and how it gets into the model.
 
-Only what is on meta is allocated, in the dtype that the plan decided, once per tensor object. Memory that is there
+Only what is on meta is allocated, in the dtype that the plan decided, once per tensor object. Existing memory
 already is written in place: FSDP2 gathers from the storage that it knows, and a tensor that is replaced after the
 first forward is silently ignored (R37). The engine writes contiguous memory; other memory (strided, or with a conj or
 neg bit) gets its values from a contiguous copy. Three steps, each for all tensors:
@@ -11,7 +11,7 @@ neg bit) gets its values from a contiguous copy. Three steps, each for all tenso
 
 A tensor object stays the same object (R61): its insides change places with those of a new tensor, so that its class,
 attributes, hooks, names in modules, optimizers' and weak references all still hold. `torch.utils.swap_tensors` would
-exchange class and attributes too, and refuse what somebody has a weak reference to (every LSTM); the exchange itself
+exchange class and attributes too, and refuse tensors with weak references (every LSTM); the exchange itself
 minds neither.
 """
 
@@ -37,6 +37,7 @@ from .placements import Unit, is_dtensor, is_elsewhere, layout_problem, local_of
 from .recording import is_dense
 
 # Of torch's allocator for GPUs: up to here tensors share blocks anyway; and what sizes are rounded up to.
+_REPORT = "Please report this bug in lading, and load again."
 _SMALL_BYTES, _GRAIN_BYTES = 1 << 20, 512
 
 IN_PLACE, COPY_BACK, ATTACH, KEEP = "in place", "copy back", "attach", "keep"
@@ -109,8 +110,8 @@ def _taken_apart(slots: Sequence[Slot]) -> Iterator[Problem]:
             is_plain = type(entry.value) in (torch.Tensor, nn.Parameter) and not is_sharded(entry.value)
             if known is slot or (is_plain and not is_one and entry.attribute in entry.module.__dir__()):
                 continue
-            text = f"it is one tensor with {known.destination.name}, and the load would have to make them two"
-            remedy = "Make them two tensors before the model is sharded."
+            text = f"the tensor is the same as {known.destination.name}, but the load would have to separate them"
+            remedy = "Separate them before the model is sharded."
             yield layout_problem(entry.name, text, "R50", remedy)
 
 
@@ -123,8 +124,8 @@ def _shared_memory(slots: Sequence[Slot]) -> Iterator[Problem]:
                 by_storage.setdefault(memory.untyped_storage()._cdata, []).append((slot, memory))
         for memory in slot.copies:
             if overlaps_itself(memory):
-                text = f"its memory, of strides {list(memory.stride())}, has fewer elements than its shape"
-                yield layout_problem(slot.destination.name, text, "R11", "Give it memory of its own, by .clone().")
+                text = f"the tensor's memory, with strides {list(memory.stride())}, has fewer elements than its shape"
+                yield layout_problem(slot.destination.name, text, "R11", "Give it separate memory with .clone().")
     for sharers in by_storage.values():
         yield from _overlapping(sharers)
 
@@ -153,8 +154,8 @@ def _overlapping(sharers: list[tuple[Slot, torch.Tensor]]) -> Iterator[Problem]:
             pair = (id(slot), id(other))
             if pair not in told and not _may_share(slot, other) and overlap(memory, other_memory):
                 told.add(pair)
-                text = f"it and {slot.owner} share memory, which cannot hold the values of both"
-                remedy = "Give each memory of its own, by .clone(), or register one of them only."
+                text = f"the tensor and {slot.owner} share memory, which cannot hold the values of both"
+                remedy = "Give each separate memory with .clone(), or register only one of them."
                 yield layout_problem(other.destination.name, text, "R11", remedy)
 
 
@@ -195,7 +196,7 @@ def _check_memory(destinations: Iterable[Any]) -> None:
 def _reserve(destinations: Iterable[Any]) -> None:
     """Asks the driver once for what torch would ask for tensor by tensor, at a tenth of a millisecond and more each.
 
-    torch's allocator keeps what is given back, and cuts the tensors from it. If it cannot be had in one piece, they
+    torch's allocator keeps what is given back, and cuts the tensors from it. If that fails in one piece, they
     are asked for one by one.
     """
     wanted: dict[str, list[int]] = {}
@@ -212,13 +213,14 @@ def _reserve(destinations: Iterable[Any]) -> None:
 def _misfit(destination: Any, members: list[Entry]) -> Problem | None:
     """The engine and the framework must mean the same part (R54). Empty parts are equal, whatever their shape."""
     if not members:
-        return layout_problem(destination.name, "the plan fills it, but the model has no such tensor")
+        return layout_problem(destination.name, "the plan fills this tensor, but the model does not have it")
     if destination.slot and not zero3.is_partitioned(members[0].value):
-        return layout_problem(destination.name, "the plan has a second memory for it, which this front does not fill")
+        message = "the plan has a second memory for this tensor, which the Python front does not fill"
+        return layout_problem(destination.name, message)
     wanted, there = tuple(destination.local_shape), tuple(_memory_of(members[0], destination).shape)
     if wanted != there and not (_count(wanted) == 0 and _count(there) == 0):
         text = (
-            f"its part on this rank should have the shape {list(wanted)}, but the one that is there has {list(there)}"
+            f"this rank's part of the tensor should have the shape {list(wanted)}, but has {list(there)}"
         )
         return layout_problem(destination.name, text, "R54")
     for member in members:
@@ -226,7 +228,8 @@ def _misfit(destination: Any, members: list[Entry]) -> Problem | None:
         if local.layout is torch.strided and not local.is_meta and not isinstance(member.value, FlatMember):
             end, size = byte_extent(local)[1], local.untyped_storage().nbytes()
             if end > size:
-                return layout_problem(member.name, f"it says that it has {end} bytes of memory, and has {size}", "R11")
+                text = f"the tensor claims to have {end} bytes of memory, but has {size}"
+                return layout_problem(member.name, text, "R11")
     return None
 
 
@@ -298,7 +301,8 @@ def settle(slots: Sequence[Slot]) -> None:
         _arrange(slot)  # of a value that is kept: only if it moves to the rank's device (R35)
         moved = [tensor for tensor in slot.fresh.values() if tensor is not slot.memory]
         if not all(same_bits(tensor, slot.memory) for tensor in (*slot.copies, *moved)):
-            problems.append(Problem("incomplete", "its memory does not hold what was loaded", slot.destination.name))
+            text = "the tensor's memory does not hold the loaded value"
+            problems.append(Problem("incomplete", text, slot.destination.name, remedy=_REPORT))
     if problems:
         raise LadingError(problems, stage="loading", begun=any(slot.writes for slot in slots), exit_code=5)
 
@@ -369,7 +373,8 @@ def _refuse_other_values(slots: Sequence[Slot]) -> None:
             local = local_of(entry.value)
             moved = local.untyped_storage()._cdata != slot.memory.untyped_storage()._cdata
             if local.is_meta or (moved and not same_bits(local, slot.memory)):
-                problems.append(Problem("incomplete", "FSDP2 does not hold what was loaded", entry.name))
+                text = "FSDP2 does not hold the loaded value"
+                problems.append(Problem("incomplete", text, entry.name, remedy=_REPORT))
         slot.memory, slot.fresh = torch.empty(0), {}  # the model has it now; where FSDP2 made a copy, this one goes
     if problems:
         raise LadingError(problems, stage="loading", begun=True, exit_code=5)

@@ -58,7 +58,7 @@ class AdapterFacts:
         if not names:
             return []
         count = f"{len(names)} adapter tensor{'s were' if len(names) > 1 else ' was'} not judged"
-        reason = "no adapter file has them" if self.was_asked else "pass adapter= to judge them"
+        reason = "no adapter file has them" if self.was_asked else "pass adapter= to check them"
         return [f"{count} ({', '.join(names[:3])}{', …' * (len(names) > 3)}): {reason}"]
 
 
@@ -121,7 +121,7 @@ def _find_altered(
     merged = list(getattr(layer, "merged_adapters", None) or ())
     initialised = {name: word for name in getattr(layer, "lora_A", {}) if (word := _initialiser(configs.get(name)))}
     if merged:
-        why = f"PEFT has merged the adapter{'s' * (len(merged) > 1)} {', '.join(merged)} into it"
+        why = f"PEFT merged the adapter{'s' * (len(merged) > 1)} {', '.join(merged)} into this weight"
         altered[entry.name] = Altered(why, "Call unmerge_adapter() before the audit.", code="merged")
     elif initialised:
         altered[entry.name] = _of_initialisers(layer, initialised, entry)
@@ -136,8 +136,8 @@ def _initialiser(config: Any) -> str:
 
 def _of_initialisers(layer: Any, words: dict[str, str], entry: Entry) -> Altered:
     ((adapter, word), *more) = words.items()
-    why = f"the initialiser of its adapter ({', '.join(words.values())}) has changed it"
-    remedy = "Pass allow_mismatch= with its name if that is meant."
+    why = f"the initialiser of the adapter ({', '.join(words.values())}) changed this weight"
+    remedy = "Pass allow_mismatch= with its name if this is intended."
     is_whole = not is_dtensor(entry.value) and not is_flat(entry.value)
     if more or word not in ("pissa", "olora") or not is_whole:
         return Altered(why, remedy, is_right_unchanged=set(words.values()) == {"lora_ga"})

@@ -32,10 +32,10 @@ def look_at(subject: Subject, placements: Placements, conversion: Conversion) ->
 def _meta(subject: Subject) -> None:
     for entry in subject.entries:
         if not subject.has_value(entry):
-            text = f"a {kind_name(entry.kind)} that was never loaded: it is still on meta"
+            text = f"a {kind_name(entry.kind)} was never loaded: it is still on meta"
             subject.findings.problem("meta", entry.name, text, rule="R2")
     for name in on_meta(subject.parts, subject.everything):
-        subject.findings.problem("meta", name, "a tensor of the model that was never made: it is on meta", rule="R2")
+        subject.findings.problem("meta", name, "the tensor was never created: it is on meta", rule="R2")
 
 
 def _devices(subject: Subject, placements: Placements) -> None:
@@ -65,7 +65,7 @@ def _frozen(subject: Subject) -> None:
         made = subject.known.made.get(entry.name)
         if made is not None and entry.kind == PARAMETER and entry.requires_grad and not made.requires_grad:
             subject.findings.of(
-                entry, "unfrozen", "its constructor freezes it, but it is trainable", rule="R61",
+                entry, "unfrozen", "the constructor freezes this parameter, but it is trainable", rule="R61",
                 expected="requires_grad=False", found="requires_grad=True",
             )  # fmt: skip
 
@@ -76,7 +76,7 @@ def _untied(subject: Subject, conversion: Conversion) -> None:
         apart = conversion.with_key.intersection(conversion.may_untie)
         _one_tensor(subject, [entry for entry in members if entry.name not in apart])
     for name, own in stale_flat_weights(subject.parts):
-        text = f"forward uses it for {own}, and it is another tensor"
+        text = f"forward uses it for {own}, but that is a different tensor now"
         subject.findings.problem("untied", name, text, rule="R49", remedy="Call flatten_parameters() of its module.")
 
 
@@ -88,7 +88,8 @@ def _one_tensor(subject: Subject, members: list[Entry]) -> None:
             continue
         if first.name in subject.offloaded and other.name in subject.offloaded:
             continue
-        subject.findings.of(other, "untied", f"it should be one tensor with {first.name}, and is another", rule="R49")
+        text = f"the tensor should be the same as {first.name}, but is a different one"
+        subject.findings.of(other, "untied", text, rule="R49")
 
 
 def _masters(subject: Subject) -> None:
@@ -109,9 +110,9 @@ def _masters(subject: Subject) -> None:
             where = f" of this rank's copy, which begins at {master.begin} of the flattened"
             found = difference(master.parameter, master.copy, where)
             if found is not None:
-                text = "the optimizer's copy of it holds another value, which its next step brings back: "
+                text = "the optimizer's copy has another value, which its next step restores: "
                 text += found.message
-                remedy = "Load before the optimizer is built, or write its copies too."
+                remedy = "Load before the optimizer is built, or update its copies too."
                 fields = {"expected": found.expected, "found": found.found, "remedy": remedy}
                 subject.findings.problem("master", entry.name, text, **fields)
 
@@ -124,7 +125,7 @@ def _derived(subject: Subject) -> None:
         if entry.kind == ATTRIBUTE and entry.tie_class is not None:
             continue
         if made is None or not made.values:
-            subject.unjudged[entry.name] = "nothing says what its constructor makes"
+            subject.unjudged[entry.name] = "the value that the constructor makes is unknown"
             continue
         _compare_derived(subject, entry, made)
 
@@ -139,7 +140,7 @@ def _compare_derived(subject: Subject, entry: Entry, made: Made) -> None:
             subject.unjudged[entry.name] = reason
             return
         if wanted is None:
-            subject.unjudged[entry.name] = "it is shared out in a way that is not known"
+            subject.unjudged[entry.name] = "lading does not know how it is sharded"
             return
         found = difference(wanted, held, where_in(entry))
         first = first or found
@@ -148,7 +149,7 @@ def _compare_derived(subject: Subject, entry: Entry, made: Made) -> None:
             break
     subject.findings.checked["with their derivation"] += 1
     if first is not None:
-        text = f"a {kind_name(entry.kind)} is not what its constructor makes: {first.message}"
+        text = f"a {kind_name(entry.kind)} differs from the value that its constructor makes: {first.message}"
         rule = "R29" if first.code == "dtype" else "R6"
         subject.findings.of(entry, first.code, text, rule=rule, expected=first.expected, found=first.found)
 

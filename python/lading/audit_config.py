@@ -57,7 +57,7 @@ def compare_configs(wanted: Any, own: Any, findings: Findings, *, rope_is_wrong:
         is_wrong = rope_is_wrong and _is_rope(key)
         tell = findings.problem if is_wrong else findings.warning
         text = f"{key} of the model's config is not what the checkpoint's config.json says"
-        remedy = "Pass like=, a model of this config, if that is meant." if is_wrong else ""
+        remedy = "Pass like=, a model of this config, if this is intended." if is_wrong else ""
         tell("config", None, text, expected=repr(expected), found=repr(found), remedy=remedy)
 
 

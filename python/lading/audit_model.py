@@ -1,7 +1,7 @@
 """`lading.audit`: whether a model in memory holds what it should, whoever loaded it.
 
     report = lading.audit(model, "path/to/checkpoint")
-    print(report)                                       # one line for each thing that is wrong
+    print(report)                                       # every problem; many of one kind are one line
     lading.audit(model, path, raise_on="error")         # or an exception that lists them
 
 Nothing is changed. Values are compared bit for bit with what the engine reads from the checkpoint, buffers that no
@@ -40,6 +40,7 @@ from .placements import local_of, read_placements
 from .words import Adapter, Cast, Device, DType, Group, Pins, Renaming, StrPath
 
 
+_RELOAD = "Load the model again on all ranks."
 _PINNED = "R36"  # memory that cannot be pinned is no matter of values
 
 
@@ -66,26 +67,26 @@ def audit(
     group: Group = None,
     timeout: float = TIMEOUT_S,
 ) -> AuditReport:
-    """Looks for what is wrong with a loaded model: left on meta, on another device, of another dtype than the contract
-    says, different from the checkpoint or from what the constructor makes, deleted, of another kind, tied or untied,
-    un-frozen, different in an optimizer's copy, or different between ranks that should hold the same.
+    """Checks a model that any loader filled, and reports every wrong tensor: left on meta, on another device, of
+    another dtype than the contract says, different from the checkpoint or from what the constructor makes, deleted, of
+    another kind, tied or untied, un-frozen, different in an optimizer's copy, or different between ranks that should hold the same.
 
         report = lading.audit(model, "path/to/checkpoint")
-        print(report)                                       # one line for each thing that is wrong
+        print(report)                                       # every problem; many of one kind are one line
         lading.audit(model, "path/to/checkpoint", raise_on="error")
 
     Args:
         model: as it is in memory, sharded or not. A list of modules is a model in parts.
-        checkpoint: to compare with. Without one, values of parameters and persistent buffers are not judged.
+        checkpoint: to compare with. Without it, values of parameters and persistent buffers are not checked.
         revision: of a repository in the Hugging Face cache, as in `lading.materialize`.
-        like: the same model built under `lading.skeleton()`, or real as its constructor leaves it. It is the measure
-            for buffers that no file holds and for frozen parameters. A model of transformers, and one that was built
+        like: the same model built under `lading.skeleton()`, or real as its constructor leaves it. It is the reference
+            for buffers that are in no file and for frozen parameters. A model of transformers, and one that was built
             under `lading.skeleton()`, need none; the former is built from the checkpoint's config.
         device: where everything should be. None: where the parameters are.
         adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name, as in
-            `lading.materialize`. Without it adapters are not judged.
+            `lading.materialize`. Without it, adapters are not checked.
         dtype, cast, compute_dtype, pins, subtree_dtypes, strict, allow_missing, allow_unexpected, allow_mismatch,
-            mapping, key_mapping: what the model was to be loaded with, as in `lading.materialize`.
+            mapping, key_mapping: what the model was loaded with, as in `lading.materialize`.
         raise_on: "error" or "warning" raises LadingError, on every rank, if any rank found one; its `report` is the
             report.
         group, timeout: as in `lading.materialize`.
@@ -189,7 +190,7 @@ class _Audit:
         gone = set(self.subject.absent) if self.subject.is_complete else set.intersection(*answers)
         for name in sorted(gone):
             kind = kind_name(self.subject.absent.get(name, ""))
-            text = f"its constructor makes it a {kind}, and the model does not have it any more"
+            text = f"the constructor makes this a {kind}, but the model no longer has it"
             self.findings.problem("absent", name, text, rule="R6")
 
     def _tied(self) -> None:
@@ -198,7 +199,7 @@ class _Audit:
             wrong = [name for name in names if name in self.differing] or names[1:]
             first = next((name for name in names if name not in wrong), names[0])
             for name in wrong:
-                text = f"it is one tensor with {first}, and should be one of its own"
+                text = f"the tensor is the same as {first}, but should be a separate one"
                 self.findings.problem("tied", name, text, rule="R49")
 
     # ---- values
@@ -213,7 +214,7 @@ class _Audit:
             value = value.to(entry.dtype if entry.dtype in dtypes else dtypes[0])
             part = value if is_flat(entry.value) else part_like(value, entry.value)
             if part is None:
-                self.findings.problem("not_judged", name, "it is shared out in a way that is not known")
+                self.findings.problem("not_judged", name, "lading does not know how it is sharded")
                 continue
             for there, wanted, where in self._pairs(entry, part):
                 self._compare(entry, wanted, there, where, "the adapter's file")
@@ -221,7 +222,7 @@ class _Audit:
     def _with_files(self, wanted: Wanted | None, location: str, asks: list[bool]) -> None:
         if not all(asks):
             ranks = ", ".join(str(self.ranks.ranks[place]) for place, one in enumerate(asks) if not one)
-            text = f"no tensor was compared with the checkpoint: how rank {ranks} holds its own is not known"
+            text = f"no tensor was compared with the checkpoint: how the tensors are sharded on rank {ranks} is unknown"
             self.findings.problem("not_judged", None, text)
             return
         assert wanted is not None
@@ -282,7 +283,7 @@ class _Audit:
         try:
             return self.subject.held(entry)
         except Exception as error:  # noqa: BLE001 - a map may read files
-            reason = f"its offload hook does not give its value ({type(error).__name__}: {error})"
+            reason = f"its offload hook does not return its value ({type(error).__name__}: {error})"
             self._not_judged(entry.name, reason)
             return None
 
@@ -339,7 +340,7 @@ class _Audit:
                 if known != bits:
                     message = f"ranks {other} and {rank} hold copies of it that differ"
                     self.findings.problems.append(
-                        Problem("replicas", message, tensor=key.partition("\0")[0], rule="R17")
+                        Problem("replicas", message, tensor=key.partition("\0")[0], rule="R17", remedy=_RELOAD)
                     )
 
 

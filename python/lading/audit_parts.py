@@ -71,7 +71,7 @@ def place_of(value: Any) -> str:
 
 
 def part_like(whole: torch.Tensor, value: Any) -> torch.Tensor | None:
-    """Of a value that is the same everywhere, the part that a DTensor has of it here; None if nobody can say."""
+    """Of a value that is the same everywhere, the part that a DTensor has of it here; None if it is unknown."""
     if not is_dtensor(value):
         return whole
     from torch.distributed.tensor import distribute_tensor

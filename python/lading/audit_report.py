@@ -1,11 +1,11 @@
-"""What an audit answers, and what its checks write their findings to."""
+"""The report of an audit, and the findings of its checks."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 
-from .errors import Problem
+from .errors import Problem, folded
 from .inventory import ATTRIBUTE, BUFFER, NON_PERSISTENT, PARAMETER, Entry
 
 _SHOWN = 40
@@ -16,11 +16,11 @@ class AuditReport:
     """What an audit found on this rank.
 
         report = lading.audit(model, "path/to/checkpoint")
-        print(report)                                       # a summary, then up to 40 problems and 40 warnings
+        print(report)                                       # a summary, then problems and warnings, by kind
         assert report.ok, report.tensors
 
-    `problems`: the model does not hold what it should, or the audit could not judge a tensor that the checkpoint has.
-    `warnings` may be intentional. `notes` say what the audit assumed, and which tensors without a key it could not judge.
+    `problems`: a tensor of the model is wrong, or the audit could not check a tensor that the checkpoint has.
+    `warnings` may be intentional. `notes`: assumptions of the audit, and tensors without a key that it did not check.
     """
 
     problems: tuple[Problem, ...]
@@ -36,7 +36,7 @@ class AuditReport:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The names that something is wrong with, once."""
+        """The names of all tensors with a problem, each once."""
         return tuple(dict.fromkeys(problem.tensor for problem in self.problems if problem.tensor is not None))
 
     def codes(self) -> set[str]:
@@ -54,14 +54,15 @@ class AuditReport:
         verdict = "nothing wrong" if self.ok else f"{len(self.problems)} problem{'s' * (len(self.problems) != 1)}"
         head = f"rank {self.rank} of {self.ranks}: " if self.ranks > 1 else ""
         lines = [f"{head}{verdict}; checked {counts or 'nothing'}"]
-        lines += [f"  {problem}" for problem in self.problems[:_SHOWN]]
-        if len(self.problems) > _SHOWN:
-            lines.append(f"  and {len(self.problems) - _SHOWN} more")
-        lines += [f"  warning: {warning}" for warning in self.warnings[:_SHOWN]]
-        if len(self.warnings) > _SHOWN:
-            lines.append(f"  and {len(self.warnings) - _SHOWN} more warnings")
+        lines += [f"  {line}" for line in _first(folded(self.problems))]
+        warnings = _first(folded(self.warnings))
+        lines += [f"  {line}" if line.startswith(" ") else f"  warning: {line}" for line in warnings]
         lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)
+
+
+def _first(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= _SHOWN else [*lines[:_SHOWN], f"and {len(lines) - _SHOWN} more lines"]
 
 
 class Findings:

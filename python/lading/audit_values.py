@@ -173,7 +173,7 @@ class Expected:
         }
 
     def _loaded(self, batch: list[Any]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
-        """What cannot be loaded is told by name, and left out. Where the keys of a tie differ, each member is read from
+        """Reports and omits tensors that cannot be loaded. Where the keys of a tie differ, each member is read from
         its own: the model is compared with both."""
         names = {name for one in batch for name in (one.name, *one.aliases)}
         everything = {tensor["name"] for tensor in self._skeleton["tensors"]}
@@ -211,12 +211,12 @@ def _unnamed_dtype(entry: Entry) -> Problem | None:
     try:
         dtype_name(entry.dtype)
     except SkeletonError as error:
-        return Problem("skeleton", error.reason, tensor=entry.name)
+        return Problem("skeleton", error.reason, tensor=entry.name, remedy=error.remedy)
     return None
 
 
 def _skeleton(entries: Sequence[Entry], conversion: Conversion, dtypes: dict[str, torch.dtype]) -> dict[str, Any]:
-    """As if nothing had a value: what the file has is to be compared with what is there."""
+    """As if nothing had a value: the file's value is compared with the current one."""
     document = skeleton_document(entries, pins=conversion.pins)
     for tensor in document["tensors"]:
         tensor.pop("device", None)

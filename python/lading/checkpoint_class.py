@@ -25,7 +25,7 @@ def folder_of(location: str) -> Path | None:
     the location's revision; else None.
 
     transformers is only ever given this folder. For the name of a repository huggingface_hub asks the network for other
-    things than the files, even if it is told to use local files only.
+    things than the files, even with local files only.
     """
     if os.path.isfile(location):
         return Path(os.path.dirname(location) or ".")
@@ -40,7 +40,7 @@ def read_config(location: str, trust_remote_code: bool, cls: type[nn.Module] | N
 
     folder = folder_of(location)
     if folder is None:
-        message = "no config of a model could be read: it is neither a path nor a repository in the cache"
+        message = "the model's config could not be read: this is neither a path nor a repository in the cache"
         problem = Problem("not_found", message, file=location, remedy=how_to_get(location))
         raise LadingError(problem, stage="checkpoint", exit_code=3)
     reference = _raw_config(folder).get("auto_map", {}).get("AutoConfig")
@@ -53,7 +53,7 @@ def read_config(location: str, trust_remote_code: bool, cls: type[nn.Module] | N
         else:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
     except (OSError, ValueError, ImportError) as error:
-        message = f"no config of a model could be read: {str(error).splitlines()[0]}"
+        message = f"the model's config could not be read: {str(error).splitlines()[0]}"
         remedy = _TRUST if reference is not None and not trust_remote_code else "Correct config.json, or pass config=."
         problem = Problem("not_found", message, file=location, remedy=remedy)
         raise LadingError(problem, stage="checkpoint", exit_code=3) from error
@@ -109,7 +109,7 @@ def _from_checkpoint(location: str, reference: str, auto_class: str) -> type[nn.
     try:
         found = _class_in_code(reference, folder_of(location))
     except (OSError, ValueError, ImportError, AttributeError) as error:
-        message = f"the checkpoint's class {reference} could not be made: {str(error).splitlines()[0]}"
+        message = f"the model class {reference} could not be created: {str(error).splitlines()[0]}"
         remedy = how_to_get(reference.rpartition("--")[0] or location)
         problem = Problem("not_found", message, file=location, remedy=remedy)
         raise LadingError(problem, stage="checkpoint", exit_code=3) from error

@@ -18,7 +18,8 @@ from .own_numbers import own_random_numbers
 
 
 class Computed:
-    """`function` gets copies of the loaded tensors named `inputs`, whole and in this order, and gives the value, whole.
+    """A value computed from loaded tensors. `function` gets whole copies of the tensors `inputs`, in this order, and
+    returns the whole value.
 
     head = lading.Computed(lambda kept: verifier_head[kept], "t2d")
     lading.materialize(draft, "path/to/checkpoint", recipes={"lm_head.weight": head})
@@ -26,7 +27,7 @@ class Computed:
 
     def __init__(self, function: Callable[..., torch.Tensor], *inputs: str) -> None:
         if not callable(function) or not inputs or not all(isinstance(name, str) for name in inputs):
-            raise TypeError("Computed takes a function, and the names of the tensors that it is to be given")
+            raise TypeError("Computed takes a function and the names of the tensors to pass to it")
         self.function, self.inputs = function, inputs
 
     def value(self, whole: Callable[[str], torch.Tensor]) -> torch.Tensor:

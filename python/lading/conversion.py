@@ -21,7 +21,7 @@ from .patterns import Pattern
 
 
 class NoCheckpoint:
-    """In the place of a checkpoint: `lading.initialize`. None would be taken for a path that somebody forgot."""
+    """In the place of a checkpoint: `lading.initialize`. None would be taken for a path that was forgotten."""
 
 
 NO_CHECKPOINT = NoCheckpoint()
@@ -33,7 +33,7 @@ class Conversion:
 
     Attributes:
         mapping: a document of docs/schema/mapping.md.
-        ignore: further rules of it, for keys that nobody reads (R46).
+        ignore: further rules of it, for keys that are not read (R46).
         pins: (pattern, strength) pairs: names that stay F32 (docs/schema/skeleton.md).
         ties: names that the library declares to be one tensor.
         may_untie: names of ties that the checkpoint's own config takes apart: they are tensors of their own if their
@@ -70,7 +70,7 @@ class Conversion:
 
 
 def ignored_key(rule: str, key: str, *, optional: bool = False) -> dict[str, Any]:
-    """A rule of the mapping: nobody reads this key, and that is right (R46)."""
+    """A rule of the mapping: this key is not read, on purpose (R46)."""
     document = {"id": f"{rule}:{key}", "kind": "ignore_key", "from": key}
     return document | {"optional": True} if optional else document
 
@@ -124,8 +124,8 @@ def _declared(parts: Sequence[nn.Module], entries: Sequence[Entry] | None) -> Co
     peft = importlib.import_module(".peft", __package__)
     declared: Conversion = huggingface.declarations(list(parts), entries) or Conversion()
     if peft.unwrapped(parts, take_inventory(list(parts)) if entries is None else entries) is not None:
-        message = "PEFT's adapters start from the base model's weights, which there are none of yet"
-        remedy = "Initialize the base model, and call get_peft_model then: PEFT initialises its adapters by itself."
+        message = "PEFT's adapters start from the base model's weights, which do not exist yet"
+        remedy = "Initialize the base model, then call get_peft_model: PEFT initialises its adapters itself."
         declared.problems.append(Problem("policy", message, rule="R65", remedy=remedy))
     return declared
 

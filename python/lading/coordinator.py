@@ -221,6 +221,8 @@ class Coordinator:
             exit_code=fields["exit_code"],
             not_listed=fields["problems_not_listed"],
             error_id=fields.get("error_id", ""),
+            speakers=(speakers := fields.get("speakers", ())),
+            is_speaker=not speakers or self.rank in speakers,
         )
 
 

@@ -12,7 +12,7 @@ from .errors import LadingError, Problem
 from .inventory import PARAMETER, Entry
 from .placements import Placements, is_dtensor
 
-_REMEDY = 'Write the index ("cuda:0"), or start the ranks with torchrun, which sets LOCAL_RANK'
+_REMEDY = 'Write the index ("cuda:0"), or start the ranks with torchrun, which sets LOCAL_RANK.'
 
 
 def rank_device(device: Any, placements: Placements, entries: Iterable[Entry]) -> tuple[torch.device, str]:
@@ -24,14 +24,14 @@ def rank_device(device: Any, placements: Placements, entries: Iterable[Entry]) -
     asked = asked_device(device)
     if sharded is not None and sharded.type != asked.type:
         raise _refused(
-            f"the device is to be {asked}, but the model is sharded over a mesh of {sharded.type} devices",
-            "Leave device out: it follows the mesh",
+            f"device is {asked}, but the model is sharded over a mesh of {sharded.type} devices",
+            "Omit device: it follows the mesh.",
         )
     if asked.type == "cpu":
         return torch.device("cpu"), "the device is cpu, as asked"
     if asked.index is not None:
         if sharded is not None and sharded.index is not None and sharded.index != asked.index:
-            raise _refused(f"the device is to be {asked}, but the model's mesh has this rank on {sharded}")
+            raise _refused(f"device is {asked}, but the model's mesh has this rank on {sharded}")
         return asked, f"the device is {asked}, as asked"
     if sharded is not None and sharded.index is not None:
         return sharded, f"the device is {sharded}: the model's mesh fixes the index"
@@ -39,11 +39,11 @@ def rank_device(device: Any, placements: Placements, entries: Iterable[Entry]) -
     if local_rank.isdigit():
         found = torch.device(asked.type, int(local_rank))
         return found, f"the device is {found}: LOCAL_RANK fixes the index"
-    raise _refused(f'"{asked.type}" does not say which one, and neither LOCAL_RANK nor a device mesh does', _REMEDY)
+    raise _refused(f'"{asked.type}" has no index, and neither LOCAL_RANK nor a device mesh gives one', _REMEDY)
 
 
 def asked_device(device: Any) -> torch.device:
-    """What the user wrote. LadingError if it is no device that can hold values."""
+    """What the user wrote. LadingError if it is not a device that can hold values."""
     try:
         asked = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -54,7 +54,7 @@ def asked_device(device: Any) -> torch.device:
 
 
 def nowhere() -> LadingError:
-    message = "the model is on meta and not sharded, so nothing says where it should go"
+    message = "the model is on meta and not sharded, so that its device is unknown"
     return _refused(message, 'Pass device="cuda:0" or device="cpu".')
 
 
@@ -73,7 +73,8 @@ def _followed(sharded: torch.device | None, entries: list[Entry]) -> tuple[torch
     if not real:
         raise nowhere()
     places = ", ".join(sorted(str(device) for device in real))
-    raise _refused(f"the model's parameters are on several devices: {places}", "Pass device: all of it then goes there.")
+    message = f"the model's parameters are on several devices: {places}"
+    raise _refused(message, "Pass device=: the whole model then goes there.")
 
 
 def _mesh_device(placements: Placements, entries: list[Entry]) -> torch.device | None:
@@ -96,7 +97,7 @@ def _with_index(device: torch.device) -> torch.device:
 def own_device() -> torch.device:
     """This rank's accelerator, where neither a mesh nor the user names one (R34); the CPU if there is none.
 
-    The current one counts if somebody chose it. Number 0 is also what nobody chose: then LOCAL_RANK counts, if the
+    The current one counts if it was chosen. Number 0 is also the default: then LOCAL_RANK counts, if the
     process sees so many.
     """
     found = torch.accelerator.current_accelerator(check_available=True)

@@ -38,10 +38,10 @@ def emptied(entries: Iterable[Entry], spoken_for: Sequence[Pattern]) -> list[Pro
         if _was_loaded(entry.module) or not _is_changed(entry):
             continue
         if not any(matches(pattern, entry.name) for pattern in spoken_for):
-            message = "no file has it, and it does not hold what its constructor computed"
+            message = "no file has this tensor, and its value is not the one that its constructor computed"
             remedy = (
                 "Leave it on meta: give parameters memory by lading.empty_parameters instead of to_empty. "
-                "If the value is yours, name it in keep"
+                "If you assigned the value, list the tensor in keep=."
             )
             problems.append(Problem("skeleton", message, tensor=entry.name, rule="R6", remedy=remedy))
     return problems
@@ -49,7 +49,7 @@ def emptied(entries: Iterable[Entry], spoken_for: Sequence[Pattern]) -> list[Pro
 
 def kept_unwritten(kept: Iterable[str], entries: Iterable[Entry], spoken_for: Sequence[Pattern]) -> list[Problem]:
     """A problem for each parameter and persistent buffer that a plan keeps, of a model that was built under
-    `lading.skeleton()` and never loaded: nobody has written to it since it got memory."""
+    `lading.skeleton()` and never loaded: it has not been written since it got memory."""
     names = set(kept)
     problems = []
     for entry in entries:
@@ -63,14 +63,14 @@ def kept_unwritten(kept: Iterable[str], entries: Iterable[Entry], spoken_for: Se
         # FSDP1 copies parameters into a buffer when it wraps: what it copied then, nobody can tell.
         is_new = entry.is_real and (type(entry.value) is fsdp1.FlatMember or is_emptied(entry.value))
         if is_new and (snapshot_of(entry.module, entry.attribute) is not None or was_recorded(entry.module)):
-            message = "the checkpoint does not have it, and it got memory since it was built on meta, but no value"
-            remedy = "Leave it on meta, and it is initialised. If the value is yours, name it in keep"
+            message = "the checkpoint does not have this tensor; it was built on meta, and got memory, but no value"
+            remedy = "Leave it on meta, so that it is initialised. If you assigned the value, list the tensor in keep=."
             problems.append(Problem("skeleton", message, tensor=entry.name, rule="R13", remedy=remedy))
     return problems
 
 
 def say_what_was_assigned(tensors: Iterable[dict[str, Any]], parts: Sequence[nn.Module], entries: Iterable[Entry]) -> None:
-    """Says in the skeleton's tensors which of them somebody gave a value after the model was built without any: such a
+    """Says in the skeleton's tensors which of them were given a value after the model was built without any: such a
     value is meant, so no missing key hides behind it (R14). Memory that `to_empty` made has none."""
     recorded = {id(module) for part in parts if was_recorded(part) for module in part.modules()}
     assigned = {
@@ -95,7 +95,7 @@ def _was_loaded(module: nn.Module) -> bool:
 
 
 def mark_loaded(parts: Sequence[nn.Module]) -> None:
-    """From now on what a buffer holds is what somebody wanted, and how it was made counts no more."""
+    """From now on the value of a buffer is intended, and how it was made counts no more."""
     for part in parts:
         for module in part.modules():
             module.__dict__[_LOADED] = True

@@ -3,7 +3,7 @@
 try:
     lading.materialize(model, "org/name", device="cuda:0")
 except lading.LadingError as error:
-    print(error)                # every problem, one a line, and what to do about it
+    print(error)                # every problem and what to do about it; many of one kind are one line
     error.code                  # "plan": a stable word (docs/error-codes.md), of the first problem
     lading.help(error.code)     # what it means
     error.tensors               # the names that the problems are about
@@ -12,11 +12,27 @@ except lading.LadingError as error:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _SHOWN_CHARACTERS = 200  # of a name; a hostile file can have one of a megabyte
+
+# Settings that the engine writes as members of its documents: arguments here.
+_ARGUMENTS = {
+    "dtype", "cast", "compute_dtype", "compute_record", "pins", "subtree_dtypes", "allow_missing", "allow_unexpected",
+    "allow_mismatch", "keep", "external", "ties", "seed", "budget_bytes",
+}  # fmt: skip
+_SPELLED_OTHERWISE = {"budget_bytes": "budget"}
+_MEMBER = re.compile(rf'"({"|".join(sorted(_ARGUMENTS))})"(?:: ("[^"]*"|\{{[^}}]*\}}|\[[^\]]*\]|[0-9]+))?')
+
+
+def in_python(text: str) -> str:
+    """`"compute_record": "ignore"`, as a document has it, is `compute_record="ignore"` in a call."""
+    text = text.replace("--mapping FILE", "mapping=").replace("Omit --revision", "Omit revision=")
+    return _MEMBER.sub(lambda found: f"{_SPELLED_OTHERWISE.get(found[1], found[1])}={found[2] or ''}", text)
 
 
 def shown(text: str) -> str:
@@ -47,6 +63,7 @@ class Problem:
         known = {key: value for key, value in fields.items() if key in cls.__dataclass_fields__}
         if "bytes" in known:
             known["bytes"] = tuple(known["bytes"])
+        known |= {name: in_python(known[name]) for name in ("expected", "remedy") if name in known}
         return cls(**known)
 
     def __str__(self) -> str:
@@ -59,8 +76,8 @@ class Problem:
         compared = f"; expected {self.expected}" if self.expected else ""
         compared += f"{',' if self.expected else ';'} found {self.found}" if self.found else ""
         tag = f"[{self.code}, {self.rule}]" if self.rule else f"[{self.code}]"
-        remedy = f". {self.remedy}" if self.remedy else ""
-        return f"{where}{self.message}{compared} {tag}{remedy}"
+        advice = f". {self.remedy}" if self.remedy else ""
+        return f"{where}{self.message}{compared} {tag}{advice}"
 
 
 class LadingError(Exception):
@@ -83,7 +100,9 @@ class LadingError(Exception):
         report: what is known beside the problems: the engine's answer, or the report of an audit; or None.
         ledger: of a load that had begun, what was written all the same, as JSON text; otherwise "".
         not_listed: how many more problems there were than are kept.
-        error_id: of what several ranks were told: the same on all of them, to find it in their logs; otherwise "".
+        error_id: of a failure that ranks share: the same on all of them, to find it in their logs; otherwise "".
+        speakers: of such a failure, the ranks whose text has every problem. The text of other ranks has the first one,
+            and names these ranks; `problems` and `full_text()` are the same everywhere.
     """
 
     def __init__(
@@ -97,6 +116,8 @@ class LadingError(Exception):
         ledger: str = "",
         not_listed: int = 0,
         error_id: str = "",
+        speakers: Sequence[int] = (),
+        is_speaker: bool = True,
     ) -> None:
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         if not self.problems:
@@ -108,7 +129,9 @@ class LadingError(Exception):
         self.ledger = ledger
         self.not_listed = not_listed
         self.error_id = error_id
-        super().__init__(self._text())
+        self.speakers = tuple(speakers)
+        self._is_speaker = is_speaker
+        super().__init__(self.full_text() if is_speaker else self._short_text())
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any], ledger: str = "") -> LadingError:
@@ -139,18 +162,43 @@ class LadingError(Exception):
     def tensors(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(problem.tensor for problem in self.problems if problem.tensor is not None))
 
-    def _text(self) -> str:
-        state = "The load had begun: what it was to fill is incomplete." if self.begun else ""
+    def full_text(self) -> str:
+        """Every problem; many of one kind are one line with a pattern and a count."""
+        return "\n".join([*folded(self.problems, self.not_listed), *self._state(), self._where_help_is()])
+
+    def _short_text(self) -> str:
+        first, *rest = folded(self.problems, self.not_listed)
+        if not rest:
+            return self.full_text()
+        others = " and ".join(f"rank {rank}" for rank in self.speakers)
+        count = len(self.problems) + self.not_listed
+        where = f"{count} problems in all: see the text of {others} (error id {self.error_id})."
+        return "\n".join([first, where, *self._state()])
+
+    def _state(self) -> list[str]:
+        return ["The load had begun: the tensors that it fills are incomplete."] if self.begun else []
+
+    def _where_help_is(self) -> str:
         topics = ", ".join(f'"{topic}"' for topic in (self.code, self.rule) if topic)
-        where_help_is = f"Run lading.help({topics}) to see what this means and what to do."
-        if len(self.problems) == 1 and not self.not_listed:
-            return "\n".join(filter(None, [str(self.problems[0]), state, where_help_is]))
-        lines = [f"{len(self.problems) + self.not_listed} problems:", *(f"  {problem}" for problem in self.problems)]
-        if self.not_listed:
-            lines.append(f"  and {self.not_listed} more like these")
-        return "\n".join(filter(None, [*lines, state, where_help_is]))
+        return f"Run lading.help({topics}) to see what this means and what to do."
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The text is made of the problems, so it is they that travel between processes.
         state = {key: value for key, value in self.__dict__.items() if key != "problems"}
         return (type(self), (self.problems,), state)
+
+
+def folded(problems: Sequence[Problem], not_listed: int = 0) -> list[str]:
+    """The lines that the engine makes of problems: one each, or one for many of a kind (docs/schema/problems.md)."""
+    from . import _engine  # which imports this module
+
+    told = [
+        {name: _utf8(value) for name, value in dataclasses.asdict(one).items() if value not in (None, "")}
+        for one in problems
+    ]
+    return _engine.folded({"problems": told, "problems_not_listed": not_listed})
+
+
+def _utf8(value: Any) -> Any:
+    """Paths may hold bytes that are not UTF-8, which JSON cannot."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from . import _engine
-from .agreement import DEADLINE_S, VALUE, Agreement, OnThread, ranges
+from .agreement import DEADLINE_S, VALUE, Agreement, OnThread, ranges, stopped
 from .allocate import IN_PLACE, Slot
 from .errors import LadingError, Problem
 
@@ -268,9 +268,9 @@ class _Flight:
 
 def refuse_failed(ranks: Agreement) -> None:
     if ranks.is_stopped():
-        raise LadingError(Problem("cancelled", "the load was stopped while bytes were exchanged"))
+        raise stopped("the load was stopped while bytes were exchanged")
     if ranks.has_failed():
-        raise LadingError(Problem("cancelled", "another rank failed while bytes were exchanged"))
+        raise stopped("another rank failed while bytes were exchanged")
 
 
 def wait_for_failure(ranks: Agreement) -> None:

@@ -44,7 +44,7 @@ def exchange_nodes(
         return None, []
     kinds = {torch.device(device).type for device in devices}
     if len(kinds) > 1:
-        return None, [f"exchange: no, for ranks have different devices ({', '.join(sorted(kinds))})"]
+        return None, [f"exchange: no, because the ranks have different devices ({', '.join(sorted(kinds))})"]
     if scope == "node":
         return list(names), []
     if scope == "job":
@@ -58,7 +58,7 @@ def _measured(ranks: Agreement, path: str, device: str, group: Any) -> tuple[lis
     with agreed(ranks, "exchange") as step:  # then all begin to read at once
         step.message = {"size": total, "token": uuid.uuid4().hex if ranks.rank == 0 else ""}
     if min(message["size"] for message in step.answers) < _LEAST_BYTES:
-        return None, ["exchange: no, there is too little to read for a measurement"]
+        return None, ["exchange: no, because there is too little to read for a measurement"]
     token = step.answers[0]["token"]
     with agreed(ranks, "how fast files are") as step:
         step.message = {"read": _read_speed(files, total, ranks)}

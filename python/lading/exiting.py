@@ -57,7 +57,8 @@ def awaited_at_exit(stop: Callable[[], None] | None = None) -> Iterator[None]:
             _running.calls[key] = thread, stop
     if not may_begin:
         if is_inner:
-            raise LadingError(Problem("cancelled", "Python exits, and the load was stopped"), stage="loading")
+            problem = Problem("cancelled", "the load was stopped because Python exits", remedy="Load again.")
+            raise LadingError(problem, stage="loading")
         _park(thread)
     try:
         yield

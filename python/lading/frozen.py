@@ -55,7 +55,7 @@ def cast_frozen(
         pins: further names that stay F32: patterns, or (pattern, strength) (docs/schema/skeleton.md).
 
     Returns:
-        The names that were cast, and what to.
+        The names that were cast, and their new dtypes.
     """
     parts = parts_of(model)
     entries = [entry for entry in take_inventory(parts) if entry.is_tensor]
@@ -88,13 +88,13 @@ def _subtree(name: str, subtrees: Iterable[str]) -> str | None:
 
 
 def _not_frozen(subtrees: Iterable[str], frozen: Sequence[str]) -> Iterator[Problem]:
-    """Names of modules that nothing frozen is in: a typo, or a tower that nobody froze."""
+    """Names of modules that nothing frozen is in: a typo, or a tower that is not frozen."""
     for name in subtrees:
         if not any(_is_within(name, tower) or _is_within(tower, name) for tower in frozen):
             towers = ", ".join(tower or "the whole model" for tower in frozen) or "none"
             wanted = f"a frozen subtree, or a part of one: {towers}"
             remedy = "Correct the name, or freeze it: module.requires_grad_(False)."
-            message = f"subtree_dtypes: {name!r} is no frozen module, and has none inside"
+            message = f"subtree_dtypes: {name!r} is not a frozen module, and contains none"
             yield Problem("policy", message, rule="R28", expected=wanted, remedy=remedy)
 
 
@@ -114,12 +114,12 @@ def _torn_apart(
         if len(set(names.values())) > 1:
             found = ", ".join(f"{name} in {dtype}" for name, dtype in sorted(names.items()))
             remedy = "Give the modules that share it one dtype in subtree_dtypes."
-            yield Problem("dtype", "its names share one memory, and would compute in several dtypes", tensor=min(names),
+            yield Problem("dtype", "its names share one memory, but compute in different dtypes", tensor=min(names),
                           rule="R28", found=found, remedy=remedy)
 
 
 def _is_meant(entry: Entry, decided: TensorDTypes) -> bool:
-    """What is on meta would be allocated in the compute dtype by a load that is told of it."""
+    """What is on meta would be allocated in the compute dtype by a load that gets it."""
     would_be = decided.follows_tower and decided.storage != entry.dtype
     return decided.cast is not None or (entry.is_meta and would_be)
 
@@ -146,13 +146,13 @@ def _cannot_be(parts: Sequence[nn.Module], chosen: Iterable[tuple[Entry, torch.d
     for entry, dtype in chosen:
         found = remedy = ""
         if is_dtensor(entry.value) and gathered.get(id(entry.value)) != dtype:
-            found = f"{entry.dtype}, and it is sharded"
-            remedy = "Shard it with this param_dtype (lading.shard_by_dtype), or cast before it is sharded"
+            found = f"{entry.dtype}, but it is sharded"
+            remedy = "Shard it with this param_dtype (lading.shard_by_dtype), or cast it before it is sharded."
         elif entry.is_meta:
             found = "no memory yet"
-            remedy = "Pass compute_dtype to lading.materialize, or call this afterwards"
+            remedy = "Pass compute_dtype= to lading.materialize, or call this afterwards."
         if found:
-            message = "it is frozen, and cannot be cast to what the subtree around it computes in"
+            message = "the frozen tensor cannot be cast to the compute dtype of its subtree"
             wanted = str(dtype)
             problems.append(
                 Problem("dtype", message, tensor=entry.name, rule="R28", expected=wanted, found=found, remedy=remedy)

@@ -103,7 +103,7 @@ def flat_members(modules: Iterable[tuple[str, nn.Module]]) -> dict[tuple[int, st
         ):
             member = FlatMember(shape, unit.memory, original.requires_grad)
             member.unit, member.offset = unit, offset
-            member.problem = "FSDP1 has cut it out of another distributed tensor" if extension is not None else ""
+            member.problem = "FSDP1 cut it out of another distributed tensor" if extension is not None else ""
             member.is_empty = name in vars(owner).get(EMPTY, ())
             found[id(owner), name] = member
         for name, owner, _, first_name, first_owner, _ in flat._shared_param_infos:

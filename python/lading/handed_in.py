@@ -1,6 +1,6 @@
 """How values that no file has get into the engine: one at a time, copied at most once, digested where they lie.
 
-Memory of the user's that is plain (in host memory, row by row) is handed in as it is. Everything else takes memory of
+Memory of the user's that is plain (in host memory, row by row) is passed as it is. Everything else takes memory of
 ours: a copy of a tensor on a GPU, what a recipe makes, what is derived. Such a value is deferred: the engine asks for
 it when it writes it, and it is freed before the next one is made. Small ones are not worth the trouble. Where memory
 that the model had before is written, what may yet fail is made before the first byte.
@@ -29,7 +29,7 @@ _MOST_SMALL_BYTES = 8 << 20  # of all small ones together
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """A value that will be handed in. `tensor` is on meta if it has yet to be made."""
+    """A value that will be supplied. `tensor` is on meta if it has yet to be made."""
 
     tensor: torch.Tensor
     is_ours: bool = False  # it is there already, in memory that lading holds for it

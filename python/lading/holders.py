@@ -1,6 +1,6 @@
 """Copies and flags that others keep of what a load fills: optimizers, wrappers, hooks and caches.
 
-A load that fills a parameter is worth nothing if the next forward pass or optimizer step uses somebody's older copy of
+A load that fills a parameter is worth nothing if the next forward pass or optimizer step uses an older copy of
 it. `HOLDERS` lists everyone who is known to keep one. A holder is recognised by facts about modules, parameters and
 optimizers, never by a model's name. Its copy is either refreshed once everything is loaded, or the load is refused
 before anything is written. docs/guides/wrappers.md has the same list for users; each holder names its tests.
@@ -23,9 +23,8 @@ from .holders_common import Refresh, Seen, problem
 from .inventory import PARAMETER, Entry, canonical_modules, is_sharded
 from .load_hooks import load_hooks
 
-_OPTIMIZER_REMEDY = "Load before the optimizer is built"
 _OFFLOAD_REMEDY = (
-    "Load first and offload afterwards, or call accelerate.hooks.remove_hook_from_module(model, recurse=True) first"
+    "Load first and offload afterwards, or call accelerate.hooks.remove_hook_from_module(model, recurse=True) first."
 )
 
 
@@ -41,7 +40,7 @@ class Holder:
 def find(
     parts: Sequence[nn.Module], entries: Sequence[Entry], device: torch.device, spoken_for: Sequence[str]
 ) -> list[Refresh]:
-    """What to call once these parts are loaded on this device. LadingError where somebody's copy would stay stale, or
+    """What to call once these parts are loaded on this device. LadingError where a copy would stay stale, or
     where a module has code for loading that lading does not run (load_hooks.py)."""
     seen = seen_in(parts, entries, device, spoken_for)
     found = [one for holder in HOLDERS for one in holder.find(seen)]
@@ -105,7 +104,7 @@ def _lists_of_rnns(seen: Seen) -> Iterator[Refresh]:
 
 
 def _list_again(module: Any) -> None:
-    """What is no parameter of this module any more, such as a normed weight, is its hook's to set."""
+    """Tensors that are no longer parameters of this module, such as a normed weight, are set by its hook."""
     for place, name in enumerate(module._flat_weights_names):
         parameter = module._parameters.get(name)
         if parameter is not None and module._flat_weights[place] is not parameter:
@@ -133,8 +132,8 @@ def _scripted(seen: Seen) -> Iterator[Problem]:
     scripted = {id(module) for _, module in seen.of_class("ScriptModule")}
     for entry in seen.entries if scripted else ():
         if id(entry.module) in scripted and seen.is_replaced(entry):
-            message = f"TorchScript holds its memory on {entry.device}, and the load is to put it on {seen.device}"
-            yield problem(entry.name, message, "Load before torch.jit.script, or move the scripted module first")
+            message = f"TorchScript has this tensor on {entry.device}, but the load puts it on {seen.device}"
+            yield problem(entry.name, message, "Load before torch.jit.script, or move the scripted module first.")
 
 
 def _gradient_buckets(seen: Seen) -> Iterator[Problem]:
@@ -142,8 +141,8 @@ def _gradient_buckets(seen: Seen) -> Iterator[Problem]:
     wrapped = {id(module) for _, root in seen.of_class("DistributedDataParallel") for module in root.modules()}
     for entry in seen.entries if wrapped else ():
         if entry.kind == PARAMETER and id(entry.module) in wrapped and seen.is_replaced(entry):
-            message = f"DistributedDataParallel knows it on {entry.device}, and the load is to put it on {seen.device}"
-            yield problem(entry.name, message, "Load before the model is wrapped, or wrap a model on its device")
+            message = f"DistributedDataParallel has it on {entry.device}, but the load puts it on {seen.device}"
+            yield problem(entry.name, message, "Load before the model is wrapped, or wrap a model on its device.")
 
 
 # ---- optimizers
@@ -161,16 +160,16 @@ def _copies_on_parameters(seen: Seen) -> Iterator[Problem]:
         value = entry.value
         for name, held in value.__dict__.items():
             if isinstance(held, torch.Tensor) and (name in _MASTERS or _is_copy(name, held, value)):
-                message = f"its attribute {name} holds a copy of its value, which the load does not change"
-                yield problem(entry.name, message, f"{_OPTIMIZER_REMEDY}, or delete the attribute")
+                message = f"the attribute {name} holds a copy of its value, which the load does not change"
+                yield problem(entry.name, message, "Load before the optimizer is built, or delete the attribute.")
 
 
 def _steps_in_backward(seen: Seen) -> Iterator[Problem]:
     """torch's `_apply_optimizer_in_backward` hangs the step on the graph node of the memory that a parameter has."""
     for entry in seen.entries:
         if entry.kind == PARAMETER and "_in_backward_optimizers" in entry.value.__dict__ and seen.is_replaced(entry):
-            message = "an optimizer steps in its backward pass, and knows the memory that the load replaces"
-            yield problem(entry.name, message, "Call _apply_optimizer_in_backward after the load")
+            message = "an optimizer steps in the backward pass, and uses the memory that the load replaces"
+            yield problem(entry.name, message, "Call _apply_optimizer_in_backward after the load.")
 
 
 def _is_copy(name: str, held: torch.Tensor, parameter: torch.Tensor) -> bool:
@@ -196,7 +195,7 @@ def _offload_hooks(seen: Seen) -> Iterator[Problem]:
         hooks = getattr(hook, "hooks", (hook,))  # a SequentialHook has several
         if any(getattr(one, "offload", False) for one in hooks) and _has_tensors(module):
             where = f"the module {name!r}" if name else "the model"
-            message = f"accelerate offloads {where}, and its hook keeps the weights elsewhere"
+            message = f"accelerate offloads {where}, so that its hook keeps the weights elsewhere"
             yield problem(None, message, _OFFLOAD_REMEDY)
 
 
@@ -205,7 +204,7 @@ def _merged_adapters(seen: Seen) -> Iterator[Problem]:
     for name, layer in seen.of_class("BaseTunerLayer"):
         if merged := getattr(layer, "merged_adapters", None):
             message = f"PEFT has merged {', '.join(merged)} into the base weights of the module {name!r}"
-            yield problem(None, message, "Call unmerge_adapter() first, and merge_adapter() after the load")
+            yield problem(None, message, "Call unmerge_adapter() first, and merge_adapter() after the load.")
 
 
 def _cached_norms(seen: Seen) -> Iterator[Refresh]:

@@ -30,7 +30,7 @@ _KNOWN = {
     "BF16_Optimizer": ("bf16_groups", "bf16_groups_flat"),
     "DeepSpeedZeroOptimizer": ("bit16_groups", "bit16_groups_flat"),
 }
-_BEFORE = "Load before deepspeed.initialize"
+_BEFORE = "Load before deepspeed.initialize."
 
 
 def masters(seen: Seen) -> Iterator[Problem | Refresh]:
@@ -61,7 +61,7 @@ def _masters(seen: Seen) -> Iterator[Problem | Refresh]:
 
 def _engines(seen: Seen) -> Iterator[Problem]:
     for _ in seen.of_class("DeepSpeedHybridEngine"):
-        yield problem(None, "DeepSpeed's hybrid engine keeps the weights a second time, for inference", _BEFORE)
+        yield problem(None, "DeepSpeed's hybrid engine has a second copy of the weights, for inference", _BEFORE)
 
 
 def _unknown(seen: Seen, optimizers: Iterable[Any]) -> Iterator[Problem]:
@@ -69,7 +69,7 @@ def _unknown(seen: Seen, optimizers: Iterable[Any]) -> Iterator[Problem]:
     known = {id(value) for optimizer in optimizers for value in _parameters(optimizer)}
     for entry in seen.entries:
         if getattr(entry.value, "_hp_mapping", None) is not None and id(entry.value) not in known:
-            yield problem(entry.name, "an optimizer of DeepSpeed that was not found has a copy of it", _BEFORE)
+            yield problem(entry.name, "a DeepSpeed optimizer that lading did not find has a copy of it", _BEFORE)
 
 
 def _optimizers(seen: Seen, names: dict[int, str]) -> list[Any]:
@@ -98,11 +98,11 @@ def _parameters(optimizer: Any) -> Iterable[torch.Tensor]:
 def _refusals(optimizer: Any, seen: Seen, names: dict[int, str]) -> Iterator[Problem]:
     kind = type(optimizer).__name__
     if getattr(optimizer, "zenflow", None) or (kind not in _KNOWN and not _is_zero3(optimizer)):
-        message = f"{kind} of DeepSpeed keeps copies of the parameters in a way that lading does not know"
+        message = f"{kind} of DeepSpeed keeps copies of the parameters in a way that lading does not support"
         yield problem(None, message, _BEFORE)
         return
     if getattr(optimizer, "offloaded_states", None):
-        yield problem(None, f"{kind} of DeepSpeed has offloaded its state", "Call engine.reload_states() first")
+        yield problem(None, f"{kind} of DeepSpeed has offloaded its state", "Call engine.reload_states() first.")
         return
     if _is_zero3(optimizer):
         return

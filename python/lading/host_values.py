@@ -1,4 +1,4 @@
-"""Values that no file has and the engine cannot make: handed in by the user, recorded, or made by the model's own
+"""Values that no file has and the engine cannot make: supplied by the user, recorded, or made by the model's own
 initialiser.
 
 For a tensor that needs one, in this order: `external` (the user's word), the user's recipe, what `lading.skeleton()`
@@ -62,7 +62,7 @@ class HostValues:
         self.failures = initialised.failures  # of initialisers, by the name of what then has no value
 
     def documents(self, tensors: list[dict[str, Any]]) -> None:
-        """Says in the skeleton's tensors that a value will be handed in: what is derived, and the user's recipes."""
+        """Says in the skeleton's tensors that a value will be supplied: what is derived, and the user's recipes."""
         for tensor in tensors:
             name, kind = tensor["name"], tensor["kind"]
             own = self._recipe(name)
@@ -92,7 +92,7 @@ class HostValues:
                 found = find(name)
                 if found is not None:
                     return self._checked(name, found)
-        raise ValueError(f"nothing has a value for {names[0]}")
+        raise ValueError(f"no source has a value for {names[0]}")
 
     def offered(self, names: Sequence[str]) -> Offer:
         """What `value` will give, as far as it is known before anything is made."""
@@ -113,7 +113,7 @@ class HostValues:
         for name in names:
             if name in self._entries and (recorded := self._entries[name].recorded) is not None:
                 return Offer(_outline(self._entries[name].shape, recorded.dtype))
-        raise ValueError(f"nothing has a value for {names[0]}")
+        raise ValueError(f"no source has a value for {names[0]}")
 
     def input_bytes(self, names: Sequence[str]) -> int:
         """Of the copies that the function of a `Computed` is given."""
@@ -230,13 +230,13 @@ class HostValues:
 
     def _fitting(self, name: str, value: Any) -> torch.Tensor:
         if not isinstance(value, torch.Tensor):
-            raise TypeError(f"the value of {name} is a {type(value).__name__}, and should be a tensor")
+            raise TypeError(f"the value of {name} is a {type(value).__name__}, but should be a tensor")
         value = value.detach()
         if value.is_meta:
-            raise ValueError(f"the value that was handed in for {name} is on meta")
+            raise ValueError(f"the value that was passed for {name} is on meta")
         if tuple(value.shape) != tuple(self._entries[name].shape):
             wanted = list(self._entries[name].shape)
-            raise ValueError(f"the value of {name} has the shape {list(value.shape)}, and should have {wanted}")
+            raise ValueError(f"the value of {name} has the shape {list(value.shape)}, but should have {wanted}")
         return value
 
 
@@ -245,7 +245,7 @@ def _outline(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _no_input(value: str, needed: str) -> torch.Tensor:
-    raise ValueError(f"{value} is computed from {needed}, and nothing is loaded yet")
+    raise ValueError(f"{value} is computed from {needed}, which is not loaded yet")
 
 
 class _Spans:

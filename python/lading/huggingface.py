@@ -33,6 +33,7 @@ from .inventory import NON_PERSISTENT, Entry, parts_of
 from .inventory_json import dtype_name
 from .patterns import Name, Pattern
 
+_CHECK_FILE = "Check that the checkpoint belongs to this model and to this version of transformers."
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 _SAFETENSORS = (".safetensors", ".safetensors.index.json")
 OTHER_PART = "transformers.other_part"  # how ids of rules begin, for keys of parts that this model does not have
@@ -47,7 +48,7 @@ def describe(
     entries: Sequence[Entry] | None = None,
     catalog: Catalog | None = None,
 ) -> Conversion | None:
-    """What transformers knows of this model and checkpoint. None if it is no model of transformers.
+    """What transformers knows of this model and checkpoint. None if it is not a model of transformers.
 
     `entries` is the model's inventory, if it was taken before; `catalog` is the checkpoint's, if it was read before:
     the user may have given its keys other names.
@@ -72,7 +73,7 @@ def describe(
             found, of_whole = _mapping_rules(whole, shapes, library)
             if len(found.made) >= len(rules.made):
                 view, rules = whole, found
-                notes = [*of_whole, f"it is a part of the checkpoint's {architecture}"]
+                notes = [*of_whole, f"this key belongs to the checkpoint's {architecture}"]
     unread = sorted(key for key in shapes if key not in rules.used)
     ignored = [rule for key in unread if (rule := _ignore_rule(view, key, rules.renamed[key]))]
     if others := sum(rule["id"].startswith(OTHER_PART) for rule in ignored):
@@ -104,7 +105,7 @@ def declarations(
 
 
 def refuse_pickles(location: str) -> None:
-    """`.bin` files and pickled adapters run code when they are read, so nobody here reads them."""
+    """`.bin` files and pickled adapters run code when they are read, so lading does not read them."""
     path = Path(location)
     if path.is_dir():
         names = sorted(item.name for item in path.iterdir())
@@ -119,7 +120,7 @@ def refuse_pickles(location: str) -> None:
         "unsupported_format",
         f"{', '.join(pickles[:4])}: reading a pickle runs its code",
         file=location,
-        remedy="Convert it to safetensors where that is safe: load it once and call save_pretrained",
+        remedy="Convert it to safetensors in a safe environment: load it once and call save_pretrained.",
     )
     raise LadingError(problem, stage="checkpoint", exit_code=3)
 
@@ -188,8 +189,9 @@ def _mapping_rules(view: View, shapes: dict[str, tuple[int, ...]], library: Libr
         except Exception as error:  # whatever transformers' code raises: it would log it and leave the tensor out
             text = f"{type(error).__name__}: {error}" if not isinstance(error, NotMoving) else str(error)
             operations = ", ".join(type(one).__name__ for one in converter.operations)
-            message = f"transformers' conversion of it ({operations}) failed: {text}"
-            rules.problems.append(Problem("conversion", message, tensor=next(iter(view.names[target]), target)))
+            message = f"transformers' conversion of this tensor ({operations}) failed: {text}"
+            name = next(iter(view.names[target]), target)
+            rules.problems.append(Problem("conversion", message, tensor=name, remedy=_CHECK_FILE))
             rules.made |= set(view.names[target])
             keys = [key for _, key in sources]
             rules.used |= set(keys)

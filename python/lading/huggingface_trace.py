@@ -44,7 +44,7 @@ class Trace(PlainDispatchMode):
 
     def expression(self, tensor: torch.Tensor) -> Expression:
         if id(tensor) not in self._known:
-            raise NotMoving("it answers a tensor that does not come from the checkpoint")
+            raise NotMoving("it returns a tensor that does not come from the checkpoint")
         return self._known[id(tensor)][1]
 
     def __torch_dispatch__(
@@ -57,7 +57,7 @@ class Trace(PlainDispatchMode):
             return result
         handler = _HANDLERS.get(func.overloadpacket.__name__)
         if handler is None:
-            raise NotMoving(f"it calls {func.overloadpacket}, which no mapping can say")
+            raise NotMoving(f"it calls {func.overloadpacket}, which a mapping cannot express")
         bound = _bound(func, args, kwargs)
         operand = bound["tensors"] if "tensors" in bound else bound["self"]
         if isinstance(operand, (list, tuple)):
@@ -157,7 +157,7 @@ def _split(of: Any, operand: Any, outputs: Any, bound: dict[str, Any]) -> list[E
 
 def _slice(of: Any, operand: Any, outputs: Any, bound: dict[str, Any]) -> list[Expression]:
     if (bound.get("step") or 1) != 1:
-        raise NotMoving("it takes every so many elements, which no mapping can say")
+        raise NotMoving("it takes every n-th element, which a mapping cannot express")
     dim, size = bound["dim"] % operand.dim(), operand.shape[bound["dim"]]
     begin = bound["start"] or 0
     begin = min(size, begin + size if begin < 0 else begin)
@@ -183,7 +183,7 @@ def _as_strided(of: Any, operand: Any, outputs: Any, bound: dict[str, Any]) -> l
     """What composite ops may end in. Only the whole tensor in its own order is understood."""
     contiguous = outputs[0].is_contiguous() and operand.is_contiguous() and not bound.get("storage_offset")
     if not contiguous or math.prod(outputs[0].shape) != math.prod(operand.shape):
-        raise NotMoving("it takes strides of its own, which no mapping can say")
+        raise NotMoving("it sets strides itself, which a mapping cannot express")
     return _reshaped(of, operand, outputs, bound)
 
 

@@ -48,11 +48,10 @@ def initialize(
     A tensor that has memory and a value already keeps it.
 
     Args:
-        model: built under `lading.skeleton()`, then changed and sharded as one likes. A list of modules is a model in
-            parts.
+        model: built under `lading.skeleton()`, in any state and sharding. A list of modules is a model in parts.
         seed: seed of all random values.
         device: this rank's device. None uses the device of the sharding, or of the parameters that have memory.
-        dtype: "auto" (as the constructor made it), or a floating dtype to ask for. Values are drawn in float32 and
+        dtype: "auto" (as the constructor made it), or a floating dtype to request. Values are drawn in float32 and
             rounded once (R19).
         cast: "promote" (a request never narrows), "exact" (everything floating becomes `dtype`, pins excepted).
         keep: patterns of tensors that must have a value already; it is an error if one has none.
@@ -66,7 +65,7 @@ def initialize(
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
 
     Raises:
-        LadingError: everything that is wrong, in one message. Unless its `begun` is True the model is as it was.
+        LadingError: every problem, in one message. Unless its `begun` is True, the model is unchanged.
     """
     return materialize(
         model,

@@ -49,7 +49,7 @@ _WRAPPERS = _MODULE_WRAPPERS | {"OptimizedModule", "CheckpointWrapper", "Offload
 
 @dataclasses.dataclass(eq=False)
 class Entry:
-    """One name. `value` is the tensor that is there, or what `get_extra_state()` gave."""
+    """One name. `value` is the tensor, or what `get_extra_state()` gave."""
 
     name: str
     kind: str
@@ -126,7 +126,7 @@ class Entry:
         if self.problem:
             raise SkeletonError("written_later", self.problem, tensor=self.name)
         if self.recorded is None:
-            raise SkeletonError("unrecorded", "it was not made under lading.skeleton()", tensor=self.name)
+            raise SkeletonError("unrecorded", "it was not created under lading.skeleton()", tensor=self.name)
         try:
             return value_of(self.recorded, Seeds(seed, self.random_name or self.name))
         except SkeletonError as error:
@@ -137,7 +137,7 @@ def parts_of(model: Any) -> list[nn.Module]:
     """A model, or a model in parts, as a list of modules. Or TypeError."""
     parts = [model] if isinstance(model, nn.Module) else list(model) if isinstance(model, list | tuple) else []
     if not parts or not all(isinstance(part, nn.Module) for part in parts):
-        raise TypeError(f"model should be a torch.nn.Module or a list of them, and is a {type(model).__name__}")
+        raise TypeError(f"model should be a torch.nn.Module or a list of them, but is a {type(model).__name__}")
     return parts
 
 
@@ -175,9 +175,9 @@ def _why_not_listed(name: str, entry: Entry) -> SkeletonError | None:
     if not entry.is_tensor:
         return None
     if nn.parameter.is_lazy(entry.value):
-        return SkeletonError("lazy", "its shape is not known before the first forward pass", tensor=name)
+        return SkeletonError("lazy", "the shape is unknown before the first forward pass", tensor=name)
     if entry.value.is_nested:
-        text = "it is a nested tensor, which is no plain memory that could be filled"
+        text = "the tensor is nested, and has no plain memory to fill"
         return SkeletonError("nested", text, tensor=name)
     return None
 
@@ -350,7 +350,7 @@ def _note_views(sharers: list[Entry], classes: dict[int, list[Entry]]) -> None:
             elif bases is in_file and comes_with and member.is_meta:
                 names = ", ".join(one.name for one in in_file if _overlap(one, entry))
                 member.problem = (
-                    f"it is other elements of the memory of {names}, or of another dtype, and no plain view"
+                    f"it shares storage with {names}, but is not a plain view of it (other elements, or another dtype)"
                 )
 
 

@@ -4,7 +4,7 @@
 
 and then `lading plan CHECKPOINT --skeleton skeleton.json`. What the constructor did is in it: non-persistent buffers
 and attributes have a `derivation`, parameters and persistent buffers an `init`, as recipes of the engine where they
-are, as `host` (the front hands the value in) where not. What has no known value has neither, and the engine refuses
+are, as `host` (the front supplies the value) where not. What has no known value has neither, and the engine refuses
 it by name if no file has it."""
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def skeleton_document(
     without_init: Collection[str] = (),
 ) -> dict[str, Any]:
     """The same document of an inventory, for those who go on with it. `without_init`: parameters and persistent buffers
-    whose initial value nobody will ask for."""
+    whose initial value is not needed."""
     return {
         "schema": SCHEMA,
         "tensors": [_tensor(entry, is_adapter, without_init) for entry in entries if entry.is_tensor],

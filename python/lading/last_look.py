@@ -86,7 +86,7 @@ class LastLook:
         """To be called when the model has its memory."""
         left = [entry.name for entry in self._entries if entry.is_meta]
         if left:
-            message, remedy = "the tensor is still on meta after the load", "This is a bug of lading's: please report it."
+            message, remedy = "the tensor is still on meta after the load", "Please report this bug in lading."
             problems = [Problem("incomplete", message, tensor=name, remedy=remedy) for name in left]
             raise LadingError(problems, stage="loading", begun=True, exit_code=5)
 

@@ -43,8 +43,8 @@ _HARMLESS = (
 )
 _DECORATORS = ("torch.utils._contextlib", "contextlib", "torch._dynamo.decorators")  # @torch.no_grad() and the like
 _REMEDY = (
-    "Remove it before the load if the file holds the tensors as the module does, or give the module's tensors by "
-    "external= or recipes="
+    "Remove it before the load if the file has the tensors as the module does, or pass the module's tensors in "
+    "external= or recipes=."
 )
 
 

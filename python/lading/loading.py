@@ -121,46 +121,45 @@ def materialize(
     touched. All ranks of the group must call it; all of them get the same error, or none.
 
     Args:
-        model: built on meta, on a device, or partly; changed and sharded as one likes. A list of modules is a model in
-            parts.
+        model: built on meta, on a device, or partly; in any state and sharding. A list of modules is a model in parts.
         checkpoint: a file, a directory, an index, or a repository in the Hugging Face cache.
         revision: of a repository in that cache: a branch, a tag, or a commit. None is "main".
         device: this rank's device. None uses the device of the sharding, or of the parameters that have memory.
-        dtype: "auto" (as in the checkpoint), or a floating dtype to ask for; docs/guides/dtypes.md says what comes out.
+        dtype: "auto" (as in the checkpoint), or a floating dtype to request; docs/guides/dtypes.md explains the result.
         cast: "promote" (a request never narrows), "exact" (as transformers means it), "destination" (memory decides).
         compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
         compute_record, pins, subtree_dtypes: as in `lading.resolve_dtypes`.
-        strict: refuse keys that nothing reads, rather than report them.
+        strict: refuse keys that are not read, instead of reporting them.
         allow_missing, allow_unexpected, allow_mismatch, keep: patterns of names; `*` stands for any characters.
         external: a tensor, or another model with a tensor of that name, by pattern. It wins over the checkpoint.
         recipes: values for tensors that no file has, by pattern: a function of module and attribute name, or
             `lading.Computed`, from other tensors of this load.
-        mapping: what keys of the checkpoint are called in the model: {"transformer.h.*": "blocks.*"}, where each `*`
-            stands for the same characters in both, dots included, and None as a name passes a key over; or a document
+        mapping: the model's names for keys of the checkpoint: {"transformer.h.*": "blocks.*"}, where each `*`
+            stands for the same characters in both, dots included, and None as a name ignores a key; or a document
             of docs/schema/mapping.md, or its path.
         key_mapping: the same by regular expressions, each replaced wherever it is found, as in transformers.
         adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name. Adapters
             without one are initialised as PEFT does it.
         whole: of a part, such as a pipeline stage: the model that it was cut from, on meta. Kinds, ties and
             conversions are then those of the whole.
-        ties: "keep", or "untie": take ties apart whose members have keys of their own.
+        ties: "keep", or "untie": separate tied tensors that have different keys.
         seed: seed for initial values.
         verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
             digest.
         budget: limit for the host memory that reading takes besides the model, per node, in bytes; `report.memory`
-            says what a load takes in all.
-        exchange: "never": each rank reads all that it holds. Where ranks hold the same bytes, one of them can read them
-            and hand them to the others: "node" within a machine, "job" everywhere, "auto" if a measurement says that
-            it is clearly faster (docs/guides/exchange.md).
+            says what a load needs in total.
+        exchange: "never": each rank reads everything that it holds. Otherwise one rank reads the bytes that several
+            ranks hold, and sends them to the others: "node" within a machine, "job" everywhere, "auto" if a
+            measurement shows that it is clearly faster (docs/guides/exchange.md).
         progress: True shows a bar of tqdm on a terminal; where there is none, a long load logs a line every ten seconds
             (level INFO). Or a function, called several times a second with `done_bytes` and `total_bytes` of this
-            rank; what it raises stops the load on all ranks. All of it on the group's first rank only.
+            rank; an exception in it stops the load on all ranks. Only the group's first rank shows progress.
         group: the process group whose ranks load together; None is the default one, False is this process alone.
         timeout: seconds to wait for ranks that have not yet reached an agreement step. Once all ranks have begun, a
             killed or stopped rank is noticed within ten.
 
     Raises:
-        LadingError: everything that is wrong, in one message. Unless its `begun` is True the model is as it was.
+        LadingError: every problem, in one message. Unless its `begun` is True, the model is unchanged.
     """
     began = time.perf_counter()
     with Agreement.of(group, timeout) as ranks:
@@ -230,7 +229,7 @@ def materialize(
 
 
 def is_incomplete(model: nn.Module) -> str:
-    """Why a model may not be used: a load into memory that was already there began and failed. "" if it may.
+    """Why the model must not be used: a load into its existing memory began and failed. Returns "" if it can be used.
 
     if why := lading.is_incomplete(model):
         raise SystemExit(why)
@@ -274,7 +273,7 @@ def plan_together(
         checked(progress)
         if is_recording():
             raise RuntimeError(
-                f"{call} was called under lading.skeleton(), where nothing has memory: call it after the block"
+                f"{call} was called under lading.skeleton(), where tensors have no memory: call it after the block"
             )
         parts = parts_of(model)
         location = None if isinstance(checkpoint, NoCheckpoint) else located(checkpoint, revision)
@@ -362,10 +361,10 @@ def _records(plan: _engine.Plan) -> dict[str, dict[str, str]]:
 
 
 def _kept_as_assigned(plan: _engine.Plan, skeleton: dict[str, Any]) -> list[str]:
-    """Values that survive although nobody named them in `keep` (R14)."""
+    """Values that survive although `keep` does not list them (R14)."""
     assigned = {tensor["name"] for tensor in skeleton["tensors"] if tensor.get("assigned")}
     kept = [one.name for one in plan.destinations if one.provenance == "kept" and one.name in assigned]
-    return [f"kept as it was put in after the model was built, since no file has it: {folded(kept)}"] if kept else []
+    return [f"kept as assigned after the model was built, because no file has it: {folded(kept)}"] if kept else []
 
 
 def _refuse_idle_recipes(options: Options, skeleton: dict[str, Any]) -> None:
@@ -397,11 +396,11 @@ def _request(prepared: Prepared, options: Options, location: str | None, devices
 
 
 def _planned(request: dict[str, Any], prepared: Prepared) -> _engine.Plan:
-    """What a library could not convert is told together with all that the plan refuses (R39)."""
+    """Reports what a library could not convert together with all problems of the plan (R39)."""
     unconverted = prepared.conversion.problems
     lost = {entry.name: entry.problem for entry in prepared.entries if entry.problem}
     failures = prepared.values.failures
-    lost |= {name: f"its initialiser raised {type(error).__name__}: {error}" for name, error in failures.items()}
+    lost |= {name: f"the initialiser raised {type(error).__name__}: {error}" for name, error in failures.items()}
     try:
         plan = _engine.plan(request)
     except LadingError as error:
@@ -448,7 +447,7 @@ def _checked_slots(plan: _engine.Plan, prepared: Prepared, *, allocates: bool) -
 def _agreed_load(
     load: _Load, location: str | None, options: Options, display: Display
 ) -> tuple[_engine.Report, dict[str, Any] | None]:
-    """Every rank has filled its memory, and replicas are the same bits (R17). What fails here is told at once, and not
+    """Every rank has filled its memory, and replicas are the same bits (R17). Failures are reported at once, and not
     when all have come: others may be waiting for bytes of this rank."""
     loaded = load.run(display)
     settle(load.slots)
@@ -558,7 +557,7 @@ def _runs_code_of_others(slots: Sequence[Slot], prepared: Prepared) -> bool:
 
 
 def _finish(slots: list[Slot], prepared: Prepared, last_look: LastLook) -> None:
-    """Everything is loaded: the model gets it, and those that keep copies of it are told."""
+    """Everything is loaded: the model gets it, and those that keep copies of it are updated."""
     try:
         attach(slots, prepared.entries, prepared.placements.units)
         last_look.refuse_meta()
@@ -571,7 +570,7 @@ def _finish(slots: list[Slot], prepared: Prepared, last_look: LastLook) -> None:
             "code that runs after the load (set_extra_state, or a library that keeps copies of weights) failed: "
             f"{type(error).__name__}: {error}"
         )
-        problem = Problem("incomplete", message, remedy="Fix that code, and load again.")
+        problem = Problem("incomplete", message, remedy="Correct that code, and load again.")
         raise LadingError(problem, stage="loading", begun=True, exit_code=5) from error
 
 

@@ -38,8 +38,8 @@ def located(checkpoint: str | os.PathLike[str], revision: str | None = None) -> 
     if not isinstance(revision, str):
         raise TypeError(f"revision is {revision!r}; it should be the name of a branch or tag, or the hash of a commit")
     if os.path.exists(name) and not is_repository_folder(name):
-        message = f"revision is {revision!r}, but this path is no repository of the Hugging Face cache"
-        remedy = 'Leave revision out, or name the repository as "org/name".'
+        message = f"revision is {revision!r}, but this path is not a repository in the Hugging Face cache"
+        remedy = 'Omit revision, or pass the repository as "org/name".'
         raise LadingError(Problem("usage", message, file=name, remedy=remedy), stage="request", exit_code=2)
     return Location(name, revision)
 
@@ -84,7 +84,7 @@ def pinned(location: Location, folder: Path | None) -> Location:
 
 
 def download_command(location: str) -> str:
-    """The command that downloads a repository; "" if this is no name of one."""
+    """The command that downloads a repository; "" if this is not the name of one."""
     revision = revision_of(location)
     is_plain = _REPOSITORY.fullmatch(location) and (revision is None or _REVISION.fullmatch(revision))
     if not is_plain or os.path.exists(location):
@@ -95,5 +95,5 @@ def download_command(location: str) -> str:
 def how_to_get(location: str) -> str:
     """A remedy for a checkpoint that is not on this machine."""
     if command := download_command(location):
-        return f"Nothing is downloaded: run `{command}` first, or name a folder."
-    return "Nothing is downloaded: name a folder, or a repository that is in the Hugging Face cache."
+        return f"Run `{command}` first, or pass a folder: lading does not download."
+    return "Pass a folder, or a repository in the Hugging Face cache: lading does not download."

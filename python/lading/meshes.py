@@ -78,7 +78,7 @@ def _line(mesh: Any, dim: int) -> list[int]:
 
 def disorder(name: str, line: Sequence[int], group: Sequence[int]) -> str:
     """Why torch would not agree with itself on which part of a tensor a rank has."""
-    text = f"its mesh ({name}) has its ranks in the order {list(line)}"
+    text = f"the tensor's mesh ({name}) has its ranks in the order {list(line)}"
     return f"{text}, and a process group in the order {list(group)}" if list(line) != list(group) else text
 
 
@@ -114,8 +114,8 @@ def _regular(ranks: torch.Tensor, place_of: dict[int, int]) -> list[tuple[Span, 
     flat = ranks.reshape(-1).tolist()
     unknown = [rank for rank in flat if rank not in place_of]
     if unknown:
-        message = f"its mesh has rank {unknown[0]}, which does not take part in this load"
-        raise _IrregularError(message, "Call materialize on all ranks of the mesh, with a group that has them.")
+        message = f"the tensor's mesh has rank {unknown[0]}, which does not take part in this load"
+        raise _IrregularError(message, "Call materialize on all ranks of the mesh, with a group that contains them.")
     places = torch.tensor([place_of[rank] for rank in flat], dtype=torch.int64).reshape(ranks.shape)
     base = int(places.reshape(-1)[0])
     expected = torch.full_like(places, base)
@@ -128,9 +128,9 @@ def _regular(ranks: torch.Tensor, place_of: dict[int, int]) -> list[tuple[Span, 
         shape[dim] = -1
         expected = expected + (line - base).reshape(shape)
     if not torch.equal(expected, places):
-        raise _IrregularError("the ranks of its mesh are in no regular order")
+        raise _IrregularError("the ranks of the tensor's mesh have no regular order")
     if any(base // span.stride % span.size for dim in dims for span in dim):
-        message = f"its mesh begins at rank {flat[0]}, in the middle of what would be a row of a mesh of all ranks"
+        message = f"the tensor's mesh begins at rank {flat[0]}, in the middle of a row of a mesh of all ranks"
         raise _IrregularError(message, "Build the mesh as a slice of one DeviceMesh of all ranks.")
     return dims
 
@@ -142,10 +142,10 @@ def _spans(offsets: list[int]) -> Iterator[Span]:
     stride = offsets[1]
     run = next((place for place, offset in enumerate(offsets) if offset != place * stride), len(offsets))
     if stride <= 0 or len(offsets) % run:
-        raise _IrregularError("the ranks of its mesh are in no regular order")
+        raise _IrregularError("the ranks of the tensor's mesh have no regular order")
     outer = offsets[::run]
     if any(offsets[place] != outer[place // run] + place % run * stride for place in range(len(offsets))):
-        raise _IrregularError("the ranks of its mesh are in no regular order")
+        raise _IrregularError("the ranks of the tensor's mesh have no regular order")
     yield from _spans(outer)
     yield Span(run, stride)
 
@@ -168,7 +168,7 @@ class Axes:
         marks = {mark for mark in marks if mark >= 1}
         ordered = sorted(marks)
         if any(high % low for low, high in zip(ordered, ordered[1:], strict=False)) or ordered[-1] > size:
-            self.problem = "its tensors lie on meshes that do not fit into one mesh of all ranks"
+            self.problem = "the model's tensors are on meshes that do not fit into one mesh of all ranks"
             ordered = [1, size]
         steps = list(zip(ordered, ordered[1:], strict=False))[::-1]
         self.axes = [self._axis(place, low, high // low, names) for place, (low, high) in enumerate(steps)]

@@ -22,6 +22,7 @@ from .conversion import Catalog, Conversion, braced, ignored_key, unbraced
 from .errors import LadingError, Problem
 
 _SHOWN = 3
+_ONE_NAME = "Give each key one name of its own, or None to ignore it."
 
 
 @dataclasses.dataclass
@@ -36,7 +37,7 @@ class Naming:
     def of(cls, mapping: Any, key_mapping: Mapping[str, str] | None) -> Naming | None:
         """None if there is neither. Or TypeError or ValueError."""
         if mapping is not None and key_mapping is not None:
-            raise ValueError("mapping and key_mapping both say what keys are called; give one of them")
+            raise ValueError("mapping and key_mapping both rename keys; pass only one of them")
         if key_mapping is not None:
             return cls(expressions=_checked_expressions(key_mapping))
         if mapping is None:
@@ -44,7 +45,7 @@ class Naming:
         if isinstance(mapping, str | os.PathLike):
             mapping = json.loads(Path(mapping).read_text())
         if not isinstance(mapping, Mapping):
-            raise TypeError(f"mapping should be a dict, or the path of a document, and is a {type(mapping).__name__}")
+            raise TypeError(f"mapping should be a dict, or the path of a document, but is a {type(mapping).__name__}")
         if "schema" in mapping and "rules" in mapping:
             return cls(document=dict(mapping))
         return cls(wildcards=_checked_wildcards(mapping))
@@ -61,7 +62,8 @@ class Naming:
         for name, own in owners.items():
             if len(own) > 1:
                 listed = ", ".join(map(repr, own[:_SHOWN]))
-                problems.append(Problem("mapping", f"{len(own)} keys would be called this: {listed}", tensor=name))
+                text = f"{len(own)} keys would get this name: {listed}"
+                problems.append(Problem("mapping", text, tensor=name, remedy=_ONE_NAME))
         if problems:
             raise LadingError(problems, stage="documents", exit_code=4)
         return Named(names, catalog, self.document)
@@ -87,7 +89,8 @@ class Naming:
                 continue
             if len(set(found.values())) > 1:
                 said = ", ".join(f"{pattern!r} says {name!r}" for pattern, name in found.items())
-                problems.append(Problem("mapping", f"mapping calls the key {key!r} by several names: {said}"))
+                text = f"mapping gives the key {key!r} several names: {said}"
+                problems.append(Problem("mapping", text, remedy=_ONE_NAME))
             names[key] = next(iter(found.values()), key)
         for pattern in self.wildcards.keys() - used:
             remedy = f"The checkpoint has keys such as {', '.join(map(repr, sorted(keys)[:_SHOWN]))}."
@@ -97,7 +100,7 @@ class Naming:
 
 @dataclasses.dataclass
 class Named:
-    """A checkpoint whose keys have other names. `names`: None is a key that nobody reads."""
+    """A checkpoint whose keys have other names. `names`: None is a key that is ignored."""
 
     names: dict[str, str | None]
     own: Catalog
@@ -156,7 +159,7 @@ def _expression(expression: Any, own: Callable[[str], str]) -> Any:
 def _checked_wildcards(mapping: Mapping[Any, Any]) -> dict[str, str | None]:
     for pattern, name in mapping.items():
         if not isinstance(pattern, str) or not (name is None or isinstance(name, str)):
-            said = "keys and names are strings, or None for a key to pass over"
+            said = "keys and names are strings, or None to ignore a key"
             raise TypeError(f"mapping has {pattern!r}: {name!r}; {said}")
         if name is not None and pattern.count("*") != name.count("*"):
             raise ValueError(f"mapping has {pattern!r}: {name!r}; both should have the same number of *")
@@ -165,12 +168,12 @@ def _checked_wildcards(mapping: Mapping[Any, Any]) -> dict[str, str | None]:
 
 def _checked_expressions(key_mapping: Any) -> dict[str, str]:
     if not isinstance(key_mapping, Mapping):
-        raise TypeError(f"key_mapping should be a dict of regular expressions, and is a {type(key_mapping).__name__}")
+        raise TypeError(f"key_mapping should be a dict of regular expressions, but is a {type(key_mapping).__name__}")
     for pattern in key_mapping:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ValueError(f"key_mapping: {pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"key_mapping: {pattern!r} is not a regular expression: {error}") from error
     return dict(key_mapping)
 
 

@@ -68,7 +68,7 @@ def run_op(
 
 
 def run_under(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], default_dtype: torch.dtype) -> Any:
-    """Runs an operator as if this were the default dtype, where nobody knows yet what it gives. Functional operators
+    """Runs an operator as if this were the default dtype, where its result is not yet known. Functional operators
     whose result may depend on it run twice."""
     call = _Call(func, args, kwargs)
     results: list[torch.dtype] = []

@@ -79,7 +79,7 @@ class Options:
         for pattern, source in given["external"].items():
             if not isinstance(source, torch.Tensor | torch.nn.Module):
                 raise TypeError(
-                    f"external[{pattern!r}] should be a tensor or a model, and is a {type(source).__name__}"
+                    f"external[{pattern!r}] should be a tensor or a model, but is a {type(source).__name__}"
                 )
         for pattern, recipe in given["recipes"].items():
             if not callable(recipe) and not isinstance(recipe, Computed):

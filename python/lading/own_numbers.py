@@ -1,4 +1,4 @@
-"""Random numbers for a function of somebody else's, apart from those of the process.
+"""Random numbers for a function of another library, apart from those of the process.
 
     with own_random_numbers(seed=1):
         run(initialiser)                            # torch.rand, random.random, numpy.random.rand: its own numbers

@@ -73,7 +73,7 @@ class Wrapped:
 
 
 def unwrapped(parts: Sequence[nn.Module], entries: Sequence[Entry]) -> Wrapped | None:
-    """What is what in these parts of a model; None where PEFT has no hand in it."""
+    """What is what in these parts of a model; None where PEFT does not take part."""
     classes = _Classes.find()
     if classes is None:
         return None
@@ -104,7 +104,7 @@ def unwrapped(parts: Sequence[nn.Module], entries: Sequence[Entry]) -> Wrapped |
 
 
 def _take_back_ties(found: Wrapped, entries: Sequence[Entry]) -> None:
-    """Another name of a base tensor is no adapter: prompt tuning has the embedding a second time."""
+    """Another name of a base tensor is not an adapter: prompt tuning has the embedding a second time."""
     base = {
         entry.tie_class: found.plain[entry.name]
         for entry in entries
@@ -325,8 +325,8 @@ def computed_from_base(wrapped: Wrapped, entries: Sequence[Entry], spoken_for: I
     for entry in entries:
         source = next((base[cell] for cell in _cells(entry) if cell in base), "") if entry.name in adapters else ""
         if source:
-            text = f"PEFT computes its first value from {source}, which had no value yet when the model was built"
-            remedy = "Pass adapter=, a file that has it, or a lading.Computed in recipes="
+            text = f"PEFT computes its first value from {source}, which had no value when the model was built"
+            remedy = "Pass adapter=, a file that has it, or a lading.Computed in recipes=."
             problems.append(Problem("adapter", text, tensor=entry.name, rule="R66", remedy=remedy))
     return problems
 

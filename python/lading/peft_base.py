@@ -37,8 +37,8 @@ _COMPUTED = frozenset(
 )
 _COMPUTED_BY_INIT = {"mica": ("lora_B",), "lora_ga": ("lora_A", "lora_B")}
 _REMEDY = (
-    "Convert the adapter (save_pretrained with path_initial_model_for_weight_conversion), or hand the changed base "
-    "weights in by external="
+    "Convert the adapter (save_pretrained with path_initial_model_for_weight_conversion), or pass the changed base "
+    "weights in external=."
 )
 
 
@@ -84,7 +84,7 @@ def changed_bases(
                 continue
             for entry in by_module.get(id(layer.get_base_layer()), ()):
                 if entry.attribute == "weight" and not is_spoken_for(entry.name):
-                    message = f"{what} of the adapter {adapter!r} changes this base weight, and no file has it changed"
+                    message = f"{what} of the adapter {adapter!r} changes this base weight, but no file has the result"
                     yield Problem("adapter", message, tensor=entry.name, rule="R66", remedy=f"{_REMEDY}.")
 
 
@@ -108,6 +108,6 @@ def stale(
             continue
         has_value = entry.is_tensor and entry.recorded is None and (entry.is_real or zero3.is_partitioned(entry.value))
         if entry.name in names and has_value and not is_spoken_for(entry.name):
-            message = "PEFT computed it from base weights that the load replaces"
-            remedy = "Build the model over loaded weights, pass adapter=, or name it in keep= if it fits the file."
+            message = "PEFT computed this tensor from base weights that the load replaces"
+            remedy = "Build the model over loaded weights, pass adapter=, or list it in keep= if it fits the file."
             yield Problem("adapter", message, tensor=entry.name, rule="R66", remedy=remedy)

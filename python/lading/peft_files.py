@@ -83,7 +83,7 @@ def _of_file(model: Any, adapter: str, path: str, entries: Sequence[Entry]) -> A
     refuse_pickles(path)
     what = changes_base(_saved_config(path))
     if what and not changes_base(vars(model.peft_config[adapter])):  # otherwise the layers' weights are refused by name
-        text = f"its adapter_config.json has {what}, with which PEFT changes base weights, and no file has them changed"
+        text = f"its adapter_config.json has {what}, with which PEFT changes base weights, but no file has them changed"
         remedy = "Convert the adapter: save_pretrained with path_initial_model_for_weight_conversion."
         return Problem("adapter", text, file=path, rule="R66", remedy=remedy)
     by_name = {entry.name: entry for entry in entries if entry.is_tensor}
@@ -144,10 +144,11 @@ def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[s
     try:
         saved = get_peft_model_state_dict(model, state, adapter, save_embedding_layers=False)
     except Exception as error:  # prompt tuning saves what it computes
-        text = f"PEFT does not say which keys the adapter {adapter!r} has without its values: {error}"
+        text = f"PEFT cannot list the keys of the adapter {adapter!r} without its values: {error}"
         raise _refused(text) from error
     return {clean_name(key): names[id(tensor)] for key, tensor in saved.items() if id(tensor) in names}
 
 
 def _refused(message: str) -> LadingError:
-    return LadingError(Problem("adapter", message), stage="request", exit_code=2)
+    remedy = "Pass the adapter that was saved from this model, or correct adapter=."
+    return LadingError(Problem("adapter", message, remedy=remedy), stage="request", exit_code=2)

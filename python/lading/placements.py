@@ -228,7 +228,7 @@ def local_of(value: torch.Tensor) -> torch.Tensor:
 
 
 def is_foreign(entry: Entry) -> bool:
-    """A tensor that is no plain memory (sparse, a subclass), is real, and in no file: it is left alone."""
+    """A tensor that is not plain memory (sparse, a subclass), is real, and in no file: it is left alone."""
     return (
         entry.is_tensor
         and entry.kind in (NON_PERSISTENT, ATTRIBUTE)
@@ -248,7 +248,7 @@ def _unsupported(entry: Entry) -> str:
         return entry.value.problem
     if not is_memory(entry.value):
         local = local_of(entry.value)
-        return f"lading cannot fill a {type(local).__name__} of layout {local.layout}: it is no plain memory"
+        return f"lading cannot fill a {type(local).__name__} of layout {local.layout}: it is not plain memory"
     return ""
 
 
@@ -287,11 +287,11 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
     for one in placements:
         if one.is_partial():
             problems.append(
-                layout_problem(entry.name, f"its placements {placements} include Partial: a partial sum cannot be loaded", "R43",
+                layout_problem(entry.name, f"placements {placements} include Partial: it cannot be loaded", "R43",
                                "Redistribute it to Replicate or Shard.")
             )
         elif not one.is_replicate() and not any(one is shard for shard in shards.values()):
-            problems.append(layout_problem(entry.name, f"lading does not support its placement {one}", "R43",
+            problems.append(layout_problem(entry.name, f"lading does not support the placement {one}", "R43",
                                            "Use Replicate or Shard."))
     order = _left_to_right(tensor, shards)
     late: list[int] = []
@@ -315,10 +315,10 @@ def _physical_cuts(entry: Entry, unit: Unit | None, grid: Grid, problems: list[P
             is_own = unit is not None and grid.lines[place] == unit.shard_ranks[id(entry.value)]
             is_cut = grid.sizes[place] > 1
             if is_cut and not is_own and getattr(shards[last], "split_factor", 1) != 1:
-                text = f"its placements {placements} end with a strided cut of dim {dim}: torch itself cannot gather them"
+                text = f"placements {placements} end with a strided cut of dim {dim}: torch itself cannot gather them"
             elif parts != factor and is_cut:
                 text = (
-                    f"its placements {placements} are strided by {factor}, but the cuts to the right make {parts} parts"
+                    f"the placements {placements} are strided by {factor}, but the cuts to the right make {parts} parts"
                 )
             if text:
                 remedy = "Shard the dim over one mesh dim, or use fully_shard over tensor parallelism."

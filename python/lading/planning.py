@@ -51,7 +51,7 @@ class RankTotals(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a load would do, on this rank.
+    """What a load would do on this rank.
 
         plan = lading.plan(model, path, device="cuda:0")
         print(plan)                                     # 291 tensors (290 file, 1 host), 16.1 GB …
@@ -61,10 +61,10 @@ class Plan:
     Attributes:
         tensors: by name, aliases too.
         totals: of every rank of the group, in their order; this rank's are `bytes`, `read_bytes`, `staging_bytes`.
-        missing_keys: parameters and persistent buffers whose value comes from elsewhere than a file.
+        missing_keys: parameters and persistent buffers whose value does not come from a file.
         unexpected_keys: keys of the checkpoint that the load would not read.
         plan_digest: equal on all ranks, and equal to that of the load's report.
-        warnings: of the engine; and why there is not enough memory now, if there is not.
+        warnings: of the engine, and too little free memory.
     """
 
     tensors: dict[str, PlannedTensor]
@@ -113,7 +113,7 @@ class Plan:
             read = sum(one.read_bytes for one in self.totals)
             lines.append(f"  all ranks: {_size(of_all)}, at most {_size(most)} on one; they read {_size(read)}")
         lines.append(f"  dtypes: {_counted(self.by_dtype())}")
-        for word, names in (("not in a file", self.missing_keys), ("keys that nothing reads", self.unexpected_keys)):
+        for word, names in (("not in a file", self.missing_keys), ("keys that are not read", self.unexpected_keys)):
             if names:
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
                 lines.append(f"  {word}: {', '.join(names[:_SHOWN])}{more}")

@@ -91,7 +91,7 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         say_what_was_assigned(skeleton["tensors"], parts, held)
         zero3.say_what_has_values(skeleton["tensors"], held, options.keep, conversion.adapters)
     except SkeletonError as error:
-        problem = Problem("skeleton", error.reason, tensor=error.tensor or None)
+        problem = Problem("skeleton", error.reason, tensor=error.tensor or None, remedy=error.remedy)
         raise LadingError(problem, stage="documents", exit_code=4) from error
     return Prepared(
         entries,

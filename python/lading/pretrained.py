@@ -80,7 +80,7 @@ def from_pretrained(
         model = lading.from_pretrained("org/name", parallelize=shard)    # shard(model) calls fully_shard, or anything
         model = lading.from_pretrained("org/name", revision="v1.0", device="cuda:0", use_cache=False)
 
-    Nothing is downloaded. All arguments are checked before anything is built.
+    lading does not download. All arguments are checked before the model is built.
 
     Args:
         path_or_id: a directory with `config.json` and safetensors files, or a repository in the Hugging Face cache.
@@ -95,7 +95,7 @@ def from_pretrained(
             for the failed one in a collective of its own waits until that collective times out, since nothing can stop
             it without breaking the process group; within seconds it logs an error that names the failed rank.
         trust_remote_code: build the classes whose code comes with the checkpoint (`auto_map` in its config). They then
-            win over classes of transformers that have the same name. Never on by itself, and never downloaded.
+            win over classes of transformers that have the same name. Off by default, and never downloaded.
         device_map: the same as `device`, for one device: "cuda:0", 0, or {"": "cuda:0"}.
         torch_dtype: the older name of `dtype`. `cast="exact"` rounds as transformers does.
         seed: seed for initial values, and for constructors that look at their own random numbers.
@@ -105,7 +105,7 @@ def from_pretrained(
         config_fields: values for fields of the config, such as `use_cache=False` or `num_labels=3`.
 
     Raises:
-        LadingError: everything that is wrong, in one message. Arguments of transformers that lading does not take
+        LadingError: every problem, in one message. Arguments of transformers that lading does not take
             (`quantization_config`, `token`, a `device_map` over several devices, …) say what to do instead.
         TypeError: a name is neither an argument nor a field of the config.
 
@@ -181,7 +181,7 @@ def _scope() -> Iterator[str]:
 
 
 def _parallelized(model: nn.Module, parallelize: Callable[[nn.Module], Any], ranks: Agreement) -> nn.Module:
-    """What one rank raises, the others get when their own function returns. While it does not, they log it."""
+    """Sends what one rank raises to the others, who get it when their own function returns, and log it until then."""
     try:
         with ranks.naming_the_failed("parallelize"):
             changed = parallelize(model)

@@ -19,29 +19,29 @@ from .locating import download_command
 from .words import Device, DType
 
 _COMMAND = "hf download org/name"
-_DOWNLOADED = f"Nothing is downloaded: run `{_COMMAND}` first, and leave this argument out."
+_DOWNLOADED = f"Run `{_COMMAND}` first, and omit this argument: lading does not download."
 _ONE_DEVICE = (
     "Pass device= for one device. For several, start one process for each, and shard the model in parallelize=, "
     "such as with fully_shard."
 )
 _SHARDED = "Shard the model in parallelize=, such as with torch's parallelize_module or fully_shard."
-_SAFETENSORS = "lading reads safetensors files only: convert the checkpoint with save_pretrained."
+_SAFETENSORS = "Convert the checkpoint with save_pretrained: lading reads only safetensors files."
 _KERNELS = "Call model.set_use_kernels(True) on the loaded model."
 _NOT_NEEDED = (None, False)
 _INSTEAD = {
-    "token": f"Nothing is downloaded, so no token is needed: run `{_COMMAND}` first, and leave token out.",
-    "use_auth_token": f"Nothing is downloaded, so no token is needed: run `{_COMMAND}` first.",
-    "quantization_config": "lading does not quantize. Load the model without it and quantize it afterwards, or let "
-    "transformers load it, and check the result with lading.audit.",
-    "force_download": f"Nothing is downloaded: run `{_COMMAND} --force-download`, and leave this argument out.",
+    "token": f"Run `{_COMMAND}` first, and omit token: lading does not download.",
+    "use_auth_token": f"Run `{_COMMAND}` first, and omit use_auth_token: lading does not download.",
+    "quantization_config": "Load the model without it and quantize it afterwards, or let transformers load it and "
+    "check the result with lading.audit: lading does not quantize.",
+    "force_download": f"Run `{_COMMAND} --force-download`, and omit this argument: lading does not download.",
     "proxies": _DOWNLOADED,
     "resume_download": _DOWNLOADED,
     "cache_dir": "Set HF_HUB_CACHE to that folder, or pass the path of its models--org--name.",
     "subfolder": "Pass the path of that folder.",
     "variant": "Pass the path of that file or of its index, and cls= and config=.",
-    "code_revision": "The code of a checkpoint is read from the checkpoint's own revision: pass revision=.",
+    "code_revision": "Pass revision=: lading reads the code of a checkpoint from the checkpoint's own revision.",
     "ignore_mismatched_sizes": 'Pass allow_mismatch= with the names or patterns that may differ, such as ["score.*"].',
-    "output_loading_info": "lading.report_of(model) returns the report of the load.",
+    "output_loading_info": "Call lading.report_of(model), which returns the report of the load.",
     "max_memory": _ONE_DEVICE,
     "offload_folder": _ONE_DEVICE,
     "offload_buffers": _ONE_DEVICE,
@@ -87,8 +87,8 @@ def chosen_dtype(dtype: DType, torch_dtype: DType | None) -> tuple[DType, list[P
         return dtype, []
     if requested_dtype(dtype) == "auto":
         return torch_dtype, []
-    message = f"dtype is {dtype} and torch_dtype is {torch_dtype}, and both mean the same argument"
-    return dtype, [Problem("usage", message, remedy="Leave torch_dtype out.")]
+    message = f"dtype is {dtype} and torch_dtype is {torch_dtype}, but both are the same argument"
+    return dtype, [Problem("usage", message, remedy="Omit torch_dtype.")]
 
 
 def chosen_device(
@@ -113,7 +113,7 @@ def chosen_device(
         return device, [Problem("usage", message, remedy=_ONE_DEVICE)]
     if device is not None and str(device) != str(named):
         message = f"device is {device!r} and device_map is {device_map!r}"
-        return device, [Problem("usage", message, remedy="Leave device_map out.")]
+        return device, [Problem("usage", message, remedy="Omit device_map.")]
     return chosen_device(named, None, is_needed=is_needed)
 
 
@@ -152,8 +152,8 @@ def set_attention(config: Any, implementation: str | Mapping[str, str]) -> list[
     by_config = dict(implementation) if isinstance(implementation, Mapping) else {"": implementation}
     names = {"", *(getattr(config, "sub_configs", None) or ())}
     problems = [
-        Problem("usage", f"attn_implementation has {name!r}, and the config has no such part",
-                expected=", ".join(map(repr, sorted(names))))
+        Problem("usage", f"attn_implementation has {name!r}, but the config has no such part",
+                remedy="Pass one of these parts.", expected=", ".join(map(repr, sorted(names))))
         for name in by_config if name not in names
     ]  # fmt: skip
     problems += [problem for word in by_config.values() if (problem := _no_attention(word))]

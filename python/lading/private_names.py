@@ -192,7 +192,7 @@ def _codes(owner: Any) -> Iterator[types.CodeType]:
 
 
 def _gives(code: types.CodeType, name: str) -> bool:
-    """Whether it sets an attribute of this name, functions inside it too. What it only reads somebody else must set."""
+    """Whether it sets an attribute of this name, functions inside it too. What it only reads is set elsewhere."""
     if name in code.co_names and code.co_names.index(name) in _stored(code):
         return True
     is_set = "setattr" in code.co_names or "__setattr__" in code.co_names

@@ -44,7 +44,7 @@ def _each(owner: str, names: str, why: str) -> tuple[Name, ...]:
 
 _TORCH_CORE = (
     Name("torch._C:_swap_tensor_impl", "give a tensor object other memory"),
-    Name("torch._C:TensorBase.data", "notice that somebody writes through .data"),
+    Name("torch._C:TensorBase.data", "notice writes through .data"),
     *_each("torch._C", "DisableTorchFunction _DisableAutocast", "run its own operators unrecorded"),
     Name("torch._C:_disabled_torch_dispatch_impl", "tell plain tensors from subclasses made of other tensors"),
     Name("torch._C:_nn._parse_to", "follow Tensor.to in a constructor"),

@@ -39,6 +39,18 @@ _idents = itertools.count(1)
 _snapshots: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Snapshot]] = weakref.WeakKeyDictionary()
 
 
+_REMEDY = "Build the model under lading.skeleton(), or pass the value in external= or recipes=."
+_REMEDIES = {
+    "internal": "Please report this bug in lading.",
+    "lazy": "Run a forward pass on real inputs, or give the layer its sizes, before the load.",
+    "nested": "Store it as plain tensors, or list it in keep=.",
+    "duplicate_name": "Rename one of the two tensors.",
+    "unknown_dtype": "Use a dtype that safetensors has.",
+    "autocast": "Build the model outside torch.autocast.",
+    "extra_state": "Correct get_extra_state of that module.",
+}
+
+
 class SkeletonError(LadingError):
     """A value that cannot be derived. `code` is a stable word; `op` and `tensor` say where, as far as it is known.
 
@@ -49,7 +61,8 @@ class SkeletonError(LadingError):
     """
 
     def __init__(self, code: str, message: str, *, op: str = "", tensor: str = "") -> None:
-        super().__init__(Problem(code, message, tensor=tensor or None), exit_code=4)
+        self.remedy = _REMEDIES.get(code, _REMEDY)
+        super().__init__(Problem(code, message, tensor=tensor or None, remedy=self.remedy), exit_code=4)
         self.op, self.tensor, self.reason = op, tensor, message
 
     def at(self, tensor: str) -> SkeletonError:
@@ -135,12 +148,12 @@ class Captured:
 
     def value(self) -> torch.Tensor:
         if self.checksum is not None and checksum(self.tensor) != self.checksum:
-            raise SkeletonError("captured_changed", "a real tensor that the constructor read was changed afterwards")
+            raise SkeletonError("captured_changed", "a real tensor that the constructor read changed afterwards")
         return self.tensor.cpu()
 
 
 class Op:
-    """One call. `kind` is `call`; `blank`: memory that nobody has written; `generator`: the state that a user's
+    """One call. `kind` is `call`; `blank`: memory that was never written; `generator`: the state that a user's
     generator had; `unknown`: not seen, and `note` says why.
     """
 
@@ -254,7 +267,7 @@ class Recording:
                 _snapshots[module] = held
 
     def generator_use(self, generator: torch.Generator) -> GeneratorUse:
-        """The generator as an operand. Somebody who sets its state between two uses begins a new chain."""
+        """The generator as an operand. Setting its state between two uses begins a new chain."""
         state = generator.get_state()
         known = self._generators.get(id(generator))
         if known is None or not torch.equal(known[1], state):
@@ -271,7 +284,7 @@ class Recording:
 
 @contextlib.contextmanager
 def unrecorded() -> Iterator[None]:
-    """Without modes, autocast and gradients: what we do ourselves is nobody's constructor."""
+    """Without modes, autocast and gradients: what we do ourselves belongs to no constructor."""
     with _disable_current_modes(), torch._C.DisableTorchFunction(), torch._C._DisableAutocast(), torch.no_grad():
         yield
 
@@ -326,7 +339,7 @@ def operand_of(tensor: torch.Tensor) -> Operand:
     """A meta tensor as it is now. One that was made elsewhere becomes known as unknown."""
     cell = cell_of(tensor)
     if cell is None:
-        op = unknown_op("it was made on meta outside lading.skeleton(), so its value is not known")
+        op = unknown_op("it was created on meta outside lading.skeleton(), so that its value is unknown")
         cell = attach(tensor, None, torch.device("meta"), op)
     refresh_shadow(cell)
     return Operand(tensor, cell.ident, cell.head)

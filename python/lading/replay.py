@@ -6,7 +6,7 @@ reads it.
 
 Each random op has a generator of its own, seeded from (seed, name, ordinal), and each op runs under the default dtype
 that it was recorded under. Neither is set for the process (one_op.py), so other threads may load, draw and build.
-Memory that nobody wrote is filled with a pattern; where there is such memory the slice runs twice, with two patterns,
+Memory that was never written gets a pattern; where there is such memory the slice runs twice, with two patterns,
 and if the results differ the value was never defined, which is an error and not a value."""
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def early_value(tensor: torch.Tensor, recording: Recording) -> torch.Tensor:
 
 def _unwritten(op: Op) -> SkeletonError:
     return SkeletonError(
-        "uninitialised", f"the constructor made it with {op.name} and never wrote all of it", op=op.name
+        "uninitialised", f"the constructor created it with {op.name} and never wrote all of it", op=op.name
     )
 
 
@@ -216,7 +216,7 @@ def _kept(tensor: torch.Tensor, out: Operand, op: Op, inputs: set[int]) -> torch
     if tuple(tensor.shape) != out.size or tensor.dtype != out.dtype:
         found, said = f"{tuple(tensor.shape)} {tensor.dtype}", f"{out.size} {out.dtype}"
         raise SkeletonError(
-            "replay_differs", f"{op.name} gave {found} when it was replayed, and {said} when it ran", op=op.name
+            "replay_differs", f"{op.name} gave {found} when it was replayed, but {said} when it ran", op=op.name
         )
     storage = tensor.untyped_storage()
     alike = (

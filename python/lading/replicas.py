@@ -24,7 +24,7 @@ Sets = dict[str, dict[str, str]]  # "0-3, 7": the digest of each tensor that jus
 
 
 _KEPT = ", kept"
-_SAME = "Give it the same value on these ranks before the load, or name it in keep= if it is meant to differ."
+_SAME = "Give it the same value on these ranks before the load, or list it in keep= if it should differ."
 
 
 def replica_sets(loaded: _engine.Report, keep: Sequence[Pattern] = ()) -> Sets:
@@ -71,7 +71,7 @@ def _problems(answers: Sequence[Mapping[str, Mapping[str, str]]]) -> list[Proble
     for (name, key), found in sorted(holders.items()):
         if len(found) > 1:
             shares = "; ".join(f"{digest} on {ranges(members)}" for digest, members in found.items())
-            message = f"ranks {key} must hold the same bytes of it, and do not"
+            message = f"ranks {key} must have the same bytes of this tensor, but do not"
             remedy = _SAME if any(digest.endswith(_KEPT) for digest in found) else ""
             problems.append(Problem("values_differ", message, tensor=name, rule="R17", found=shares, remedy=remedy))
     return problems

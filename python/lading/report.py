@@ -49,7 +49,7 @@ class HostMemory(NamedTuple):
     """Host memory that a load takes on this rank beside the model, as planned before it begins, in bytes."""
 
     staging: int = 0  # for reading: within `budget`
-    handed_in: int = 0  # for values that no file has, beside the user's own
+    handed_in: int = 0  # for values that are in no file, beside the user's own
     exchange: int = 0  # for bytes on their way between ranks
 
     @property
@@ -64,12 +64,12 @@ class HostMemory(NamedTuple):
         return [f"the load takes more host memory than its budget of {budget / 1e6:.1f} MB: {parts}"]
 
 
-_USES = ("reading", "values that no file has", "the exchange")
+_USES = ("reading", "values that are in no file", "the exchange")
 
 
 @dataclasses.dataclass
 class Report:
-    """A load that is done, on this rank.
+    """A completed load on this rank.
 
         report = lading.materialize(model, path, device="cuda:0")
         print(report)                                   # 291 tensors, 16.1 GB, 0.4 s …
@@ -80,13 +80,13 @@ class Report:
         missing_keys: parameters, persistent buffers and extra state that the checkpoint lacks: they were initialised,
             or kept the value that they had. Not what `external`, `keep` or an adapter file gives, and not what the
             model's library does not expect in a file.
-        unexpected_keys: keys of the checkpoint that nothing reads, where that was allowed.
-        mismatched_keys: tensors that have another shape in the checkpoint, where that was allowed: it is not read.
+        unexpected_keys: keys of the checkpoint that were not read, where that was allowed.
+        mismatched_keys: tensors with another shape in the checkpoint, where that was allowed; they were not read.
         initialized: parameters, persistent buffers and extra state that no file gives a value: an initialiser or a
             recipe made it. Among them are those of `missing_keys` and `mismatched_keys` that had no value before,
             and adapters without a file.
         notes: what lading decided, in sentences.
-        warnings: what may not be as it was meant, requests that were not followed among it.
+        warnings: results that may be unintended, such as requests that were not followed.
 
     The four lists of names are of the whole model, and the same on every rank.
     """
@@ -113,7 +113,7 @@ class Report:
 
     @functools.cached_property
     def ledger(self) -> str:
-        """The bill of lading of docs/schema/ledger.md, as JSON text. It is written when it is asked for."""
+        """The bill of lading of docs/schema/ledger.md, as JSON text. It is made on request."""
         return self._engine_report.ledger()
 
     def by_provenance(self) -> dict[str, list[str]]:
@@ -154,10 +154,10 @@ class Report:
         lines = [
             (warning, missing & made, "tensor", "missing from the checkpoint, and initialised"),
             (warning, mismatched & made, "tensor", f"{shape}, and initialised"),
-            (warning, missing - made, "tensor", "missing from the checkpoint, with the value of before"),
+            (warning, missing - made, "tensor", "missing from the checkpoint, and kept as before"),
             (warning, mismatched - made, "tensor", f"{shape}, and not read"),
-            (info, set(self.unexpected_keys), "key", "in the checkpoint that nothing reads"),
-            (info, made - missing - mismatched, "tensor", "initialised that no checkpoint is expected to have"),
+            (info, set(self.unexpected_keys), "key", "in the checkpoint, not read"),
+            (info, made - missing - mismatched, "tensor", "initialised, which checkpoints do not usually have"),
         ]
         return [
             (level, f"{len(names)} {what}{'s' if len(names) > 1 else ''} {text}: {folded(sorted(names))}")

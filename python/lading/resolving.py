@@ -5,7 +5,7 @@
     dtypes["layers.0.mixer.A_log"].storage               # torch.float32: a request never narrows (R23)
 
 The engine decides (docs/guides/dtypes.md); it reads only file headers and leaves the model alone. Without a checkpoint
-it is about what is there: real tensors as they are, others as they were constructed.
+it is about the model as it is: real tensors as they are, others as they were constructed.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class DTypes(Mapping[str, TensorDTypes]):
         return len(self._tensors)
 
     def with_units(self, units: Mapping[str, Sequence[str]], compute_dtype: str | None) -> DTypes:
-        """The same question once more, with the units that FSDP2 shall have (docs/schema/request.md)."""
+        """The same question once more, with the units for FSDP2 (docs/schema/request.md)."""
         policy = {name: value for name, value in self._request["policy"].items() if name != "compute_dtype"}
         if compute_dtype is not None:
             policy["compute_dtype"] = compute_dtype
@@ -166,7 +166,7 @@ def resolve_dtypes(
 
     Args:
         model: on meta, on a device, or partly; sharded or not.
-        checkpoint: as in `materialize`. None: it is about what the model holds now.
+        checkpoint: as in `materialize`. None: the dtypes of the model as it is.
         dtype: requested for every floating tensor of every part of the model (R32); "auto" is as in the checkpoint.
         compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
         compute_record: "checkpoint": what the file has a parameter in goes before `compute_dtype`; "ignore": it does
@@ -178,7 +178,7 @@ def resolve_dtypes(
             key_mapping: as in `lading.materialize`.
 
     Raises:
-        LadingError: everything that is wrong, in one message.
+        LadingError: every problem, in one message.
     """
     options = Options.of(
         device=None,
@@ -216,7 +216,7 @@ def resolve(parts: list[nn.Module], location: str | None, options: Options, *, d
         recipes = options.recipes if location is not None else {}
         skeleton = _skeleton(entries, conversion, HostValues(parts, entries, recipes=recipes))
     except SkeletonError as error:
-        problem = Problem("skeleton", error.reason, tensor=error.tensor or None)
+        problem = Problem("skeleton", error.reason, tensor=error.tensor or None, remedy=error.remedy)
         raise LadingError(problem, stage="documents", exit_code=4) from error
     names = set(declared)
     for tensor in skeleton["tensors"]:

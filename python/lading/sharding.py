@@ -66,7 +66,7 @@ def shard_by_dtype(
     timeout: float = TIMEOUT_S,
     **options: Any,
 ) -> Sharding:
-    """Calls `fully_shard` so that every unit is uniform in (storage, compute) dtype (R27), whatever the model mixes.
+    """Calls `fully_shard` so that every unit has one storage and one compute dtype (R27), even in mixed models.
 
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         lading.shard_by_dtype(model, mesh, policy, checkpoint="path/to/checkpoint")
@@ -81,10 +81,10 @@ def shard_by_dtype(
         mesh: as `fully_shard` takes it.
         mp_policy: FSDP2's `MixedPrecisionPolicy`. `param_dtype` is what parameters compute in unless a pin or the
             checkpoint's record says otherwise (R26); everything else is kept.
-        checkpoint: that the model will be loaded from. None: what the model holds now counts. Its keys are not judged
-            here: a stage reads some of them only.
+        checkpoint: the checkpoint to load later. None: the model as it is. Its keys are not checked here, because a
+            stage reads only some of them.
         revision: of a repository in the Hugging Face cache, as in `lading.materialize`.
-        dtypes: the answer of `resolve_dtypes` instead, where a request or more of its words are needed.
+        dtypes: the result of `resolve_dtypes` instead, for requests that need its arguments.
         compute_record: as in `resolve_dtypes`: "ignore" lets parameters that the checkpoint has in F32 compute in
             `param_dtype`. Pass the same to `materialize`. With `dtypes`, give it there.
         units: names of modules, in which `*` stands for characters of one component, or a function of name and module.
@@ -100,7 +100,7 @@ def shard_by_dtype(
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if dtypes is not None and compute_record != "checkpoint":
-        raise ValueError("compute_record does not go with dtypes: pass it to the resolve_dtypes that made them")
+        raise ValueError("compute_record cannot be combined with dtypes: pass it to resolve_dtypes instead")
     mp_policy = mp_policy if mp_policy is not None else MixedPrecisionPolicy()
     parts = parts_of(model)
     modules = [_modules(part) for part in parts]
@@ -167,8 +167,8 @@ def _refuse_shared(parts: Sequence[nn.Module]) -> None:
     for names in holders.values():
         if len(set().union(*names.values())) > 1:
             found = "; ".join(f"{name} in part {', '.join(map(str, sorted(names[name])))}" for name in sorted(names))
-            remedy = "Put what shares it into one part, or give each part a tensor of its own."
-            problems.append(Problem("layout", "parts of the model share it, and FSDP2 can shard it in one of them only",
+            remedy = "Put the modules that share it into one part, or give each part a separate tensor."
+            problems.append(Problem("layout", "parts of the model share it, but FSDP2 can shard it in only one of them",
                                     tensor=min(names), rule="R27", found=found, remedy=remedy))
     if problems:
         raise LadingError(problems, stage="planning", exit_code=4)
@@ -215,7 +215,7 @@ def _wanted(
         expression = re.compile("[^.]*".join(re.escape(piece) for piece in pattern.split("*")))
         matched = [name for name in modules if expression.fullmatch(name)]
         if not matched and not any(expression.fullmatch(name) for name in names):
-            raise ValueError(f"units names {pattern!r}, and the model has no module of such a name")
+            raise ValueError(f"units names {pattern!r}, but the model has no module of that name")
         found += [name for name in matched if name not in found]
     return found
 
@@ -267,7 +267,7 @@ def _calls(unit: Unit, modules: dict[str, nn.Module]) -> list[tuple[str, ...]]:
 
 
 def _group(mesh: Any) -> Any:
-    """The ranks of a mesh, where they are a process group; else this process asks nobody."""
+    """The ranks of a mesh, where they are a process group; else only this process."""
     import torch.distributed as dist
 
     if mesh is None or mesh.size() == dist.get_world_size():

@@ -2,7 +2,7 @@
 
 The ranks of an input's mesh gather it when the engine asks for the value, in the plan's order of values, which is the
 same on all ranks. A rank that does not ask for a value takes part all the same. Before each gather all ranks of the
-load say that they have come: if one has failed, nobody goes in, and all get its error.
+load say that they have come: if one has failed, none goes in, and all get its error.
 
 Memory, on each rank: the whole inputs of one value at a time, on the input's device, and what gathering them takes.
 They are dropped when the function has returned.
@@ -56,7 +56,7 @@ class SharedInputs:
 
     @contextlib.contextmanager
     def during(self, tell: Callable[[int | None], None]) -> Iterator[None]:
-        """The load. `tell` hears that this rank waits for others, which is no standstill. After it, this rank takes
+        """The load. `tell` hears that this rank waits for others, which is not a stall. After it, this rank takes
         part in what the others still gather."""
         self._tell = tell
         yield
@@ -95,8 +95,8 @@ def _checked_steps(plan: _engine.Plan, layout: Layout, shared: set[str]) -> list
     document = json.loads(plan.document())
     recipes = {one["name"]: one["recipe"] for one in document["tensors"] if one["provenance"] == "call"}
     steps = [(value, one) for value in document["call_order"] for one in recipes[value]["inputs"] if one in shared]
-    text = "it is computed from {}, which FSDP1 or ZeRO-3 has flattened and shared out"
-    remedy = "Leave the input whole, or let the function close over a whole tensor of your own."
+    text = "the tensor is computed from {}, which FSDP1 or ZeRO-3 flattened and sharded"
+    remedy = "Leave the input whole, or let the function use a whole tensor of yours."
     problems = [
         layout_problem(value, text.format(needed), "R66", remedy)
         for value, needed in steps

@@ -68,7 +68,7 @@ class _Calls(_Nothing):
 
 
 class _Bar:
-    """A bar of tqdm, or lines where nobody would see one, or where tqdm is not there. It comes late, and so does the
+    """A bar of tqdm, or lines where a bar would not be seen, or without tqdm. It comes late, and so does the
     import: most loads are done before."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def _new_bar() -> Any:
 
 
 def _is_watched() -> bool:
-    """A terminal, or a notebook, whose standard error is no terminal and shows bars all the same."""
+    """A terminal, or a notebook, whose standard error is not a terminal but shows bars."""
     if "ipykernel" in sys.modules:
         return True
     with contextlib.suppress(Exception):  # it may be None, closed, or an object of somebody's

@@ -93,7 +93,7 @@ def skeleton_files(
     cls: type[nn.Module] | None = None,
     trust_remote_code: bool = False,
 ) -> dict[Path, bytes]:
-    """What `write_skeleton` writes, by place, the document first. Empty: there shall be no such file, because one of
+    """What `write_skeleton` writes, by place, the document first. Empty: no such file is written, because one of
     another model would be taken for this one's."""
     described = _Described.of(located(path, revision), cls, trust_remote_code)
     place = Path(output)
@@ -182,7 +182,7 @@ def _json_bytes(document: dict[str, Any]) -> bytes:
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:
-    """Each whole, or as it was. Only plain files are replaced: a link or a device is somebody's."""
+    """Each whole, or as it was. Only plain files are replaced: a link or a device belongs to another program."""
     for place in files:
         if place.is_symlink() or (place.exists() and not place.is_file()):
             raise FileExistsError(f"{place} exists and is not a regular file. Remove it, or choose another output path.")

@@ -65,7 +65,7 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
         if "data is not allocated" not in str(error):
             raise
         name = resolve_name(func) or getattr(func, "__name__", str(func))
-        why = f"{name} looks at memory past the operators, where nothing can be recorded"
+        why = f"{name} accesses memory without operators, which cannot be recorded"
         raise SkeletonError("unrecordable", why, op=name) from error
 
 
@@ -156,7 +156,7 @@ def _is_device(kind: str) -> Handler:
 
 
 def _to(recording: Recording, func: Any, args: Any, kwargs: Any) -> Any:
-    """A move to the device where a tensor claims to be is no move, and must give the same tensor back."""
+    """A move to the device where a tensor claims to be does nothing, and must return the same tensor."""
     tensor = args[0]
     cell = _recorded(tensor)
     if cell is None or kwargs.get("copy"):

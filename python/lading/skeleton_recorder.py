@@ -10,7 +10,7 @@ reaches an operator: `.tolist()`, `.numpy()`, `.data = …`, and questions such 
 they would be without us, because initialisers skip tensors that say they are on meta. A constructor that looks at a
 value (`.item()`, a shape that depends on data) gets it by replay, there and then.
 
-What is made inside is on meta; what was real before stays real, and so does memory that somebody else owns (numpy, a
+What is made inside is on meta; what was real before stays real, and so does memory that another library owns (numpy, a
 loaded file). Where real tensors meet recorded ones they are captured by value. The process's random numbers are not
 touched. The context belongs to its thread; inside another `skeleton()` it joins that one."""
 
@@ -100,7 +100,7 @@ def derive(tensor: torch.Tensor | Operand, *, name: str = "", seed: int = 0) -> 
 
 
 def recipe_of(tensor: torch.Tensor | Operand) -> Initializer | None:
-    """How the engine can make the value of a recorded `tensor`; kind `host` if only `derive` can; None if nothing gives it one.
+    """How the engine can make the value of a recorded `tensor`; kind `host` if only `derive` can; None if it has none.
 
     with lading.skeleton():
         norm = nn.LayerNorm(8)
@@ -115,9 +115,9 @@ def _operand(tensor: torch.Tensor | Operand) -> Operand:
     if isinstance(tensor, Operand):
         return tensor
     if tensor.layout is not torch.strided:
-        raise SkeletonError("unrecorded", f"a tensor of layout {tensor.layout} is not recorded")
+        raise SkeletonError("unrecorded", f"tensors of layout {tensor.layout} are not recorded")
     if rec.cell_of(tensor) is None:
-        raise SkeletonError("unrecorded", "it was not made under lading.skeleton()")
+        raise SkeletonError("unrecorded", "it was not created under lading.skeleton()")
     return rec.operand_of(tensor)
 
 
@@ -158,7 +158,7 @@ class _Recorder(PlainDispatchMode):
 
     def _refuse_autocast(self, info: OpInfo, device_type: str) -> None:
         if device_type in self.recording.autocast and info.is_autocast(device_type):
-            why = f"{info.name} would run under autocast, which passes by what is on meta"
+            why = f"{info.name} would run under autocast, which skips tensors on meta"
             raise SkeletonError("autocast", why, op=info.name)
 
     @staticmethod
@@ -184,7 +184,7 @@ class _Recorder(PlainDispatchMode):
         return tree_map(kept, _run(func, info, args, kwargs))
 
     def _as_constant(self, leaf: Any) -> Any:
-        """A real tensor of our own becomes a constant on meta. What lies in somebody else's memory stays real."""
+        """A real tensor of our own becomes a constant on meta. Tensors in another library's memory stay real."""
         if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided or leaf.numel() == 0:
             return leaf
         return rec.constant(leaf, self.recording, owned=True) if leaf.untyped_storage().resizable() else leaf
@@ -216,7 +216,7 @@ class _Recorder(PlainDispatchMode):
         return out
 
     def _change_metadata(self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`set_`, `t_` and the like change no element. A `resize_` that grew has some that nobody knows."""
+        """`set_`, `t_` and the like change no element. A `resize_` that grew has some that are unknown."""
         tensor = args[0]
         source = args[1] if info.short_name == "set_" and len(args) > 1 else None
         if tensor.is_meta and source is not None and source.device.type != "meta":
@@ -234,7 +234,7 @@ class _Recorder(PlainDispatchMode):
     def _run_without_storages(self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Sparse and other tensors without a storage cannot be recorded: they are made of real values, and real."""
         if any(tensor.is_meta for tensor in info.written(args, kwargs)):
-            why = f"{info.name} writes a tensor that is not strided to one that is on meta, which is not recorded"
+            why = f"{info.name} writes a tensor that is not strided to one that is on meta, which are not recorded"
             raise SkeletonError("unrecordable", why, op=info.name)
         out = self._run_early(func, info, args, kwargs, record=False)
         return tree_map(self._as_constant, out) if not info.writes else out

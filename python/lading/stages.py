@@ -29,6 +29,8 @@ from .inventory_json import tie_classes
 from .placements import Layout, Span, Spot
 
 
+_ONE_MESH = "Build all meshes of one model from one DeviceMesh."
+_SAME_MODEL = "Pass as whole= the model that the stages were cut from."
 _SAME_TIES = "Tie the same tensors, or none, on every rank that has both."
 
 
@@ -69,9 +71,10 @@ def _join(
                 problems.append(
                     Problem(
                         "ranks_differ",
-                        f"ranks {holders[name][0]} and {rank} hold it differently",
+                        f"ranks {holders[name][0]} and {rank} hold this tensor differently",
                         tensor=name,
                         rule="R30",
+                        remedy="Build and shard the same model on every rank.",
                     )
                 )
             holders.setdefault(name, []).append(rank)
@@ -93,7 +96,8 @@ def _join(
     partly = {name: tuple(ranks) for name, ranks in holders.items() if len(ranks) < len(documents)}
     joined_layout = Layout(layout.size, spots, names, partly)
     if joined_layout.axes.problem:
-        raise LadingError(Problem("layout", joined_layout.axes.problem, rule="R43"), stage="agreement", exit_code=4)
+        problem = Problem("layout", joined_layout.axes.problem, rule="R43", remedy=_ONE_MESH)
+        raise LadingError(problem, stage="agreement", exit_code=4)
     return whole, joined_layout
 
 
@@ -120,7 +124,7 @@ def _different_ties(ties: Sequence[Sequence[str]], documents: Sequence[dict[str,
             for classes, ranks in parts.items()
             if classes
         )
-        message = "the ranks' models do not have the same ties"
+        message = "the ranks' models have different ties"
         yield Problem("ranks_differ", message, tensor=tie[0], rule="R30", found=found, remedy=_SAME_TIES)
 
 
@@ -155,7 +159,8 @@ class Origin:
         known = {entry.name: entry for entry in take_inventory(whole)}
         unknown = [entry.name for entry in held if entry.name not in known]
         if unknown:
-            problems = [Problem("layout", "the model of `whole` has no such tensor", tensor=name) for name in unknown]
+            text = "the model of `whole` has no such tensor"
+            problems = [Problem("layout", text, tensor=name, remedy=_SAME_MODEL) for name in unknown]
             raise LadingError(problems, stage="documents", exit_code=4)
         if problems := [problem for entry in held if (problem := _other_shape(entry, known[entry.name]))]:
             raise LadingError(problems, stage="documents", exit_code=4)

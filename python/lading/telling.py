@@ -1,11 +1,11 @@
-"""What a load says aloud, beside the report that it returns.
+"""Warnings and log lines of a load, beside the report that it returns.
 
-    logging.getLogger("lading").setLevel(logging.INFO)      # what was loaded, kept, initialised by name, passed over
+    logging.getLogger("lading").setLevel(logging.INFO)      # what was loaded, kept, initialised and ignored, by name
     report = lading.report_of(model)                        # of the model's last load
 
 A request that was not followed is a `UserWarning`. Tensors that the checkpoint should have and lacks are logged as a
-warning, and so is a rank that waits for others: Python prints those where no logging is set up. All but the last is
-said by the first rank alone.
+warning, and so is a rank that waits for others: Python prints those where no logging is set up. Only
+the first rank logs all but the last.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def tell(
     for level, line in report.lines():
         logger.log(level, "%s", line)
     if kept := report.by_provenance().get("kept"):
-        logger.info("kept as it was: %s", folded(kept))
+        logger.info("kept: %s", folded(kept))
     if passed_over:
-        logger.info("keys that a rule passes over: %s", folded(passed_over))
+        logger.info("keys that a rule ignores: %s", folded(passed_over))
 
 
 def speaks_here() -> bool:
@@ -93,7 +93,7 @@ def waiting_aloud(rank: int, ranks: int) -> Iterator[None]:
             return
         while True:
             waited = time.monotonic() - began
-            text = "rank %d has waited %.0f s for the other ranks of its group (%d in all). Every rank must make the same lading call."
+            text = "rank %d has waited %.0f s for the other ranks (%d in all). Make the same lading call on every rank."
             logger.warning(text, rank, waited, ranks)
             if done.wait(_EVERY_S):
                 return

@@ -1,6 +1,6 @@
 """What happens to recorded tensors between the end of `lading.skeleton()` and the load.
 
-The record of a constructor is worth nothing if somebody changed the model afterwards and nobody noticed. Three things
+The record of a constructor is worthless if the model changed afterwards unnoticed. Three things
 can happen, and each is noticed in its own way:
 
 - A tensor is *written* on meta, where no recorder sees it. Its version counter tells (`seal`, `was_written`).
@@ -194,7 +194,7 @@ def watch_to_empty() -> None:
 
 
 def is_emptied(tensor: torch.Tensor) -> bool:
-    """Whether `to_empty` gave a tensor its memory, and nobody has written to it since."""
+    """Whether `to_empty` gave a tensor its memory, and it has not been written since."""
     return vars(tensor).get(_EMPTIED) == _write_count(tensor)
 
 

@@ -36,8 +36,10 @@ from .watch import has_no_value
 
 PARTITION, SECONDARY, GATHERED = "", "secondary", "gathered"  # names of slots (docs/schema/layout.md)
 
-_BEFORE = "Load before deepspeed.initialize"
-_OUTSIDE = "Load outside of forward passes and of deepspeed.zero.GatheredParameters"
+_BEFORE = "Load before deepspeed.initialize."
+_BEFORE_WITHOUT_NVME = "Load before deepspeed.initialize, without offload to NVMe."
+_BEFORE_QUANTIZED = "Load before deepspeed.initialize, or do not quantize."
+_OUTSIDE = "Load outside forward passes and outside deepspeed.zero.GatheredParameters."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,18 +83,18 @@ def refusal(value: Any) -> tuple[str, str]:
     """Why it cannot be filled, and what to do; "" if it can."""
     partition = value.ds_tensor
     if partition is None:
-        return "ZeRO-3 has not partitioned it yet", _OUTSIDE
+        return "ZeRO-3 has not partitioned this parameter yet", _OUTSIDE
     if getattr(partition, "final_location", None) == "nvme":
-        return "its ZeRO-3 partition is on NVMe, which lading does not write", _BEFORE + ", without offload to NVMe"
+        return "the ZeRO-3 partition is on NVMe, which lading does not write", _BEFORE_WITHOUT_NVME
     if any(hasattr(one, "ds_quant_scale") for one in (partition, getattr(value, "ds_secondary_tensor", None))):
-        return "its ZeRO-3 partition is quantized (ZeRO++), and no file has that", _BEFORE + ", or do not quantize"
+        return "the ZeRO-3 partition is quantized (ZeRO++), but no file has such values", _BEFORE_QUANTIZED
     is_held = getattr(value, "_ds_z3_gathered_param_context_depth", 0) or getattr(value, "ds_active_sub_modules", ())
     if is_held or _status(value) == "INFLIGHT":
-        return "ZeRO-3 has gathered it for somebody who is using it", _OUTSIDE
+        return "ZeRO-3 has gathered this parameter, which is in use", _OUTSIDE
     if len({memory_of(value, one.slot).device for one in memories(value)}) > 1:
-        return "its ZeRO-3 memories are on several devices", _BEFORE
+        return "the ZeRO-3 memories of this parameter are on several devices", _BEFORE
     if not _is_known_to_its_optimizer(value):
-        return "DeepSpeed's optimizer does not say where its own copy of it is", _BEFORE
+        return "DeepSpeed's optimizer does not expose its copy of this parameter", _BEFORE
     return "", ""
 
 
@@ -202,7 +204,7 @@ def restored(parts: Sequence[nn.Module], entries: Sequence[Entry], recipes: Reci
     own dtype, RoPE tables too (R29).
 
     A model of transformers is built again from its config, on meta, and what comes out different counts. Of other
-    models nothing is known: what is there is kept, and the notes say so. A recipe of the user's goes before both.
+    models nothing is known: the current value is kept, and the notes say so. A recipe of the user's goes before both.
     """
     partitioned = [entry for entry in entries if is_partitioned(entry.value)]
     real = [entry for entry in entries if _could_be_rounded(entry)] if partitioned else []
@@ -268,9 +270,9 @@ def _first_value(makers: Sequence[Any]) -> torch.Tensor | None:
 
 def _notes(values: dict[str, torch.Tensor], unknown: list[str]) -> Iterator[str]:
     if values:
-        yield f"{_listed(values)}: not what the constructor makes (zero.Init rounds), and made anew (R29)"
+        yield f"{_listed(values)}: zero.Init rounded the constructor's value, so that lading recomputed it (R29)"
     if unknown:
-        yield f"{_listed(unknown)}: kept in half precision, which may be zero.Init's; pass recipes= if so"
+        yield f"{_listed(unknown)}: kept in half precision, possibly because of zero.Init; pass recipes= in that case"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -32,7 +32,7 @@ void begin(JsonWriter& json, std::string_view kind, Exit exit_code) {
 }
 
 std::string end(JsonWriter& json, const Errors& warnings, const Errors& problems) {
-  write_errors(json, "warnings", warnings);
+  write_errors(json, "warnings", warnings, Remedies::kOwn);
   write_errors(json, "problems", problems);
   json.end_object();
   return json.take();

@@ -64,12 +64,12 @@ Errors compare_ties(const plan::Plan& plan, const source::CheckpointSource& sour
       if (!elem) {
         errors.add(Error(elem.error()).of_tensor(tensor.name));
       } else if (*elem) {
-        errors.add(Error(Code::kValuesDiffer, "two keys of one tie hold different values")
+        errors.add(Error(Code::kValuesDiffer, "two keys of one tie have different values")
                        .of_tensor(tensor.name)
                        .by_rule("R50")
                        .wanted(fmt::format("the values of {}", tensor.expression.text()))
                        .got(fmt::format("{} differs, first at element {}", other.text(), **elem))
-                       .try_this("say ties \"untie\" if both are wanted, or drop the wrong key"));
+                       .try_this("Set \"ties\": \"untie\" to load both, or remove the wrong key from the checkpoint."));
       }
     }
   }

@@ -37,7 +37,8 @@ Result<io::PlaceFacts> look_at_shards(const CheckpointSource& checkpoint) {
 
 Result<std::vector<Finding>> examine_machine(const DoctorRequest& request) {
   if (request.path.empty() || request.path.find('\0') != std::string::npos)
-    return fail(Error(Code::kUsage, "the path is empty or holds a NUL").in_file(request.path));
+    return fail(
+        Error(Code::kUsage, "the path is empty or contains a NUL").in_file(request.path).try_this("Correct the path."));
   doctor::Facts facts;
   if (const auto checkpoint = CheckpointSource::open(request.path, {})) {
     doctor::CheckpointFacts& found = facts.checkpoint.emplace();

@@ -17,7 +17,9 @@ class Resolving {
 
   Result<DTypesReport, Refusal> run() {
     if (!request_.skeleton) {
-      return refuse(Stage::kRequest, Error(Code::kUsage, "there is no skeleton, so no model to decide about"));
+      return refuse(
+          Stage::kRequest,
+          Error(Code::kUsage, "the request has no skeleton, which describes the model").try_this("Pass a skeleton."));
     }
     take(skeleton_given(*request_.skeleton), skeleton_, problems_);
     if (request_.mapping) take(mapping_given(*request_.mapping), mapping_, problems_);
@@ -108,7 +110,7 @@ class Resolving {
       problems_.add(Error(Code::kPlan, "FSDP2 cannot shard a parameter without dims")
                         .of_tensor(tensor.name)
                         .by_rule("R53")
-                        .try_this("make it a parameter of one element, or a buffer"));
+                        .try_this("Make it a parameter of shape [1], or a buffer."));
     }
     auto units = policy::propose_units(policy_, *request_.units, members);
     if (units) {

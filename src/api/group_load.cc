@@ -83,6 +83,16 @@ std::uint64_t sum_of(const std::vector<std::string>& numbers) {
   return sum;
 }
 
+// The stage at which a rank that ends so refused to load.
+Stage stage_of(Exit exit_code) {
+  switch (exit_code) {
+    case Exit::kUsage: return Stage::kRequest;
+    case Exit::kCheckpoint: return Stage::kCheckpoint;
+    case Exit::kPlan: return Stage::kPlanning;
+    default: return Stage::kProof;
+  }
+}
+
 // MPI is handed host memory only. Of all ranks alike: those that hold the same must come to the same answer.
 bool is_in_host_memory(const plan::Plan& plan, const plan::Destination& destination) {
   if (plan.statements[destination.statement].placement.device == layout::DeviceRule::kCpu) return true;
@@ -122,6 +132,7 @@ class GroupLoad {
         exchange_(request.exchange),
         node_(std::move(request.node)),
         refusal_(std::move(request.refusal)),
+        size_(channel.size()),
         request_(std::move(request.load)) {
     request_.plan.ranks = {{channel.rank()}};
   }
@@ -144,7 +155,7 @@ class GroupLoad {
     const double planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (auto agreed = agree(plan); !agreed) {
       GroupFailure failure = told(agreed.error());
-      if (!plan) failure.failure.refused = plan.error().stage;
+      if (!plan && failure.failure.refused) failure.failure.refused = plan.error().stage;
       return fail(std::move(failure));
     }
     request_.progress = [&, shown = request_.progress](const LoadProgress& progress) {
@@ -186,7 +197,7 @@ class GroupLoad {
     // A rank may wait long for one that reads slowly. Once all have read, standing still is a failure.
     pulse.rest();
     const auto all_there = coordinator_.agree("what was read", {}, nullptr, ranks::Patience::kWhileAlive);
-    if (!all_there) return fail(Error(Code::kCancelled, "another rank could not read its part"));
+    if (!all_there) return fail(Error(Code::kCancelled, "another rank failed to read its part"));
     pulse.progress(done_bytes_ += 1, ranks::Activity::kExchanging);
     ranks::ExchangeOptions options;
     options.rank = own_rank();
@@ -214,8 +225,7 @@ class GroupLoad {
         has_left_out = true;
       }
     }
-    if (has_left_out)
-      notes_.emplace_back("what goes to GPUs is not exchanged over MPI: each rank has read it for itself");
+    if (has_left_out) notes_.emplace_back("tensors on GPUs are not exchanged over MPI: each rank read its own copy");
     request_.owners = *std::move(owners);
   }
 
@@ -251,13 +261,15 @@ class GroupLoad {
     if (!plan) problems = plan.error().problems;
     const std::uint64_t processes = coordinator_.channel().size();
     if (plan && plan->rank_count != processes) {
-      Error error(Code::kUsage, "the layout has another number of ranks than there are processes");
+      Error error(Code::kUsage, "the number of processes is not the layout's number of ranks");
       error.expected = fmt::format("{} processes", plan->rank_count);
       error.found = fmt::format("{}", processes);
+      error.remedy = fmt::format("Start {0} processes (mpirun -n {0}), or change the mesh.", plan->rank_count);
       problems.add(std::move(error));
     }
     if (exchange_ != Exchange::kNever && request_.memory) {
-      problems.add(Error(Code::kUsage, "memory of the caller's cannot be filled by an exchange over MPI"));
+      problems.add(Error(Code::kUsage, "an exchange over MPI cannot fill memory of the caller")
+                       .try_this("Omit the memory, or the exchange."));
     }
     if (refusal_) problems.add(*refusal_);
     std::optional<ranks::Failure> failure;
@@ -299,7 +311,12 @@ class GroupLoad {
   GroupFailure told(const Verdict& verdict) const {
     GroupFailure failure;
     failure.failure.begun = verdict.begun;
+    if (verdict.is_refusal()) failure.failure.refused = stage_of(verdict.exit_code);
     failure.failure.problems = verdict.errors();
+    const ranks::RankSet speakers = verdict.at_fault.empty() ? ranks::RankSet(own_rank()) : verdict.speakers(size_);
+    for (const ranks::RankSet::Run run : speakers.runs()) {
+      for (std::uint64_t rank = run.begin; rank < run.end; ++rank) failure.speakers.push_back(rank);
+    }
     failure.error_id = verdict.id;
     if (verdict.at_fault.contains(own_rank()) && verdict.exit_code != Exit::kOk) failure.exit_code = verdict.exit_code;
     return failure;
@@ -321,6 +338,7 @@ class GroupLoad {
   const Exchange exchange_;
   const std::string node_;
   const std::optional<Error> refusal_;
+  const std::uint64_t size_;
   LoadRequest request_;
   std::vector<std::string> nodes_;  // by rank: between those of one name bytes are handed over
   std::vector<std::string> notes_;

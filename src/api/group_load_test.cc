@@ -136,7 +136,7 @@ TEST_F(GroupLoadTest, R17_AByteThatCameWrongIsRefusedByName) {
   };
   const Ended ended = load();
   ASSERT_TRUE(is_broken);
-  EXPECT_THAT(failure_of(ended), AllOf(HasSubstr("tensor \"w7\""), HasSubstr("hold different bytes"), HasSubstr("R17"),
+  EXPECT_THAT(failure_of(ended), AllOf(HasSubstr("tensor \"w7\""), HasSubstr("have different bytes"), HasSubstr("R17"),
                                        HasSubstr("on ranks 0-2"), HasSubstr("on rank 3")));
   EXPECT_EQ(ended[1].error().exit_code, Exit::kLoad);
   EXPECT_TRUE(ended[1].error().failure.begun);
@@ -177,22 +177,34 @@ TEST_F(GroupLoadTest, R44_ATransferThatNeverEndsEndsWithItsRank) {
   });
   const Ended ended = load(
       [&](std::uint64_t rank, GroupRequest& request) { request.load.cancelled = rank == 0 ? &cancelled : nullptr; });
-  EXPECT_THAT(failure_of(ended), HasSubstr("cut short"));
+  EXPECT_THAT(failure_of(ended), HasSubstr("stopped early"));
 }
 
 TEST_F(GroupLoadTest, R44_RanksThatWantOtherExchangesAreRefused) {
   const Ended ended = load([](std::uint64_t rank, GroupRequest& request) {
     if (rank == 3) request.exchange = Exchange::kNever;
   });
-  EXPECT_THAT(failure_of(ended), AllOf(HasSubstr("the same exchange"), HasSubstr("job on ranks 0-2; never on rank 3")));
+  EXPECT_THAT(failure_of(ended),
+              AllOf(HasSubstr("differ in exchange"), HasSubstr("job on ranks 0-2; never on rank 3")));
   EXPECT_FALSE(ended[0].error().failure.begun);
+}
+
+TEST_F(GroupLoadTest, R44_ARefusalOfOneRankIsARefusalOfAllAndTwoSpeak) {
+  const Ended ended = load([](std::uint64_t rank, GroupRequest& request) {
+    if (rank == 2) request.load.plan.checkpoint.path = "/no/such/checkpoint";
+  });
+  EXPECT_THAT(failure_of(ended), HasSubstr("rank 2: "));
+  for (const auto& one : ended) {
+    EXPECT_TRUE(one.error().failure.refused.has_value()) << "one label";
+    EXPECT_THAT(one.error().speakers, ::testing::ElementsAre(0U, 2U));
+  }
 }
 
 TEST_F(GroupLoadTest, MemoryOfTheCallersIsNotExchanged) {
   const Ended ended = load([](std::uint64_t, GroupRequest& request) {
     request.load.memory = [](const DestinationInfo&) -> Result<std::span<std::byte>> { return std::span<std::byte>(); };
   });
-  EXPECT_THAT(failure_of(ended), HasSubstr("memory of the caller's"));
+  EXPECT_THAT(failure_of(ended), HasSubstr("memory of the caller"));
 }
 
 // Cut along one axis of the mesh, and whole on the other.

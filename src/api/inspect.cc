@@ -21,13 +21,13 @@ Result<HashState> verify_hash(const CheckpointSource& checkpoint, const SourceFi
   LADING_ASSIGN_OR_RETURN(const std::string hex, source::hash_file(opened, promised->kind));
   LADING_TRY(opened.check_unchanged());
   if (hex == promised->hex) return HashState::kVerified;
-  return fail(Error(Code::kHashMismatch, "the file's content does not match the hash that names it")
+  return fail(Error(Code::kHashMismatch, "the file's content does not match the hash in its name")
                   .in_file(opened.path())
                   .at({0, opened.size_bytes()})
                   .by_rule("R45")
                   .wanted(promised->hex)
                   .got(hex)
-                  .try_this("The file is damaged: delete the blob and fetch it again"));
+                  .try_this("Delete the damaged blob, and fetch it again."));
 }
 
 }  // namespace
@@ -51,8 +51,9 @@ Result<Inspection, Errors> inspect(const CheckpointRef& ref, HashCheck hash) {
     if (!state) {
       errors.add(std::move(state).error());
     } else if (*state == HashState::kUnknown) {
-      inspection.warnings.add(
-          Error(Code::kUnverified, "the index is unverified: no hash is known for it").in_file(inspection.path));
+      inspection.warnings.add(Error(Code::kUnverified, "the index is unverified: its hash is not known")
+                                  .in_file(inspection.path)
+                                  .try_this("Fetch the index again if you doubt it."));
     }
   }
   for (std::size_t i = 0; i < catalog.files.size(); ++i) {

@@ -15,13 +15,17 @@ class WordReader {
     const bool names_strategy = !words_.mesh.empty() || !words_.strategy.empty() || !words_.tp_plan.empty() ||
                                 !words_.device.empty() || words_.devices_per_node;
     if (words_.layout && names_strategy) {
-      return fail(Errors(usage(
-          "a layout cannot be combined with a mesh, a strategy, a tensor-parallel plan or a device: it names them")));
+      return fail(
+          Errors(usage("a layout cannot be combined with a mesh, a strategy, a tensor-parallel plan or a device, "
+                       "because it contains them")
+                     .try_this("Omit them, or the layout.")));
     }
     if (words_.layout) return LayoutChoice(*words_.layout);
     layout::ByStrategy made;
     if (!words_.mesh.empty() && words_.strategy.empty()) {
-      errors_.add(usage("a mesh needs a strategy").wanted("single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3"));
+      errors_.add(usage("a mesh needs a strategy")
+                      .wanted("single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3")
+                      .try_this("Add a strategy."));
     }
     if (!words_.mesh.empty()) take(layout::parse_mesh(words_.mesh), made.mesh, errors_);
     if (!words_.strategy.empty()) take(layout::parse_strategy(words_.strategy), made.strategy, errors_);

@@ -77,9 +77,10 @@ class Loading {
   bool take_memory() {
     std::vector<DestinationInfo> destinations = destinations_of(report_.plan);
     if (!request_.owners.empty() && request_.owners.size() != destinations.size()) {
-      problems_.add(Error(Code::kUsage, "there must be one owner, or none, for each destination")
+      problems_.add(Error(Code::kUsage, "the number of owners is not the number of destinations")
                         .wanted(std::to_string(destinations.size()))
-                        .got(std::to_string(request_.owners.size())));
+                        .got(std::to_string(request_.owners.size()))
+                        .try_this("Use the owners that owners_of() returns."));
       return false;
     }
     if (!check_owners(destinations)) return false;
@@ -99,7 +100,7 @@ class Loading {
                 .of_tensor(d.name)
                 .on_rank(static_cast<int>(d.rank))
                 .by_rule("R14")
-                .try_this("Give the memory that holds it (LoadRequest::memory), or declare it meta in the skeleton."));
+                .try_this("Pass the memory that holds it (LoadRequest::memory), or declare it meta in the skeleton."));
       } else if (!request_.memory) {
         if (problems_.empty()) loaded.memory = own->destinations()[i];
       } else if (auto memory = request_.memory(d)) {
@@ -119,11 +120,12 @@ class Loading {
       const auto& owner = request_.owners[i];
       const std::vector<std::uint64_t>& replicas = *destinations[i].replicas;
       if (!owner || std::binary_search(replicas.begin(), replicas.end(), *owner)) continue;
-      problems_.add(Error(Code::kUsage, fmt::format("rank {} does not hold the bytes that it is to read", *owner))
-                        .of_tensor(destinations[i].name)
-                        .on_rank(static_cast<int>(destinations[i].rank))
-                        .by_rule("R17")
-                        .try_this("Take the owners that owners_of() gives."));
+      problems_.add(
+          Error(Code::kUsage, fmt::format("rank {} is an owner of the tensor, but does not hold its bytes", *owner))
+              .of_tensor(destinations[i].name)
+              .on_rank(static_cast<int>(destinations[i].rank))
+              .by_rule("R17")
+              .try_this("Use the owners that owners_of() returns."));
     }
     return problems_.empty();
   }
@@ -160,11 +162,12 @@ class Loading {
   static Result<exec::HostValue> checked(const plan::Statement& s, Result<HostTensor> given) {
     LADING_ASSIGN_OR_RETURN(const HostTensor value, std::move(given));
     if (value.shape && *value.shape != s.shape) {
-      return fail(Error(Code::kPlan, "the value that was handed in has another shape")
+      return fail(Error(Code::kPlan, "the supplied value has another shape than the tensor")
                       .of_tensor(s.name)
                       .by_rule("R6")
                       .wanted(s.shape.text())
-                      .got(value.shape->text()));
+                      .got(value.shape->text())
+                      .try_this("Supply a value of the tensor's shape."));
     }
     if (value.deferred_bytes > 0) return exec::HostValue{nullptr, value.deferred_bytes, value.dtype};
     return exec::HostValue{value.bytes.data(), value.bytes.size(), value.dtype};
@@ -260,9 +263,10 @@ std::vector<DestinationInfo> destinations_of(const PlanReport& report) {
 Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>& nodes) {
   if (!Planned::is_behind(plan)) return fail(not_planned());
   if (const std::uint64_t ranks = Planned::of(plan).plan.mesh.ranks(); nodes.size() != ranks) {
-    return fail(Error(Code::kUsage, "there must be the name of a node for each rank")
+    return fail(Error(Code::kUsage, "the number of node names is not the number of ranks")
                     .wanted(std::to_string(ranks))
-                    .got(std::to_string(nodes.size())));
+                    .got(std::to_string(nodes.size()))
+                    .try_this("Pass the name of a node for each rank."));
   }
   Owners owners;
   for (const auto& of_rank : plan::owners_of(Planned::of(plan).plan, nodes)) {

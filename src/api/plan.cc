@@ -123,9 +123,13 @@ class Planning {
       for (const AdapterRef& adapter : request_.adapters) adapters.push_back(adapter.checkpoint);
       return open_checkpoints(request_.checkpoint, adapters);
     }
-    if (!request_.skeleton) problems.add(usage("without a checkpoint there must be a skeleton: it says what to make"));
+    if (!request_.skeleton)
+      problems.add(usage("a load without a checkpoint needs a skeleton, which describes the tensors")
+                       .try_this("Pass a skeleton (--skeleton FILE)."));
     if (!request_.checkpoint.path.empty()) {
-      problems.add(usage("a checkpoint is named, and the load is to start without one").got(request_.checkpoint.path));
+      problems.add(usage("a checkpoint is given, but the load is to start without one")
+                       .got(request_.checkpoint.path)
+                       .try_this("Omit the checkpoint, or do not ask for initial values."));
     }
     if (!problems.empty()) return fail(std::move(problems));
     return source::CheckpointSource::none();
@@ -203,16 +207,19 @@ class Planning {
     if (request_.ranks) {
       ranks_ = *request_.ranks;
     } else if (count > kMaxRanksAtOnce) {
-      problems_.add(usage("there are too many ranks to work out at once")
+      problems_.add(usage("the request has too many ranks for one plan")
                         .wanted(fmt::format("at most {}", kMaxRanksAtOnce))
-                        .got(std::to_string(count)));
+                        .got(std::to_string(count))
+                        .try_this("Plan one rank at a time (--rank R)."));
     } else {
       ranks_.resize(static_cast<std::size_t>(count));
       std::iota(ranks_.begin(), ranks_.end(), std::uint64_t{0});
     }
     for (const std::uint64_t rank : ranks_) {
       if (rank >= count) {
-        problems_.add(usage(fmt::format("there is no rank {}", rank)).wanted(fmt::format("a rank below {}", count)));
+        problems_.add(usage(fmt::format("rank {} does not exist", rank))
+                          .wanted(fmt::format("a rank below {}", count))
+                          .try_this("Correct the rank, or the mesh."));
       }
     }
     return problems_.empty();
@@ -260,7 +267,8 @@ Result<std::vector<ExplainedFact>, Refusal> explain(const PlanReport& report, st
     Error error = usage("the model has no tensor of this name").of_tensor(tensor);
     std::vector<std::string> near;
     for (const std::string& name : plan::near_names(made, tensor)) near.push_back(quote(name));
-    if (!near.empty()) error.remedy = fmt::format("Near it: {}", fmt::join(near, ", "));
+    error.remedy = near.empty() ? "List the tensors with lading plan --tensors."
+                                : fmt::format("Correct the name: similar ones are {}.", fmt::join(near, ", "));
     return refuse(Stage::kRequest, std::move(error));
   }
   return plan::explain(made, *statement, made.ranks.empty() ? nullptr : &made.ranks.front());

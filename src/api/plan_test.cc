@@ -195,7 +195,7 @@ TEST_F(PlanTest, R34_DevicesAreCountedByRankAndToldSo) {
   EXPECT_EQ(device_of(*usual), "cuda:1") << "nodes of 8";
   std::string told;
   for (const Error& warning : usual->warnings) told += warning.text() + "\n";
-  EXPECT_THAT(told, HasSubstr("rank r has cuda:(r % 8)"));
+  EXPECT_THAT(told, HasSubstr("rank r uses cuda:(r % 8)"));
   wanted.device.per_node = 4;
   request_.layout = wanted;
   request_.ranks = {{7}};
@@ -244,7 +244,7 @@ TEST_F(PlanTest, R34_OneRankOfAMeshHasTheDeviceThatItsProcessNames) {
       digests.insert(report->digest);
       std::string told;
       for (const Error& warning : report->warnings) told += warning.text() + "\n";
-      EXPECT_THAT(told, HasSubstr(std::string("every rank has ") + device));
+      EXPECT_THAT(told, HasSubstr(std::string("every rank uses ") + device));
     }
     EXPECT_EQ(digests.size(), 1U) << "ranks that say the same agree";
   }

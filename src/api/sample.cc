@@ -124,7 +124,7 @@ Result<bool> is_missing(const std::string& path, const std::string& content) {
   std::ifstream in(path, std::ios::binary);
   const std::string there((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (in && there == content) return false;
-  return fail(Error(Code::kWriteFailed, "a file of this name holds something else")
+  return fail(Error(Code::kWriteFailed, "a file of this name exists, and has other contents")
                   .in_file(path)
                   .try_this("Choose another directory."));
 }

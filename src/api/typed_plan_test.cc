@@ -141,7 +141,7 @@ TEST_F(TypedPlan, CutsThatNoDocumentCouldSayAreRefused) {
   auto layout = layout_;
   layout.rules[0].placement.slots[0].cuts[0].axes = {3};
   request_.layout = layout;
-  EXPECT_THAT(refusal(), HasSubstr("gate_up")) << "an axis that the mesh has not";
+  EXPECT_THAT(refusal(), HasSubstr("gate_up")) << "an axis that the mesh does not have";
   layout = layout_;
   layout.rules[0].placement.slots[0].cuts[0].dim = 9;
   request_.layout = layout;
@@ -180,13 +180,13 @@ TEST_F(TypedPlan, ExpressionsThatNoDocumentCouldSayAreRefused) {
   };
   Expression none;
   none.op = mapping::Op::kConcat;
-  EXPECT_THAT(told(none), HasSubstr("one part or more"));
+  EXPECT_THAT(told(none), HasSubstr("at least one part"));
   Expression two = Expression::slice(Expression::source("gate"), 0, 0, 1);
   two.parts.push_back(Expression::source("up"));
-  EXPECT_THAT(told(two), HasSubstr("2 parts, not one"));
+  EXPECT_THAT(told(two), HasSubstr("2 parts instead of one"));
   Expression source = Expression::source("gate");
   source.parts.push_back(Expression::source("up"));
-  EXPECT_THAT(told(source), HasSubstr("a source has no parts"));
+  EXPECT_THAT(told(source), HasSubstr("a source must not have parts"));
   Expression deep = Expression::source("gate");
   for (int i = 0; i < 200; ++i) deep = Expression::slice(std::move(deep), 0, 0, 4);
   EXPECT_THAT(told(deep), HasSubstr("levels of JSON deep"));
@@ -241,15 +241,15 @@ TEST_F(TypedPlan, WhatNoDocumentCouldSayIsRefusedAndNotLoaded) {
   EXPECT_THAT(told(parameter("deep", Shape(std::vector<std::uint64_t>(65, 1)))), HasSubstr("too many dims"));
   model::Tensor odd = parameter("odd", {2});
   odd.dtype = static_cast<DType>(99);
-  EXPECT_THAT(told(odd), HasSubstr("no enumerator"));
+  EXPECT_THAT(told(odd), HasSubstr("not a known enumerator"));
   give_values();
   auto layout = layout_;
   layout.rules[0].placement.slots[0].cuts[0].kind = static_cast<layout::CutKind>(99);
   request_.layout = layout;
-  EXPECT_THAT(refusal(), HasSubstr("no enumerator"));
+  EXPECT_THAT(refusal(), HasSubstr("not a known enumerator"));
   give_values();
   request_.layout = layout::ByStrategy{.strategy = static_cast<layout::Strategy>(99)};
-  EXPECT_THAT(refusal(), HasSubstr("no enumerator"));
+  EXPECT_THAT(refusal(), HasSubstr("not a known enumerator"));
 }
 
 TEST_F(TypedPlan, AnExpressionAtTheLimitIsVerifiedFromItsLedger) {
@@ -287,7 +287,7 @@ TEST_F(TypedPlan, R17_OwnersMustHoldTheBytesThatTheyRead) {
     load.receive = [](const LoadReport&) -> Result<void> { return {}; };
     const auto report = materialize(load);
     ASSERT_FALSE(report);
-    EXPECT_THAT(report.error().problems.front().text(), HasSubstr("does not hold the bytes"));
+    EXPECT_THAT(report.error().problems.front().text(), HasSubstr("does not hold its bytes"));
     EXPECT_FALSE(report.error().begun);
   }
 }

@@ -16,11 +16,11 @@ class OpenValues : public ValuesFile {
   Result<HostTensor> of(const std::string& name) override {
     const checkpoint::CatalogTensor* const tensor = source_.catalog().find(name);
     if (tensor == nullptr || !tensor->dtype) {
-      return fail(Error(Code::kPlan, "the file with the skeleton's values does not have it")
+      return fail(Error(Code::kPlan, "the values file of the skeleton does not have the tensor")
                       .of_tensor(name)
                       .in_file(source_.catalog().files.front().name)
                       .by_rule("R6")
-                      .try_this("Write both again: lading skeleton MODEL -o FILE"));
+                      .try_this("Write both files again with lading skeleton MODEL -o FILE."));
     }
     auto found = values_.find(name);
     if (found == values_.end()) {

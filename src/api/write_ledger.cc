@@ -27,7 +27,7 @@ bool holds_ledger(const std::string& path) {
 Error with_remedy(Error error) {
   if (!error.remedy.empty()) return error;
   return std::move(error).try_this(
-      "Name a file that does not exist, or an older ledger, in a folder that you can write to.");
+      "Pass the path of a new file, or of an older ledger, in a folder that you can write to.");
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ Result<void> check_ledger_place(const std::string& path) {
   const auto standing = io::what_stands_at(path);
   if (!standing) return fail(with_remedy(standing.error()));
   if (*standing == io::Standing::kRegularFile && !holds_ledger(path)) {
-    return fail(with_remedy(Error(Code::kWriteFailed, "the file exists, and is no ledger").in_file(path)));
+    return fail(with_remedy(Error(Code::kWriteFailed, "the file exists, and is not a ledger").in_file(path)));
   }
   return {};
 }

@@ -1,10 +1,8 @@
 #include "lading/error.h"
 
-#include <fmt/format.h>
-
 #include <array>
 
-#include "base/text.h"
+#include "base/problems/folding.h"
 
 namespace lading {
 
@@ -26,22 +24,7 @@ constexpr std::array kCodes = {
 std::string_view word(Code code) { return kCodes[static_cast<std::size_t>(code)].word; }
 Exit exit_code(Code code) { return kCodes[static_cast<std::size_t>(code)].exit_code; }
 
-std::string Error::text() const {
-  std::string out;
-  if (rank) out += fmt::format("rank {}: ", *rank);
-  if (!file.empty()) out += escape(file) + ": ";
-  if (tensor) out += fmt::format("tensor {}: ", quote(*tensor));
-  if (bytes) {
-    out += bytes->size_bytes() > 1 ? fmt::format("bytes {} to {}: ", bytes->begin, bytes->end)
-                                   : fmt::format("byte {}: ", bytes->begin);
-  }
-  out += message;
-  if (!expected.empty()) out += fmt::format("; expected {}", expected);
-  if (!found.empty()) out += fmt::format("{} found {}", expected.empty() ? ";" : ",", found);
-  out += rule.empty() ? fmt::format(" [{}]", word(code)) : fmt::format(" [{}, {}]", word(code), rule);
-  if (!remedy.empty()) out += fmt::format(". {}", remedy);
-  return out;
-}
+std::string Error::text() const { return problem_text({this, word(code)}); }
 
 void Errors::add(Error error) {
   const std::size_t bytes = error.message.size() + error.file.size() + error.tensor.value_or("").size() +

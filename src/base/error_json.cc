@@ -7,7 +7,7 @@ void write_text(JsonWriter& json, std::string_view key, std::string_view text) {
   if (!text.empty()) json.key(key).string(text);
 }
 
-void write_error(JsonWriter& json, const Error& error) {
+void write_error(JsonWriter& json, const Error& error, Remedies remedies) {
   json.begin_object();
   json.key("code").string(word(error.code));
   json.key("message").string(error.message);
@@ -20,15 +20,15 @@ void write_error(JsonWriter& json, const Error& error) {
   write_text(json, "rule", error.rule);
   write_text(json, "expected", error.expected);
   write_text(json, "found", error.found);
-  write_text(json, "remedy", error.remedy);
+  write_text(json, "remedy", remedy_of(error, remedies));
   json.end_object();
 }
 
 }  // namespace
 
-void write_errors(JsonWriter& json, std::string_view key, const Errors& errors) {
+void write_errors(JsonWriter& json, std::string_view key, const Errors& errors, Remedies remedies) {
   json.key(key).begin_array();
-  for (const Error& error : errors) write_error(json, error);
+  for (const Error& error : errors) write_error(json, error, remedies);
   json.end_array();
   if (errors.not_listed() > 0) json.key(std::string(key) + "_not_listed").number(errors.not_listed());
 }

@@ -177,7 +177,7 @@ void JsonFields::finish() {
 JsonFields begin_document(const JsonDocument& document, std::string_view schema, Errors& errors) {
   JsonFields fields(document.root(), "$", errors);
   if (const auto value = fields.require("schema"); value && value->text() != schema) {
-    fields.problem(*value, "schema", "another schema, or another version of it", std::string(schema));
+    fields.problem(*value, "schema", "not the expected schema, or not the expected version of it", std::string(schema));
   }
   return fields;
 }

@@ -82,7 +82,7 @@ class JsonFields {
       }
       allowed += (allowed.empty() ? "" : ", ") + std::string(text);
     }
-    problem(value, key, "not one of the words that may stand here", allowed);
+    problem(value, key, "not one of the allowed words", allowed);
   }
 
   void read_string(const JsonValue& value, std::string_view key, std::string& out);

@@ -110,23 +110,24 @@ class JsonTreeBuilder {
   static Error at(std::size_t offset, Error error) { return std::move(error).at({offset, offset + 1}); }
 
   [[nodiscard]] Error too_much(const JsonLimits& limits) const {
-    return Error(limits.code, "the JSON text holds too much")
+    return Error(limits.code, "the JSON text is too large to parse")
         .wanted(fmt::format("at most {} members of an object or array, and {} keys and values for a text of this size",
                             with_commas(limits.max_members),
                             with_commas(limits.max_values + buffer_.text().size() / JsonLimits::kBytesPerValue)))
-        .try_this("This is more than any real file of this kind holds; if yours is real, please report it.");
+        .try_this(
+            "Check that this is the right file. If it is, please report it: no known file of this kind is so large.");
   }
 
   // Found by the parser's first pass, which does not say where.
   [[nodiscard]] Error whole_text_error(simdjson::error_code error) const {
     std::string message = "not valid JSON: ";
     switch (error) {
-      case simdjson::EMPTY: message += "there is no text"; break;
-      case simdjson::UNCLOSED_STRING: message += "a string does not end"; break;
-      case simdjson::UNESCAPED_CHARS: message += "a control character stands unescaped in a string"; break;
+      case simdjson::EMPTY: message += "the text is empty"; break;
+      case simdjson::UNCLOSED_STRING: message += "a string has no closing quote"; break;
+      case simdjson::UNESCAPED_CHARS: message += "a string contains an unescaped control character"; break;
       case simdjson::MEMALLOC:
         return Error(Code::kOutOfMemory,
-                     fmt::format("no memory to parse {} of JSON", human_bytes(buffer_.text().size())));
+                     fmt::format("not enough memory to parse {} of JSON", human_bytes(buffer_.text().size())));
       default: message += simdjson::error_message(error);
     }
     const std::size_t place = place_of_string_fault(buffer_.text());
@@ -191,13 +192,14 @@ class JsonTreeBuilder {
   bool check_at_end(ondemand::document& document) {
     const char* rest = nullptr;
     if (document.current_location().get(rest)) return true;
-    return syntax_error(offset_of(rest), "more text behind the end of the value");
+    return syntax_error(offset_of(rest), "more text after the end of the value");
   }
 
   // Recursion is bounded by kMaxDepth.
   bool walk(ondemand::value& value, std::size_t depth) {
     const std::string_view token = trimmed(value.raw_json_token());
-    if (token.empty()) return syntax_error(static_cast<std::uint32_t>(buffer_.text().size()), "it ends too early");
+    if (token.empty())
+      return syntax_error(static_cast<std::uint32_t>(buffer_.text().size()), "the text ends too early");
     const std::uint32_t offset = offset_of(token.data());
     const bool container = token.front() == '{' || token.front() == '[';
     if (container && depth > JsonDocument::kMaxDepth) {
@@ -258,7 +260,7 @@ class JsonTreeBuilder {
   // whether it fits.
   bool walk_scalar(std::string_view token, std::uint32_t offset) {
     if (token != "true" && token != "false" && token != "null" && !is_json_number(token)) {
-      return syntax_error(offset, fmt::format("{} is no JSON value", quote(token)));
+      return syntax_error(offset, fmt::format("{} is not a JSON value", quote(token)));
     }
     add_node(offset, token.size());
     return true;
@@ -274,8 +276,8 @@ class JsonTreeBuilder {
 
   bool string_error(std::uint32_t offset, simdjson::error_code error) {
     if (error != simdjson::STRING_ERROR) return syntax_error(offset, simdjson::error_message(error));
-    return stop(offset, Error(Code::kJsonUtf8, "a string holds an invalid escape or half a surrogate pair")
-                            .wanted("escapes that stand for Unicode characters"));
+    return stop(offset, Error(Code::kJsonUtf8, "a string contains an invalid escape or half a surrogate pair")
+                            .wanted("escapes of Unicode characters"));
   }
 
   void close(std::uint32_t node) { document_.nodes_[node].link = static_cast<std::uint32_t>(document_.nodes_.size()); }
@@ -326,7 +328,7 @@ Error JsonDuplicate::error(std::uint64_t base_offset) const {
   return Error(Code::kJsonDuplicateKey, fmt::format("the key {} appears twice in one object", quote(key)))
       .at({base_offset + offset, base_offset + offset + 1})
       .wanted("each key once")
-      .got(fmt::format("it also at byte {}", base_offset + first_offset));
+      .got(fmt::format("a second one at byte {}", base_offset + first_offset));
 }
 
 Result<JsonDocument, JsonFault> JsonDocument::parse_keeping_duplicates(const JsonBuffer& buffer,

@@ -66,7 +66,7 @@ void write_name_pattern(JsonWriter& json, const NamePattern& pattern) {
 void read_name_fields(JsonFields& fields, NamePattern& out) {
   const auto name = fields.find("name");
   const auto pattern = name ? fields.find("pattern") : fields.require("pattern");
-  if (name && pattern) fields.problem(*pattern, "pattern", "stands beside a name", "one of name and pattern");
+  if (name && pattern) fields.problem(*pattern, "pattern", "given together with a name", "either name or pattern");
   const auto& value = name ? name : pattern;
   if (!value) return;
   if (!value->is_string()) fields.problem(*value, name ? "name" : "pattern", "not a string", "a string");

@@ -45,8 +45,9 @@ class Comparison : public OriginSink {
     if (left_.origin.count == 0 && !pull()) return true;
     const bool again = left_.target < at_;
     at_ = left_.target;
-    return differ(again ? "bytes of the buffer that are written twice" : "bytes that are not for transfers to write",
-                  "R11", {}, &left_.origin);
+    return differ(
+        again ? "bytes of the buffer are written twice" : "a transfer writes bytes that no transfer may write", "R11",
+        {}, &left_.origin);
   }
 
   [[nodiscard]] std::uint64_t proved_elems() const { return proved_elems_; }
@@ -63,13 +64,13 @@ class Comparison : public OriginSink {
     while (wanted.count > 0) {
       if (left_.origin.count == 0 && !pull()) {
         left_.origin.count = 0;
-        return differ("bytes of the buffer that nothing writes", "R11", wanted, nullptr);
+        return differ("bytes of the buffer are not written", "R11", wanted, nullptr);
       }
-      if (left_.target > at_) return differ("bytes of the buffer that nothing writes", "R11", wanted, nullptr);
-      if (left_.target < at_) return differ("bytes of the buffer that are written twice", "R11", wanted, &left_.origin);
+      if (left_.target > at_) return differ("bytes of the buffer are not written", "R11", wanted, nullptr);
+      if (left_.target < at_) return differ("bytes of the buffer are written twice", "R11", wanted, &left_.origin);
       const std::uint64_t count = std::min(wanted.count, left_.origin.count);
       if (!agree(wanted, left_.origin, count)) {
-        return differ("bytes of the buffer that come from the wrong place", wanted.is_fill() ? "R56" : "R41", wanted,
+        return differ("bytes of the buffer come from the wrong place", wanted.is_fill() ? "R56" : "R41", wanted,
                       &left_.origin);
       }
       skip(wanted, count);
@@ -138,7 +139,7 @@ Result<std::uint64_t> check_transfers(const DestinationQuestion& question, Offer
   const Provenance provenance = question.root.provenance;
   for (const Transfer& transfer : question.destination.transfers) {
     if (provenance == Provenance::kFile || transfer.is_fill()) continue;
-    return fail(Error(Code::kPlanCheck, "a tensor that no file holds is read from one").by_rule("R1"));
+    return fail(Error(Code::kPlanCheck, "the tensor is read from a file, but no file has it").by_rule("R1"));
   }
   // A kept value lies in memory that is there already, padding and all.
   if (provenance == Provenance::kKept && question.destination.transfers.empty()) return std::uint64_t{0};

@@ -196,7 +196,7 @@ class FeedCheck {
     if (read.transfers.empty()) return refuse(read, "a read serves no transfer", "R64");
     list_.clear();
     for (const TransferRef& ref : read.transfers) {
-      if (!exists(ref)) return refuse(read, "a read names a transfer that the rank has not", "R11");
+      if (!exists(ref)) return refuse(read, "a read names a transfer that the rank does not have", "R11");
       if (is_fed_[number_of(ref)]) return refuse(read, "a transfer is in two reads", "R11");
       is_fed_[number_of(ref)] = true;
       const TransferRef& first = read.transfers.front();
@@ -214,7 +214,7 @@ class FeedCheck {
     }
     switch (fit(list_, read, plan_.read_limits.gap_of(read.file))) {
       case Fit::kFull: return;
-      case Fit::kTooMuch: return refuse(read, "a read goes farther than the bytes that its transfers take", "R64");
+      case Fit::kTooMuch: return refuse(read, "a read goes beyond the bytes that its transfers take", "R64");
       case Fit::kTooLongToSay: return refuse(read, "a read takes too many stretches to be checked", "R64");
     }
   }

@@ -40,9 +40,9 @@ void check_fsdp_units(const Plan& plan, Errors& errors) {
     const layout::Cut* const theirs = last_shard(*unit.first);
     const bool same_axes = mine == nullptr || theirs == nullptr ? mine == theirs : mine->axes == theirs->axes;
     if (!same_axes || s.placement.device != unit.first->placement.device) {
-      add(problem(
-              fmt::format("{} and it are of one FSDP2 unit, but on different axes or devices", quote(unit.first->name)),
-              "R27"),
+      add(problem(fmt::format("the tensor and {} are in one FSDP2 unit, but on different axes or devices",
+                              quote(unit.first->name)),
+                  "R27"),
           s);
     }
     if (mine != nullptr && mine->dim > 0 && !mine->even) {
@@ -56,7 +56,9 @@ void check_fsdp_units(const Plan& plan, Errors& errors) {
     if (unit.cast == nullptr || unit.computed.size() == 1) continue;
     for (const auto& [dtype, other] : unit.computed) {
       if (dtype == unit.cast->compute) continue;
-      add(problem(fmt::format("FSDP2 would cast it as it casts {} of the same unit", quote(unit.cast->name)), "R27")
+      add(problem(
+              fmt::format("FSDP2 would cast the tensor to the dtype of {} of the same unit", quote(unit.cast->name)),
+              "R27")
               .wanted(std::string(name(unit.cast->compute)))
               .got(std::string(name(dtype))),
           *other);

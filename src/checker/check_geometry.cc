@@ -98,7 +98,7 @@ Result<void> check_slot(const Shape& shape, const layout::Slot& slot, const layo
   for (std::size_t c = 0; c < slot.cuts.size(); ++c) {
     const Cut& cut = slot.cuts[c];
     for (const std::size_t axis : cut.axes) {
-      if (axis >= mesh.axes().size()) return refuse("a cut names an axis that the mesh has not", "R53");
+      if (axis >= mesh.axes().size()) return refuse("a cut names an axis that the mesh does not have", "R53");
       // Cut by one axis twice, parts of the tensor would be on no rank.
       if (std::find(used.begin(), used.end(), axis) != used.end()) {
         return refuse(fmt::format("axis {} cuts the tensor twice", quote(mesh.axes()[axis].name)), "R53");

@@ -58,7 +58,7 @@ Result<void> Offers::add(const OfferedTransfers& offered, const Transfer& transf
   const Plan& plan = offered.plan;
   const DType storage = offered.storage;
   if (!transfer.is_fill() && !plan.sources.has(transfer.source)) {
-    return fail(problem("a transfer names a source that the plan has not", "R45"));
+    return fail(problem("a transfer names a source that the plan does not have", "R45"));
   }
   const bool moves_nothing =
       transfer.run_elems == 0 ||

@@ -125,7 +125,7 @@ Result<ByteSet, Errors> bytes_read(const Plan& plan, const RankPlan& rank) {
   std::uint64_t reads = 0;
   for (const Read& one : rank.reads) {
     if (!plan.files.has(one.file)) {
-      errors.add(problem("a read names a file that the plan has not", "R45"));
+      errors.add(problem("a read names a file that the plan does not have", "R45"));
       continue;
     }
     const PlannedFile& file = plan.files[one.file];
@@ -135,7 +135,8 @@ Result<ByteSet, Errors> bytes_read(const Plan& plan, const RankPlan& rank) {
     const bool overlaps = one.count > 1 && one.stride_bytes < one.size_bytes;
     if (one.size_bytes == 0 || !end || *end > file.size_bytes || overlaps) {
       errors.add(
-          problem(overlaps ? "the rows of a read overlap" : "a read of nothing, or beyond the end of the file", "R45")
+          problem(overlaps ? "the rows of a read overlap" : "a read is empty, or goes beyond the end of the file",
+                  "R45")
               .in_file(file.name)
               .at({one.begin_bytes, end.value_or(one.begin_bytes)})
               .wanted(fmt::format("within {} bytes", file.size_bytes)));

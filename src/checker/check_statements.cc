@@ -80,7 +80,7 @@ class StatementCheck {
         errors_.add(problem("the plan has a source twice", "R45").of_tensor(source.key));
       }
       if (!plan_.files.has(source.file)) {
-        errors_.add(problem("a source is in a file that the plan has not", "R45").of_tensor(source.key));
+        errors_.add(problem("a source is in a file that the plan does not have", "R45").of_tensor(source.key));
         continue;
       }
       const PlannedFile& file = plan_.files[source.file];
@@ -122,7 +122,7 @@ class StatementCheck {
       const Source& before = all[by_place[i - 1]];
       const Source& source = all[by_place[i]];
       if (before.file != source.file || before.bytes.end <= source.bytes.begin) continue;
-      errors_.add(problem(fmt::format("two sources share bytes, {} too", quote(before.key)), "R45")
+      errors_.add(problem(fmt::format("the source shares bytes with {}", quote(before.key)), "R45")
                       .of_tensor(source.key)
                       .in_file(plan_.files[source.file].name)
                       .at(source.bytes));
@@ -174,7 +174,8 @@ class StatementCheck {
         if (!is_random(statement.recipe.kind)) add(problem("the recipe is not one for random values", "R1"), statement);
         break;
       case Provenance::kCall:
-        if (statement.recipe.kind != model::RecipeKind::kCall) add(problem("the recipe is no call", "R1"), statement);
+        if (statement.recipe.kind != model::RecipeKind::kCall)
+          add(problem("the recipe is not a call", "R1"), statement);
         break;
       case Provenance::kHost:
       case Provenance::kAlias:
@@ -252,16 +253,17 @@ class StatementCheck {
     facts_.tensors[s].sound = false;
     const auto found = find(statement.alias_of);
     if (!found) {
-      return add(problem("tied to a tensor that the plan has not", "R49").got(quote(statement.alias_of)), statement);
+      return add(problem("the tensor is tied to one that the plan does not have", "R49").got(quote(statement.alias_of)),
+                 statement);
     }
     const Statement& root = plan_.statements[*found];
     if (root.provenance == Provenance::kAlias) {
-      return add(problem("tied to a tensor that is tied itself", "R49").got(quote(root.name)), statement);
+      return add(problem("the tensor is tied to one that is tied itself", "R49").got(quote(root.name)), statement);
     }
     if (!may_be_root({root.kind, *found}, {statement.kind, s})) {
-      return add(
-          problem("tied to a tensor that is not the first registered name of its class", "R16").got(quote(root.name)),
-          statement);
+      return add(problem("the tensor is tied to one that is not the first registered name of its class", "R16")
+                     .got(quote(root.name)),
+                 statement);
     }
     if (root.shape != statement.shape) {
       return add(problem("tied tensors differ in shape", "R49").wanted(root.shape.text()).got(statement.shape.text()),
@@ -296,7 +298,7 @@ class StatementCheck {
     for (std::size_t i = 0; i < plan_.call_order.size(); ++i) {
       const StatementId s = plan_.call_order[i];
       if (!plan_.statements.has(s)) {
-        errors_.add(problem("the order of calls names a statement that the plan has not", "R66"));
+        errors_.add(problem("the order of calls names a statement that the plan does not have", "R66"));
       } else if (plan_.statements[s].provenance != Provenance::kCall) {
         add(problem("the order of calls names a tensor that is not computed", "R66"), plan_.statements[s]);
       } else if (std::exchange(turn[s], i) != kNever) {
@@ -310,12 +312,13 @@ class StatementCheck {
       for (const std::string& input : statement.recipe.inputs) {
         const auto found = find(input);
         if (!found) {
-          add(problem("computed from a tensor that the plan has not", "R66").got(quote(input)), statement);
+          add(problem("the tensor is computed from one that the plan does not have", "R66").got(quote(input)),
+              statement);
           continue;
         }
         const StatementId root = facts_.tensors[*found].root;
         if (plan_.statements[root].provenance == Provenance::kCall && (root == s || turn[root] >= turn[s])) {
-          add(problem("computed before one of its inputs", "R66").got(quote(input)), statement);
+          add(problem("the tensor is computed before one of its inputs", "R66").got(quote(input)), statement);
         }
       }
     }

@@ -29,7 +29,7 @@ bool is_whole(double value) { return std::floor(value) == value; }
 
 Result<void> check_constant(const Statement& s, double value, std::string_view rule) {
   if (dtype_has(s.storage, value)) return {};
-  return fail(Error(Code::kPlanCheck, "a constant that the tensor's dtype does not have")
+  return fail(Error(Code::kPlanCheck, "the tensor's dtype cannot hold the constant")
                   .by_rule(rule)
                   .wanted(fmt::format("a value of {}", name(s.storage)))
                   .got(fmt::format("{}", value)));
@@ -77,12 +77,12 @@ Result<void> check_values(const Statement& s) {
   const bool signed_float =
       class_of(s.storage) == DTypeClass::kFloat && bits(s.storage) >= 8 && s.storage != DType::kF8E8M0;
   if (!signed_float) {
-    return fail(Error(Code::kPlanCheck, "random values in a dtype that has no such values").by_rule("R19"));
+    return fail(Error(Code::kPlanCheck, "the tensor's dtype cannot hold random values").by_rule("R19"));
   }
   const auto check = [&](double number) -> Result<void> {
     LADING_TRY(check_constant(s, number, "R19"));
     if (std::fabs(number) < overflow_of(DType::kF32)) return {};
-    return fail(Error(Code::kPlanCheck, "random values that cannot be drawn in F32").by_rule("R19"));
+    return fail(Error(Code::kPlanCheck, "the random values cannot be drawn in F32").by_rule("R19"));
   };
   if (recipe.kind != model::RecipeKind::kUniform) {
     LADING_TRY(check(recipe.mean));

@@ -63,7 +63,7 @@ class RankCheck {
   Errors run(CheckReport& report, ByteSet& read_by_all) {
     const auto device = device_of(plan_.devices, rank_.rank);
     if (!device) {
-      add(problem("the plan names no device for the rank", "R34"));
+      add(problem("the plan has no device for the rank", "R34"));
       return std::move(errors_);
     }
     device_ = *device;
@@ -199,7 +199,7 @@ class RankCheck {
       if (input == nullptr) continue;  // refused already
       const Facts::Tensor& tensor = facts_.tensors[plan_.statements.id_of(*input)];
       if (!tensor.sound || is_here(tensor.root)) continue;
-      add(problem("the tensor is computed on a rank that has not all of its inputs", "R66").got(quote(name)),
+      add(problem("the tensor is computed on a rank that does not have all of its inputs", "R66").got(quote(name)),
           plan_.statements[present_.front()]);
     }
   }
@@ -356,7 +356,7 @@ CompareTraces check_compared(const Plan& plan, Facts& facts, Errors& errors) {
       errors.add(std::move(error).of_tensor(statement.name));
     };
     if (statement.provenance != Provenance::kFile) {
-      refuse(problem("a tensor that no file holds is to be equal to a key", "R50"));
+      refuse(problem("the tensor is compared with a key, but no file has it", "R50"));
       continue;
     }
     if (!index) index.emplace(plan);
@@ -406,7 +406,7 @@ Result<CheckReport, Errors> check_plan(const Plan& plan) {
   std::size_t settle_at = 1 << 16;
   for (const RankPlan& rank : plan.ranks) {
     if (rank.rank >= ranks) {
-      errors.add(problem("the plan has a rank that the mesh has not", "R53")
+      errors.add(problem("the plan has a rank that the mesh does not have", "R53")
                      .wanted(fmt::format("less than {}", ranks))
                      .got(std::to_string(rank.rank)));
       continue;

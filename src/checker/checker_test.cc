@@ -141,8 +141,8 @@ TEST(Checker, R11_names_tensor_rank_and_bytes) {
 
 TEST(Checker, R11_missing_double_and_foreign_bytes) {
   const OneTensor w;
-  expect_refused(w.plan(12, 12, {}), "R11", "nothing writes");
-  expect_refused(w.plan(12, 12, {run(0, 0, 11)}), "R11", "nothing writes");
+  expect_refused(w.plan(12, 12, {}), "R11", "are not written");
+  expect_refused(w.plan(12, 12, {run(0, 0, 11)}), "R11", "are not written");
   expect_refused(w.plan(12, 12, {run(0, 0, 6), run(5, 5, 7)}), "R11", "twice");
   expect_refused(w.plan(12, 12, {run(0, 0, 6, {{2, 3, 3}})}), "R11", "twice");
   expect_refused(w.plan(12, 12, {run(0, 0, 12), zeros(11, 1)}), "R11", "twice");
@@ -174,7 +174,7 @@ TEST(Checker, R45_transfers_and_reads_stay_inside) {
   plan = OneTensor{}.plan(12, 12, {run(0, 0, 12)});
   plan.sources.push_back(plan.sources[0]);
   plan.sources[1].key = "other";
-  expect_refused(plan, "R45", "share bytes");
+  expect_refused(plan, "R45", "shares bytes");
 }
 
 TEST(Checker, R41_transpose_in_any_order_of_loops) {
@@ -222,7 +222,7 @@ TEST(Checker, R56_padding_is_zero_filled) {
   // 15 elements over 4 ranks: the last has 3, and one of padding.
   OneTensor w{.source = {5, 3}, .shape = {5, 3}, .cuts = {cut(CutKind::kFlat, {0})}, .mesh = kFour, .rank = 3};
   EXPECT_EQ(verdict(w.plan(3, 4, {run(12, 0, 3), zeros(3, 1)})), "good");
-  expect_refused(w.plan(3, 4, {run(12, 0, 3)}), "R11", "nothing writes");
+  expect_refused(w.plan(3, 4, {run(12, 0, 3)}), "R11", "are not written");
   Plan filled = w.plan(3, 4, {run(12, 0, 3), zeros(3, 1)});
   filled.ranks[0].destinations[0].transfers[1].fill = 1;
   expect_refused(filled, "R56", "wrong place");
@@ -277,7 +277,7 @@ TEST(Checker, R34_R64_device_sizes_and_totals) {
   expect_refused(changed([](auto&, auto& r, auto&) { r.read_bytes = 1; }), "R64", "add up");
   expect_refused(changed([](auto&, auto& r, auto&) { r.staging_bytes = 1001; }), "R64", "more memory");
   expect_refused(changed([](auto&, auto& r, auto&) { r.reads.clear(), r.read_bytes = 0; }), "R11", "are not read");
-  expect_refused(changed([](auto&, auto& r, auto&) { r.rank = 1; }), "R53", "a rank that the mesh has not");
+  expect_refused(changed([](auto&, auto& r, auto&) { r.rank = 1; }), "R53", "a rank that the mesh does not have");
   expect_refused(changed([](auto&, auto& r, auto&) { r.destinations.clear(); }), "R1", "no memory on this rank");
   expect_refused(changed([](auto&, auto& r, auto& d) { r.destinations.push_back(Destination(d)); }), "R49",
                  "two memories");

@@ -65,7 +65,7 @@ class IndexCheck {
     for (const IndexEntry& entry : index_.entries) {
       while (t < tensors.size() && tensors[t].name < entry.tensor) t = report_unlisted(t);
       if (t == tensors.size() || tensors[t].name != entry.tensor) {
-        report_missing(entry, "none of the shards has it");
+        report_missing(entry, "no shard that has it");
         continue;
       }
       t = check_entry(entry, t);
@@ -101,14 +101,14 @@ class IndexCheck {
 
   void report_missing(const IndexEntry& entry, std::string found) {
     if (!was_read_[entry.shard]) return;  // why is told elsewhere
-    errors_.add(Error(Code::kIndexMissingTensor, "the index names a tensor that its shard does not have")
+    errors_.add(Error(Code::kIndexMissingTensor, "the shard does not have this tensor, which the index says it has")
                     .in_file(index_file_)
                     .of_tensor(entry.tensor)
                     .at({entry.offset, entry.offset + 1})
                     .by_rule("S5")
                     .wanted(fmt::format("it in {}", quote(index_.shards[entry.shard])))
                     .got(std::move(found))
-                    .try_this("Index and shards are from different saves; fetch them again together"));
+                    .try_this("Fetch index and shards again, together: they come from different saves."));
   }
 
   void report_duplicate(std::size_t begin, std::size_t end, std::string expected) {
@@ -132,7 +132,7 @@ class IndexCheck {
       return end;
     }
     const CatalogTensor& tensor = catalog_.tensors[t];
-    errors_.add(Error(Code::kIndexUnlistedTensor, "the shard holds a tensor that the index does not name")
+    errors_.add(Error(Code::kIndexUnlistedTensor, "the index does not list this tensor, which the shard has")
                     .in_file(file_name(tensor))
                     .of_tensor(tensor.name)
                     .at(tensor.bytes)
@@ -205,7 +205,7 @@ Result<CatalogResult, Errors> catalog_of_index(Index index, std::vector<std::opt
   result.warnings.add(std::move(index.warnings));
   const std::uint64_t total = result.catalog.tensor_bytes();
   if (index.total_size_bytes && *index.total_size_bytes != total) {
-    result.warnings.add(Error(Code::kIndexTotalSize, "the index states a wrong total_size")
+    result.warnings.add(Error(Code::kIndexTotalSize, "the total_size in the index is wrong")
                             .in_file(index_file)
                             .wanted(fmt::format("{} bytes, the sum of its tensors", total))
                             .got(fmt::format("{} bytes", *index.total_size_bytes)));

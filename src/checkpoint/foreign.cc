@@ -26,10 +26,11 @@ constexpr std::string_view kTorchCommand =
     "t.items()}, sys.argv[1])\" OUT.safetensors";
 
 constexpr std::string_view kConvertTorchFile =
-    "Convert it: TORCH_COMMAND FILE. If the tensors stand under a key such as 'state_dict', take them from there.";
+    "Convert it: TORCH_COMMAND FILE. If the file keeps the tensors under a key such as 'state_dict', take them from "
+    "there.";
 constexpr std::string_view kConvertTorchDirectory =
-    "Convert them: TORCH_COMMAND FILES, where FILES are those of the directory that hold weights (not "
-    "training_args.bin or optimizer.pt). If the tensors stand under a key such as 'state_dict', take them from there.";
+    "Convert them: TORCH_COMMAND FILES, where FILES are the files with weights (not training_args.bin or "
+    "optimizer.pt). If a file keeps the tensors under a key such as 'state_dict', take them from there.";
 constexpr std::string_view kConvertDcp =
     "If you trust who wrote it (its .metadata is a pickle), convert it: python -m "
     "torch.distributed.checkpoint.format_utils dcp_to_torch DIR OUT.pt, and then OUT.pt: TORCH_COMMAND OUT.pt.";
@@ -64,8 +65,8 @@ constexpr std::string_view kFetchPage =
     "download "
     "ORG/NAME.";
 constexpr std::string_view kUnpackTar =
-    "Unpack it (tar -xf FILE -C DIR) and name the safetensors files in it. If torch.save wrote it, before PyTorch 0.2, "
-    "save it again: torch.load takes no such file with weights_only=True.";
+    "Unpack it (tar -xf FILE -C DIR) and pass the safetensors files in it. If torch.save wrote it before PyTorch 0.2, "
+    "save it again: torch.load refuses such a file with weights_only=True.";
 
 std::string with_command(std::string_view remedy) {
   std::string text(remedy);

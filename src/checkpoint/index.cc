@@ -48,8 +48,8 @@ std::optional<std::string> why_not_a_shard_name(std::string_view name) {
   if (name.empty()) return "it is empty";
   if (name.size() > kMaxPathBytes) return "it is too long";
   if (name.front() == '/') return "it is an absolute path";
-  if (name.find('\0') != std::string_view::npos) return "it holds a NUL";
-  if (name.find('\\') != std::string_view::npos) return "it holds a backslash";
+  if (name.find('\0') != std::string_view::npos) return "it contains a NUL";
+  if (name.find('\\') != std::string_view::npos) return "it contains a backslash";
   if (!name.ends_with(kEnding)) return "it does not end in .safetensors";
   std::size_t begin = 0;
   while (begin <= name.size()) {
@@ -87,7 +87,7 @@ class WeightMap {
     }
     if (uses_.size() > kMaxShards) {
       errors_.add(error_at(file_, weight_map.offset(),
-                           Error(Code::kIndexInvalid, "the index names too many files")
+                           Error(Code::kIndexInvalid, "the index lists too many files")
                                .wanted(fmt::format("at most {}", with_commas(kMaxShards)))));
       return;
     }
@@ -110,12 +110,13 @@ class WeightMap {
   void list_shards() {
     for (const auto& [name, use] : uses_) {
       if (const auto why = why_not_a_shard_name(name)) {
-        errors_.add(error_at(file_, use.first_offset,
-                             Error(Code::kIndexShardName, fmt::format("{} is no shard name: {}", quote(name), *why))
-                                 .of_tensor(use.first_tensor)
-                                 .wanted("a relative path inside the checkpoint that ends in .safetensors")
-                                 .got(fmt::format("{}, for {} tensor(s)", quote(name), use.tensors)))
-                        .by_rule("S4"));
+        errors_.add(
+            error_at(file_, use.first_offset,
+                     Error(Code::kIndexShardName, fmt::format("{} is not a valid shard name: {}", quote(name), *why))
+                         .of_tensor(use.first_tensor)
+                         .wanted("a relative path inside the checkpoint that ends in .safetensors")
+                         .got(fmt::format("{}, for {} tensor(s)", quote(name), use.tensors)))
+                .by_rule("S4"));
       }
       index_.shards.push_back(name);
     }

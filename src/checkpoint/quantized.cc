@@ -225,12 +225,13 @@ Errors quantization_notes(const Catalog& catalog) {
     if (!companions.empty()) by_scheme[keys.scheme_of(tensor, companions)].push_back(&tensor);
   }
   for (const auto& [scheme, payloads] : by_scheme) {
-    notes.add(Error(Code::kDType, fmt::format("{} tensor(s) are quantized ({}): their values are nothing without "
-                                              "the scales beside them",
-                                              payloads.size(), scheme))
+    notes.add(Error(Code::kDType,
+                    fmt::format("{} tensor(s) are quantized ({}): their values mean nothing without their scales",
+                                payloads.size(), scheme))
                   .of_tensor(payloads.front()->name)
                   .in_file(catalog.files[payloads.front()->file].name)
-                  .by_rule("R48"));
+                  .by_rule("R48")
+                  .try_this("Load them into a model that has the scales, or use a checkpoint that is not quantized."));
   }
   return notes;
 }

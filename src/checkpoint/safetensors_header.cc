@@ -56,11 +56,12 @@ class HeaderReader {
   }
 
   [[nodiscard]] Error too_many(const JsonValue& root, std::uint64_t entries) const {
-    return error_at(root.offset(), Error(Code::kHeaderTooLarge, "the checkpoint has too many tensors or metadata"))
+    return error_at(root.offset(),
+                    Error(Code::kHeaderTooLarge, "the checkpoint has too many tensors or metadata entries"))
         .wanted(fmt::format("at most {} tensors and entries of __metadata__ in all files", with_commas(kMaxEntries)))
         .got(fmt::format("{} here, and {} in other files", with_commas(entries),
                          with_commas(kMaxEntries - context_.max_entries)))
-        .try_this("No known checkpoint has so many; if yours is real, please report it.");
+        .try_this("Check that this is the right file. If it is, please report it: no known checkpoint has so many.");
   }
 
   // Most files list their tensors as they lie. Tensors that have no place come first: it is not looked at.
@@ -185,7 +186,8 @@ class HeaderReader {
     warnings_.add(
         error_at(value->offset(), Error(Code::kUnknownDType, fmt::format("unknown dtype {}", quote(value->text())))
                                       .of_tensor(tensor.name)
-                                      .try_this("It can be listed, not loaded; a newer lading may know it")));
+                                      .try_this("Update lading, or convert the tensor to a known dtype. Until then "
+                                                "lading lists it, but cannot load it.")));
     return true;
   }
 
@@ -256,7 +258,7 @@ class HeaderReader {
     }
     if (pair[0] > pair[1] || pair[1] > kMaxSize - data_begin_) {
       refuse(tensor, value->offset(),
-             Error(Code::kHeaderOffsets, "data_offsets are no range of bytes")
+             Error(Code::kHeaderOffsets, "data_offsets are not a range of bytes")
                  .wanted("begin <= end < 2^63")
                  .got(fmt::format("[{}, {}]", pair[0], pair[1])));
       return false;
@@ -273,7 +275,7 @@ class HeaderReader {
     const std::string what = fmt::format("{} {}", name(*tensor.dtype), tensor.shape.text());
     if (!size) {
       refuse(tensor, shape.offset(),
-             Error(Code::kHeaderSize, fmt::format("{} is no whole number of bytes below 2^63", what))
+             Error(Code::kHeaderSize, fmt::format("{} is not a whole number of bytes below 2^63", what))
                  .wanted("elements that fill whole bytes"));
     } else {
       refuse(tensor, shape.offset(),
@@ -318,24 +320,25 @@ class HeaderReader {
       }
     }
     if (first_outside != nullptr) {
-      errors_.add(Error(Code::kDataTruncated, fmt::format("the file ends before its data does; {} lie{} beyond the end",
-                                                          outside == 1 ? "1 tensor" : with_commas(outside) + " tensors",
-                                                          outside == 1 ? "s" : ""))
-                      .in_file(context_.file)
-                      .of_tensor(first_outside->name)
-                      .at(first_outside->bytes)
-                      .by_rule("R45")
-                      .wanted(fmt::format("{} bytes", data_begin_ + reached))
-                      .got(fmt::format("{} bytes", context_.file_size_bytes))
-                      .try_this("Fetch the file again: it is incomplete"));
+      errors_.add(
+          Error(Code::kDataTruncated,
+                fmt::format("the file is too short for its tensors: {} lie{} beyond its end",
+                            outside == 1 ? "1 tensor" : with_commas(outside) + " tensors", outside == 1 ? "s" : ""))
+              .in_file(context_.file)
+              .of_tensor(first_outside->name)
+              .at(first_outside->bytes)
+              .by_rule("R45")
+              .wanted(fmt::format("{} bytes", data_begin_ + reached))
+              .got(fmt::format("{} bytes", context_.file_size_bytes))
+              .try_this("Fetch the file again: it is incomplete."));
     } else if (reached < data_bytes_ && context_.trailing_bytes == TrailingBytes::kRefuse) {
-      errors_.add(Error(Code::kTrailingBytes, "bytes behind the last tensor that no tensor owns")
+      errors_.add(Error(Code::kTrailingBytes, "the file has bytes after its last tensor")
                       .in_file(context_.file)
                       .at({data_begin_ + reached, context_.file_size_bytes})
                       .by_rule("R45")
                       .wanted(fmt::format("{} bytes", data_begin_ + reached))
                       .got(fmt::format("{} bytes", context_.file_size_bytes))
-                      .try_this("If you know what they are, allow them: --allow-trailing-bytes"));
+                      .try_this("Fetch the file again. If you know what the bytes are, pass --allow-trailing-bytes."));
     }
   }
 
@@ -345,8 +348,9 @@ class HeaderReader {
     const std::string before = last == nullptr ? "the data begins" : fmt::format("{} ends", quote(last->name));
     const bool hole = data.begin > reached;
     errors_.add(Error(hole ? Code::kHeaderHole : Code::kHeaderOverlap,
-                      hole ? fmt::format("a hole before the tensor: {} at {}", before, reached)
-                           : fmt::format("the tensor overlaps another: {} at {}", before, reached))
+                      hole
+                          ? fmt::format("the tensor begins too late, and leaves a hole: {} at {}", before, reached)
+                          : fmt::format("the tensor begins too early, and overlaps another: {} at {}", before, reached))
                     .in_file(context_.file)
                     .of_tensor(tensors_[t].name)
                     .at({entry, entry + 1})
@@ -387,23 +391,23 @@ std::uint64_t stated_header_length(std::string_view prefix) {
 
 Result<std::uint64_t> header_length_bytes(std::string_view prefix, const HeaderContext& context) {
   if (prefix.size() < kLengthBytes || context.file_size_bytes < kLengthBytes) {
-    return fail(Error(Code::kHeaderTruncated, "the file is too short to hold a safetensors header")
+    return fail(Error(Code::kHeaderTruncated, "the file is too short for a safetensors header")
                     .in_file(context.file)
                     .at({0, context.file_size_bytes})
                     .by_rule("R45")
                     .wanted("at least 8 bytes")
                     .got(fmt::format("{} bytes", context.file_size_bytes))
-                    .try_this("Fetch the file again: it is incomplete"));
+                    .try_this("Fetch the file again: it is incomplete."));
   }
   const std::uint64_t length = stated_header_length(prefix);
   if (length > kMaxHeaderBytes) {
-    return fail(Error(Code::kHeaderTooLarge, "the header claims to be too long")
+    return fail(Error(Code::kHeaderTooLarge, "the header is too long, by its own length field")
                     .in_file(context.file)
                     .at({0, kLengthBytes})
                     .by_rule("R45")
                     .wanted(fmt::format("at most {} bytes", kMaxHeaderBytes))
                     .got(fmt::format("{} bytes", length))
-                    .try_this("This is probably no safetensors file"));
+                    .try_this("Check that this is a safetensors file."));
   }
   if (length > context.file_size_bytes - kLengthBytes) {
     return fail(Error(Code::kHeaderTruncated, "the header is longer than the file")
@@ -412,7 +416,7 @@ Result<std::uint64_t> header_length_bytes(std::string_view prefix, const HeaderC
                     .by_rule("R45")
                     .wanted(fmt::format("{} more bytes", length))
                     .got(fmt::format("{} bytes", context.file_size_bytes - kLengthBytes))
-                    .try_this("Fetch the file again: it is incomplete, or no safetensors file"));
+                    .try_this("Fetch the file again: it is incomplete, or not a safetensors file."));
   }
   return length;
 }

@@ -25,7 +25,7 @@ std::optional<Document> document_or_beside(const std::optional<Document>& named,
   if (named) return named;
   const auto path = file_beside(skeleton, fmt::format(".{}.json", what));
   if (!path) return std::nullopt;
-  output.err += fmt::format("{} the {} is {}, which is beside the skeleton\n", Style(output.err_colour).yellow("note:"),
+  output.err += fmt::format("{} using the {} {}, found beside the skeleton\n", Style(output.err_colour).yellow("note:"),
                             what, quote(*path));
   return Document::file(*path);
 }

@@ -36,8 +36,8 @@ std::string escape_lines(const std::string& text) {
 // Other installations have only this program, and people look for the command here.
 Exit tell_where_skeleton_is(Output& output) {
   const Error error =
-      Error(Code::kUsage, "lading skeleton builds the model, so it is in the Python package")
-          .try_this("pip install 'lading[transformers]', then: python -m lading skeleton MODEL -o FILE");
+      Error(Code::kUsage, "lading skeleton needs the Python package, because it builds the model")
+          .try_this("Run pip install 'lading[transformers]', then python -m lading skeleton MODEL -o FILE.");
   tell(error, Style(output.err_colour).red("refused:"), output);
   return exit_code(error.code);
 }
@@ -71,8 +71,9 @@ Exit run_demo(const DemoArguments& arguments, Output& output) {
 }
 
 Exit run_command(const std::vector<std::string>& arguments, Output& output) {
-  CLI::App app("lading fills every parameter and every buffer of a model, on every rank, from checkpoint files.",
-               "lading");
+  CLI::App app(
+      "lading loads checkpoints into sharded models, and proves that every tensor on every rank has the right bytes.",
+      "lading");
   app.require_subcommand(1);
   app.set_version_flag("--version", fmt::format("lading {}", version()));
   InspectArguments inspect_arguments;
@@ -92,7 +93,7 @@ Exit run_command(const std::vector<std::string>& arguments, Output& output) {
   const CLI::App* help = add_help(app, help_arguments);
   CLI::App* demo =
       app.add_subcommand("demo", "Write a small sample checkpoint, inspect it, load it as eight ranks and verify it");
-  demo->add_option("--dir", demo_arguments.directory, "Where to write it")->capture_default_str();
+  demo->add_option("--dir", demo_arguments.directory, "Directory of the sample checkpoint")->capture_default_str();
 
   CLI::App* skeleton = app.add_subcommand("skeleton")->group("")->prefix_command();
 

@@ -52,11 +52,11 @@ std::string json_of(const LedgerComparison& found) {
 }  // namespace
 
 CLI::App* add_diff(CLI::App& app, DiffArguments& arguments) {
-  CLI::App* command = app.add_subcommand(
-      "diff", "Compare two loads by their ledgers, whatever their layouts were; exit code 6 if they differ");
-  command->add_option("FIRST", arguments.first, "A ledger, or a directory of the ledgers of one load's processes")
+  CLI::App* command =
+      app.add_subcommand("diff", "Compare two loads by their ledgers, in any layouts; exit code 6 if they differ");
+  command->add_option("FIRST", arguments.first, "A ledger, or a directory with the ledgers of all processes of a load")
       ->required();
-  command->add_option("SECOND", arguments.second, "The other load's")->required();
+  command->add_option("SECOND", arguments.second, "The same for the other load")->required();
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/diff.md)");
   return command;
 }

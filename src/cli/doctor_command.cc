@@ -8,10 +8,10 @@ namespace lading::cli {
 
 CLI::App* add_doctor(CLI::App& app, DoctorArguments& arguments) {
   CLI::App* command =
-      app.add_subcommand("doctor", "Say what this machine has for loading, what it lacks, and what that costs");
+      app.add_subcommand("doctor", "Check what this machine offers for loading, what it lacks, and what that costs");
   command
       ->add_option("PATH", arguments.request.path,
-                   "Where checkpoints lie: a directory, a file, or a checkpoint as inspect takes it")
+                   "A checkpoint, or a directory on the file system of your checkpoints")
       ->capture_default_str();
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/doctor.md)");
   return command;

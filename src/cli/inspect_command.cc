@@ -10,11 +10,11 @@ void add_checkpoint_options(CLI::App& command, CheckpointRef& checkpoint) {
   command.add_option("--revision", checkpoint.revision, "Branch, tag or commit of a cached repository");
   command.add_flag_callback(
       "--allow-trailing-bytes", [&] { checkpoint.trailing_bytes = TrailingBytesPolicy::kAllow; },
-      "Accept bytes behind the last tensor");
+      "Accept bytes after the last tensor");
 }
 
 CLI::App* add_inspect(CLI::App& app, InspectArguments& arguments) {
-  CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint holds, or every reason to refuse it");
+  CLI::App* command = app.add_subcommand("inspect", "List the tensors of a checkpoint, or every reason to refuse it");
   command
       ->add_option("PATH", arguments.checkpoint.path,
                    "A .safetensors file, an index, a directory, a Hugging Face cache folder, or org/name in that cache")
@@ -24,7 +24,7 @@ CLI::App* add_inspect(CLI::App& app, InspectArguments& arguments) {
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/inspect.md)");
   command->add_flag_callback(
       "--verify-hash", [&] { arguments.hash = HashCheck::kVerify; },
-      "Compare files in a Hugging Face cache with the hashes that name them");
+      "Check files in a Hugging Face cache against the hashes in their names");
   add_checkpoint_options(*command, arguments.checkpoint);
   return command;
 }

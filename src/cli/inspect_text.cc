@@ -67,7 +67,7 @@ class InspectPage {
     for (const ShardInfo& shard : inspection_.shards) {
       std::string hash;
       if (shard.hash == HashState::kVerified) hash = "  " + style_.green("hash verified");
-      if (shard.hash == HashState::kUnknown) hash = "  " + style_.yellow("unverified: no hash is known for it");
+      if (shard.hash == HashState::kUnknown) hash = "  " + style_.yellow("unverified: its hash is not known");
       line(fmt::format("  {}  {:>9}  {:>16}{}", pad(shorten(shard.name), width), human_bytes(shard.size_bytes),
                        plural(shard.tensors, "tensor"), hash));
     }

@@ -16,7 +16,7 @@ Result<std::vector<Document>, Errors> ledgers_at(const std::string& path) {
   }
   if (error) return fail(Errors(Error(Code::kOpenFailed, error.message()).in_file(path)));
   if (paths.empty()) {
-    return fail(Errors(Error(Code::kNotFound, "the directory holds no ledger")
+    return fail(Errors(Error(Code::kNotFound, "the directory has no ledger")
                            .in_file(path)
                            .wanted("one file ending in .json for each process of the load")
                            .try_this("Write them with load --ledger DIR/ledger.json.")));

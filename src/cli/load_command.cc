@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -24,18 +25,22 @@ const std::map<std::string, ReadMethod> kMethodOf(kReadMethods.begin(), kReadMet
 const std::map<std::string, Exchange> kExchanges = {
     {"never", Exchange::kNever}, {"node", Exchange::kNode}, {"job", Exchange::kJob}};
 
+// Of what a load wrote before it failed.
+void keep_ledger(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
+  if (!arguments.ledger || failure.ledger.empty()) return;
+  if (auto written = write_ledger(*arguments.ledger, failure.ledger); !written) {
+    tell(written.error(), Style(output.err_colour).red("failed:"), output);
+  }
+}
+
 Exit tell_failure(const LoadFailure& failure, const LoadArguments& arguments, Output& output) {
   const Style style(output.err_colour);
   if (arguments.json) {
     output.out += answer_of({"load", failure.refused, failure.begun, failure.exit_code()}, failure.problems);
   }
   tell(failure.problems, style.red(failure.refused ? "refused:" : "failed:"), output);
-  if (failure.begun) output.err += "nothing that was loaded may be used: the destinations are incomplete\n";
-  if (arguments.ledger && !failure.ledger.empty()) {
-    if (auto written = write_ledger(*arguments.ledger, failure.ledger); !written) {
-      tell(written.error(), style.red("failed:"), output);
-    }
-  }
+  if (failure.begun) output.err += "do not use the loaded tensors: they are incomplete\n";
+  keep_ledger(failure, arguments, output);
   return failure.exit_code();
 }
 
@@ -61,7 +66,7 @@ Exit tell_success(const LoadReport& report, const LoadArguments& arguments, Outp
   if (arguments.ledger) {
     if (auto written = write_ledger(*arguments.ledger, ledger_json(report)); !written) {
       Error error = std::move(written).error();
-      error.message += "; the load itself is done, but it has no ledger";
+      error.message += "; the load itself is complete, but has no ledger";
       if (arguments.json) output.out += answer_of({"load", std::nullopt, false, exit_code(error.code)}, error);
       tell(error, style.red("failed:"), output);
       return exit_code(error.code);
@@ -80,7 +85,27 @@ Result<std::shared_ptr<ValuesFile>, Errors> values_of(const LoadArguments& argum
   return ValuesFile::open(*path);
 }
 
-// Each process of an `mpirun` loads its own rank. The first one speaks for all, unless something went wrong.
+// One text for all ranks: those that speak print it, the others a line that says where it is.
+Exit tell_group_failure(const GroupFailure& told, std::uint64_t rank, const LoadArguments& arguments, Output& output) {
+  const auto& speakers = told.speakers;
+  if (std::find(speakers.begin(), speakers.end(), rank) != speakers.end()) {
+    tell_failure(told.failure, arguments, output);
+    if (rank != 0) output.out.clear();
+    output.err += fmt::format("error id {}\n", told.error_id);
+    tell_where_help_is(output);
+  } else {
+    const Style style(output.err_colour);
+    output.err += fmt::format("{} rank {}: {} (rank {} {} the details; error id {})\n",
+                              style.red(told.failure.refused ? "refused:" : "failed:"), rank,
+                              shorten(told.failure.problems.front().message), fmt::join(speakers, " and rank "),
+                              speakers.size() == 1 ? "prints" : "print", told.error_id);
+    keep_ledger(told.failure, arguments, output);
+  }
+  output.topics.clear();  // the end of the command is too late to say where help is
+  return told.exit_code;
+}
+
+// Each process of an `mpirun` loads its own rank. The first one speaks for all that went well.
 Exit run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
   GroupLoadRequest request{arguments.request, arguments.exchange, {}};
   if (arguments.ledger) {
@@ -95,10 +120,7 @@ Exit run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
     if (group.rank() != 0 && code == Exit::kOk) output.err.clear();
     if (group.rank() != 0) output.out.clear();
   } else {
-    tell_failure(report.error().failure, arguments, output);
-    if (group.rank() != 0) output.out.clear();
-    output.err += fmt::format("error id {}\n", report.error().error_id);
-    code = report.error().exit_code;
+    code = tell_group_failure(report.error(), group.rank(), arguments, output);
   }
   // Before MPI ends: once one process has ended badly, mpirun does not wait for what the others have to say.
   if (output.live) output.live(std::exchange(output.err, {}));
@@ -109,7 +131,8 @@ Exit run_in_group(MpiGroup& group, LoadArguments arguments, Output& output) {
 }  // namespace
 
 CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
-  CLI::App* command = app.add_subcommand("load", "Load a checkpoint into this process's memory, all ranks of the mesh");
+  CLI::App* command =
+      app.add_subcommand("load", "Load a checkpoint into the memory of this process, for all ranks of the mesh");
   LoadRequest& request = arguments.request;
   add_plan_inputs(*command, arguments.inputs);
   command
@@ -120,24 +143,24 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
   command
       ->add_option_function<std::string>(
           "--exchange", [&arguments](const std::string& word) { arguments.exchange = kExchanges.at(word); },
-          "Under mpirun: what several ranks hold is read once per node or job, and handed over "
+          "Under mpirun: read what several ranks share once per node or job, and send it to the others "
           "(docs/guides/exchange.md)")
       ->check(CLI::IsMember(kExchanges));
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
-  command->add_option(
-      "--values", arguments.values,
-      "What constructors compute, as lading skeleton -o writes it; without it, the one beside the skeleton");
-  command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
+  command->add_option("--values", arguments.values,
+                      "Values that the model's constructors compute, as written by lading skeleton -o (default: the "
+                      "file beside the skeleton)");
+  command->add_option("--threads", request.threads, "Number of threads that read (0: chosen by lading)");
   command
       ->add_option_function<std::string>(
           "--io", [&request](const std::string& word) { request.read_method = kMethodOf.at(word); },
-          "How files are read, for experiments; auto looks at the files")
+          "How files are read, for experiments (auto: chosen for each file)")
       ->check(CLI::IsMember(kMethodOf));
   command->add_flag_callback(
-      "--no-digests", [&request] { request.digests = Digests::kOff; }, "Do not take digests of what is in memory");
+      "--no-digests", [&request] { request.digests = Digests::kOff; }, "Do not compute digests of the loaded tensors");
   command->add_flag_callback(
       "--poison", [&request] { request.poison = PoisonFirst::kYes; },
-      "Overwrite the memory first, to show forgotten bytes");
+      "Overwrite the memory first, to reveal bytes that the load does not write");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/load.md)");
   return command;
 }
@@ -172,9 +195,9 @@ Exit run_load(const LoadArguments& arguments, Output& output) {
     }
   }
   if (arguments.exchange != Exchange::kNever) {
-    const Error error = Error(Code::kUsage, "there are no other processes to exchange bytes with")
+    const Error error = Error(Code::kUsage, "--exchange needs other processes to exchange bytes with")
                             .wanted("mpirun, without --alone and --rank")
-                            .try_this("leave --exchange away: one process reads what its ranks share once");
+                            .try_this("Omit --exchange: one process reads bytes that its ranks share only once.");
     return refuse_usage(error, arguments, output);
   }
   const auto report = materialize(request);

@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
     std::fputs("lading: out of memory\n", stderr);
     return static_cast<int>(lading::Exit::kCheckpoint);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "lading: a bug: %s\n", error.what());
+    std::fprintf(stderr, "lading: this is a bug in lading, please report it: %s\n", error.what());
     return static_cast<int>(lading::Exit::kInternal);
   }
 }

@@ -18,23 +18,24 @@ void add_documents(CLI::App& command, PlanInputs& inputs) {
     command.add_option_function<std::string>(
         option, [&place](const std::string& path) { place = Document::file(path); }, help);
   };
-  document("--skeleton", inputs.skeleton, "The model, as JSON; without it, the checkpoint itself is the model");
+  document("--skeleton", inputs.skeleton, "The model, as JSON (default: the tensors of the checkpoint)");
   document("--layout", inputs.layout.layout, "Mesh and placements, as JSON");
   document("--mapping", inputs.mapping,
-           "How model tensors are made of checkpoint tensors, as JSON; without it, the one beside the skeleton");
+           "Which checkpoint tensors make which model tensors, as JSON (default: the file beside the skeleton)");
   document("--policy", inputs.policy,
-           "Dtypes, and what may be missing or kept, as JSON; without it, the one beside the skeleton");
+           "Dtypes, and which tensors may be missing or kept, as JSON (default: the file beside the skeleton)");
 }
 
 void add_strategy(CLI::App& command, LayoutWords& words) {
   CLI::Option* layout = command.get_option("--layout");
   command.add_option("--mesh", words.mesh, "Axes and sizes, such as dp=4,tp=2")->excludes(layout);
   command.add_option("--strategy", words.strategy, "single, ddp, fsdp2, hsdp, tp, fsdp2+tp or zero3")->excludes(layout);
-  CLI::Option* device = command.add_option("--device", words.device, "cpu, cuda, or for one rank such as cuda:1");
+  CLI::Option* device =
+      command.add_option("--device", words.device, "cpu, cuda, or with one rank a device such as cuda:1");
   device->excludes(layout);
   command
       .add_option("--devices-per-node", words.devices_per_node,
-                  "Rank r has cuda:(r % N); all ranks if they are at most 8, else 8")
+                  "Rank r uses cuda:(r % N) (default: the number of ranks, at most 8)")
       ->check(CLI::PositiveNumber)
       ->needs(device)
       ->excludes(layout);
@@ -48,18 +49,18 @@ void add_strategy(CLI::App& command, LayoutWords& words) {
               words.tp_plan.emplace_back(rule.substr(0, equals), rule.substr(equals + 1));
             }
           },
-          "PATTERN=STYLE, once for each rule: colwise, rowwise, vocab or replicate; the first that matches decides")
+          "PATTERN=STYLE, once for each rule: colwise, rowwise, vocab or replicate; the first matching rule applies")
       ->allow_extra_args(false)
       ->excludes(layout);
 }
 
 void add_ranks(CLI::App& command, PlanArguments& arguments) {
   CLI::Option* one = command.add_option_function<std::uint64_t>(
-      "--rank", [&arguments](std::uint64_t rank) { arguments.ranks = {{rank}}; }, "Work this rank out (0)");
+      "--rank", [&arguments](std::uint64_t rank) { arguments.ranks = {{rank}}; }, "Plan this rank (default: 0)");
   one->check(CLI::NonNegativeNumber);  // CLI11 would make 2^64 - 1 of -1
   command
       .add_flag_callback(
-          "--all-ranks", [&arguments] { arguments.ranks.reset(); }, "Work every rank out")
+          "--all-ranks", [&arguments] { arguments.ranks.reset(); }, "Plan every rank")
       ->excludes(one);
 }
 
@@ -86,7 +87,7 @@ Exit tell_refusal(const Refusal& refusal, const PlanArguments& arguments, Output
   const Style style(output.err_colour);
   if (arguments.json) output.out += refusal_json("lading.plan/1", refusal.problems);
   const bool bug = refusal.stage == Stage::kProof;
-  if (bug) output.err += "lading: a bug: the plan that was made does not hold. Please report it.\n";
+  if (bug) output.err += "lading: this is a bug in lading: its plan fails its own proof. Please report it.\n";
   tell(refusal.problems, style.red(bug ? "bug:" : "refused:"), output);
   return refusal.exit_code();
 }
@@ -113,7 +114,11 @@ void add_adapters(CLI::App& command, std::vector<std::string>& adapters, const c
 }
 
 CLI::Option* add_checkpoint(CLI::App& command, CheckpointRef& checkpoint) {
-  CLI::Option* option = command.add_option("CKPT", checkpoint.path, "The checkpoint, as inspect takes it")->required();
+  CLI::Option* option =
+      command
+          .add_option("CKPT", checkpoint.path,
+                      "The checkpoint: a file, an index, a directory, or org/name in the Hugging Face cache")
+          ->required();
   add_checkpoint_options(command, checkpoint);
   return option;
 }
@@ -156,13 +161,14 @@ Result<PlanRequest, Errors> request_of(const PlanInputs& inputs, Output& output)
 
 CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   CLI::App* command =
-      app.add_subcommand("plan", "Show what each rank would load from where, or every reason why it cannot");
+      app.add_subcommand("plan", "Show what each rank would load from which files, or every reason why it cannot");
   add_plan_inputs(*command, arguments.inputs);
   add_ranks(*command, arguments);
   command->add_flag_callback(
       "--tensors", [&] { arguments.list = ListTensors::kYes; }, "List every tensor");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/plan.md)");
-  CLI::Option* explain = command->add_option("--explain", arguments.explain, "Say why this tensor is what it is");
+  CLI::Option* explain =
+      command->add_option("--explain", arguments.explain, "Explain where this tensor comes from, and why");
   command
       ->add_option("--diff", arguments.diff, "Compare with a plan that --json wrote before; exit code 6 if they differ")
       ->excludes(explain);

@@ -47,7 +47,7 @@ class PlanPage {
     line(style_.dim(fmt::format("digest {}", report_.digest)));
     if (report_.unread_bytes.value_or(0) > 0) {
       line(style_.yellow(
-          fmt::format("{} bytes of the checkpoint are read by no rank asked for", with_commas(*report_.unread_bytes))));
+          fmt::format("no requested rank reads {} bytes of the checkpoint", with_commas(*report_.unread_bytes))));
     }
   }
 

@@ -4,6 +4,7 @@
 
 #include "base/error_json.h"
 #include "base/json_writer.h"
+#include "base/problems/folding.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "cli/style.h"
@@ -12,24 +13,29 @@ namespace lading::cli {
 
 namespace {
 
-void tell_lines(const Errors& errors, std::string_view label, Output& output) {
-  for (const Error& error : errors) output.err += fmt::format("{} {}\n", label, error.text());
-  if (errors.not_listed() > 0) {
-    output.err += fmt::format("{} and {} more like these\n", label, with_commas(errors.not_listed()));
+// A line that belongs to the one before it has no label.
+void write_lines(const std::vector<std::string>& lines, std::string_view label, Output& output) {
+  for (const std::string& line : lines) {
+    output.err += line.starts_with(' ') ? fmt::format("{}\n", line) : fmt::format("{} {}\n", label, line);
   }
 }
 
 }  // namespace
 
 void tell(const Errors& errors, std::string_view label, Output& output) {
-  tell_lines(errors, label, output);
+  write_lines(folded(errors), label, output);
+  if (errors.not_listed() > 0) {
+    output.err += fmt::format("{} and {} more problems\n", label, with_commas(errors.not_listed()));
+  }
   if (errors.empty() || !output.topics.empty()) return;
   const Error& first = errors.front();
   output.topics = fmt::format("{}{}{}", word(first.code), first.rule.empty() ? "" : " ", first.rule);
 }
 
 void tell_notes(const Errors& notes, Output& output) {
-  tell_lines(notes, Style(output.err_colour).yellow("note:"), output);
+  const std::string label = Style(output.err_colour).yellow("note:");
+  write_lines(folded(notes, Remedies::kOwn), label, output);
+  if (notes.not_listed() > 0) output.err += fmt::format("{} and {} more\n", label, with_commas(notes.not_listed()));
 }
 
 void tell_where_help_is(Output& output) {

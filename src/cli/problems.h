@@ -9,9 +9,10 @@
 
 namespace lading::cli {
 
-/// One line each on standard error, behind the label. What explains the first of them is kept in output.topics.
+/// On standard error, behind the label: one line each, or one for many of a kind. What explains the first of them is
+/// kept in output.topics.
 void tell(const Errors& errors, std::string_view label, Output& output);
-/// The same for notes, which need no explanation.
+/// The same for notes, which need no explanation, and have a remedy only if there is one for them.
 void tell_notes(const Errors& notes, Output& output);
 
 /// Where there were problems: how to look up the first of them. Once, at the end of a command.

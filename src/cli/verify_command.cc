@@ -30,7 +30,8 @@ std::string text_of(const Verification& found, Colour colour) {
                       plural(found.differences.size() + found.differences.not_listed(), "problem"), agreeing);
   }
   if (found.tensors_partly_verified > 0) {
-    out += fmt::format("  {} in part: the ledger has not all ranks\n", plural(found.tensors_partly_verified, "tensor"));
+    out += fmt::format("  {} partly: the ledger does not have all ranks\n",
+                       plural(found.tensors_partly_verified, "tensor"));
   }
   if (!found.not_verified.empty()) {
     out += fmt::format("  {} not verified:\n", plural(found.not_verified.size(), "tensor"));
@@ -49,16 +50,15 @@ std::string text_of(const Verification& found, Colour colour) {
 
 CLI::App* add_verify(CLI::App& app, VerifyArguments& arguments) {
   CLI::App* command = app.add_subcommand(
-      "verify",
-      "Compare the digests of what was loaded with the files, whatever the layout was; exit code 6 if they differ");
+      "verify", "Compare the digests of the loaded tensors with the files, in any layout; exit code 6 if they differ");
   VerifyRequest& request = arguments.request;
   add_checkpoint(*command, request.checkpoint);
   command
       ->add_option("LEDGER", arguments.ledger,
-                   "The ledger that load --ledger wrote, or a directory of the ledgers of one load's processes")
+                   "The ledger that load --ledger wrote, or a directory with the ledgers of all processes of a load")
       ->required();
   add_adapters(*command, arguments.adapters, "The path of an adapter of the ledger, once for each, in its order");
-  command->add_option("--threads", request.threads, "How many threads read; 0 is as many as help");
+  command->add_option("--threads", request.threads, "Number of threads that read (0: chosen by lading)");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/verify.md)");
   return command;
 }

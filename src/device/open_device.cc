@@ -17,10 +17,11 @@ Result<std::unique_ptr<Device>> open_device(std::string_view name) {
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
     if (error == std::errc() && end == digits.data() + digits.size() && index >= 0) return cuda::open_gpu(index);
   }
-  return fail(Error(Code::kNoDevice, "this version fills memory of the host and of CUDA GPUs only")
+  return fail(Error(Code::kNoDevice, "the device is not supported")
                   .by_rule("R34")
                   .wanted("cpu, or cuda:0, cuda:1, …")
-                  .got(quote(name)));
+                  .got(quote(name))
+                  .try_this("Use the CPU or a CUDA GPU."));
 }
 
 }  // namespace lading::device

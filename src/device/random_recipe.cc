@@ -64,7 +64,7 @@ Fault fault_of(const RandomRecipe& recipe) {
   }
   if (recipe.low > recipe.high) return {"high", "not below low", recipe.high};
   if (is_uniform && !fits(recipe.high - recipe.low)) {
-    return {"high", "a distance from low in F32's range", recipe.high};
+    return {"high", "a distance from low within F32's range", recipe.high};
   }
   if (recipe.low == recipe.high && std::isinf(recipe.low)) return {"low", kFinite, recipe.low};
   return {};
@@ -125,7 +125,7 @@ SampleParameters truncated_normal(const RandomRecipe& recipe) {
 
 Result<SampleParameters> prepare_sample(const RandomRecipe& recipe) {
   if (const Fault fault = fault_of(recipe); !fault.field.empty()) {
-    return fail(Error(Code::kSkeleton, fmt::format("a random recipe's {} has no meaning", fault.field))
+    return fail(Error(Code::kSkeleton, fmt::format("the {} of the random recipe is not valid", fault.field))
                     .wanted(std::string(fault.wanted))
                     .got(fmt::format("{}", fault.found)));
   }

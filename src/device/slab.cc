@@ -24,8 +24,8 @@ Slab::~Slab() {
 Result<Slab> Slab::allocate(std::size_t size_bytes) {
   if (size_bytes == 0) return Slab();
   const auto refuse = [&] {
-    return fail(Error(Code::kOutOfMemory, fmt::format("{} bytes of host memory cannot be had", size_bytes))
-                    .try_this("free memory, or raise the limit (ulimit -v, cgroup)"));
+    return fail(Error(Code::kOutOfMemory, fmt::format("could not allocate {} bytes of host memory", size_bytes))
+                    .try_this("Free memory, or raise the limit (ulimit -v, cgroup)."));
   };
   if (size_bytes > SIZE_MAX / 2) return refuse();
   // mmap aligns to small pages: take one huge page more and give back what is outside.

@@ -63,7 +63,8 @@ void add_gpus(const Facts& facts, std::vector<Finding>& findings) {
                                 human_bytes(gpu.free_bytes), human_bytes(gpu.total_bytes));
     if (!gpu.has_machine_code) {
       finding.cost = "this build has no machine code for it: the driver compiles the kernels at their first use";
-      finding.remedy = "Nothing, if the driver may keep them in its cache (CUDA_CACHE_PATH): it does so once";
+      finding.remedy =
+          "Let the driver keep the compiled kernels in its cache (CUDA_CACHE_PATH): it then compiles them once.";
     }
     findings.push_back(std::move(finding));
   }
@@ -74,13 +75,13 @@ std::string uring_remedy(const io::UringFacts& uring) {
     case EPERM:
     case EACCES:
       if (uring.disabled.value_or(0) == 1)
-        return "As root: sysctl kernel.io_uring_disabled=0, or put the user into the group kernel.io_uring_group";
-      if (uring.disabled.value_or(0) != 0) return "As root: sysctl kernel.io_uring_disabled=0";
-      return "A sandbox forbids it: allow io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile";
-    case ENOSYS: return "Linux 5.6 or newer; if this one is, a sandbox (seccomp, gVisor) hides it";
-    case ENOMEM: return "Raise the limit on locked memory (ulimit -l), which kernels before 5.12 take rings off";
+        return "Run as root: sysctl kernel.io_uring_disabled=0. Or add the user to the group kernel.io_uring_group.";
+      if (uring.disabled.value_or(0) != 0) return "Run as root: sysctl kernel.io_uring_disabled=0.";
+      return "Allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile of the sandbox.";
+    case ENOSYS: return "Use Linux 5.6 or newer. If this kernel is, a sandbox (seccomp, gVisor) hides io_uring.";
+    case ENOMEM: return "Raise the limit on locked memory (ulimit -l): kernels before 5.12 count rings against it.";
     case EMFILE:
-    case ENFILE: return "Raise the limit on open files (ulimit -n)";
+    case ENFILE: return "Raise the limit on open files (ulimit -n).";
     default: return "";
   }
 }
@@ -90,7 +91,7 @@ Finding find_uring(const io::UringFacts& uring) {
   const std::string cost = "cold files one request per thread: 2.3 instead of 3.5 GB/s";
   if (!uring.is_in_build) {
     return {"io_uring", kSlower, "not in this build", cost,
-            "Build lading with liburing (liburing-dev, -DLADING_WITH_URING=ON)"};
+            "Build lading with liburing (liburing-dev, -DLADING_WITH_URING=ON)."};
   }
   return {"io_uring", kSlower, fmt::format("refused: {}", io::errno_text(uring.error)), cost, uring_remedy(uring)};
 }
@@ -103,8 +104,8 @@ Finding find_direct(const io::PlaceFacts& place) {
   Finding finding{"o_direct", kGood, "", "", ""};
   switch (place.direct_tried_on) {
     case io::TriedOn::kNothing:
-      return {"o_direct", kUnknown, "could not be tried: nothing there can be read, and no file be made", "",
-              "Name a checkpoint, or a directory that may be written"};
+      return {"o_direct", kUnknown, "could not be tried: no file can be read or created there", "",
+              "Pass a checkpoint, or a directory that you can write to."};
     case io::TriedOn::kFile: finding.found = "on the file"; break;
     case io::TriedOn::kTemporary: finding.found = "on a temporary file"; break;
     case io::TriedOn::kBeneath: finding.found = "on a file in the directory"; break;
@@ -117,40 +118,40 @@ Finding find_direct(const io::PlaceFacts& place) {
   } else if (place.direct_error != 0) {
     finding.level = kSlower;
     finding.cost = kBufferedCost;
-    finding.remedy = "Put the checkpoint on a file system that takes it, such as ext4 or xfs on a local disk";
+    finding.remedy = "Put the checkpoint on a file system that supports it, such as ext4 or xfs on a local disk.";
   }
   return finding;
 }
 
 Finding find_file_system(const io::PlaceFacts& place) {
   const std::string name = place.mount_type.empty() ? std::string(io::word(place.file_system)) : place.mount_type;
-  Finding finding{"file_system", kSlower, name, kBufferedCost, "Put the checkpoint on ext4 or xfs on a local disk"};
+  Finding finding{"file_system", kSlower, name, kBufferedCost, "Put the checkpoint on ext4 or xfs on a local disk."};
   switch (place.file_system) {
     case io::FileSystem::kExt:
     case io::FileSystem::kXfs: return {"file_system", kGood, name, "", ""};
     case io::FileSystem::kMemory:
-      return {"file_system", kGood, name + ", which is memory", "memory: what lies there is not free for the model",
+      return {"file_system", kGood, name + ", which is memory", "host memory: files there take memory from the model",
               ""};
     case io::FileSystem::kOverlay:
       finding.found += ", the layers of a container";
-      finding.remedy = "Mount the checkpoint's directory into the container (a volume, a bind mount)";
+      finding.remedy = "Mount the checkpoint's directory into the container (a volume, a bind mount).";
       break;
     case io::FileSystem::kNetwork:
       finding.found += ", over a network";
       finding.cost = "the network's and the server's speed; not measured";
-      finding.remedy = "If it is loaded more than once, copy it to a local disk first";
+      finding.remedy = "Copy the checkpoint to a local disk first if you load it more than once.";
       break;
     case io::FileSystem::kFuse:
       finding.found += ", served by a process (FUSE)";
       finding.cost = "that process's speed; not measured";
-      finding.remedy = "If it is loaded more than once, copy it to a local disk first";
+      finding.remedy = "Copy the checkpoint to a local disk first if you load it more than once.";
       break;
     case io::FileSystem::kBtrfs:
     case io::FileSystem::kF2fs:
     case io::FileSystem::kZfs: break;
     case io::FileSystem::kOther:
       finding.level = kUnknown;
-      finding.cost = fmt::format("nothing is known of it; {}", kBufferedCost);
+      finding.cost = fmt::format("this file system is unknown to lading; {}", kBufferedCost);
       break;
   }
   return finding;
@@ -159,10 +160,11 @@ Finding find_file_system(const io::PlaceFacts& place) {
 bool fits_into_memory(const Facts& facts);
 
 Finding find_page_cache(const Facts& facts) {
-  const std::string remedy = fits_into_memory(facts) ? "Loaded with --io pread it stays in memory for the next load"
-                                                     : "There is not enough free memory to keep it there";
+  const std::string remedy = fits_into_memory(facts)
+                                 ? "Load with --io pread to keep the files in memory for the next load."
+                                 : "Use a machine with more free memory to keep the files in the page cache.";
   if (facts.checkpoint_is_refused)
-    return {"page_cache", kUnknown, "no checkpoint that lading accepts", "", "lading inspect says why"};
+    return {"page_cache", kUnknown, "no checkpoint that lading accepts", "", "Run lading inspect to see why."};
   const CheckpointFacts& checkpoint = *facts.checkpoint;
   const std::string size = human_bytes(checkpoint.size_bytes);
   if (facts.place.file_system == io::FileSystem::kMemory)
@@ -196,8 +198,8 @@ Finding find_memory(const Facts& facts) {
                                  human_bytes(*memory.group_limit_bytes));
   }
   const char* const more = memory.group_limit_bytes && memory.group_available_bytes < memory.available_bytes
-                               ? "Give the control group (the container, the job) more memory"
-                               : "End what holds it, or take a machine with more";
+                               ? "Give the control group (the container, the job) more memory."
+                               : "Stop other programs, or use a machine with more memory.";
   if (free_bytes(memory) < kLeastFreeBytes) {
     finding.level = kMissing;
     finding.cost = "a load needs up to 268 MB beyond the model itself";
@@ -218,13 +220,13 @@ Finding find_huge_pages(io::HugePages huge_pages) {
       "writing to fresh host memory: 0.7–2.9 instead of 5–9 GB/s; pinning 256 MiB: 0.18 instead of 0.04 s";
   switch (huge_pages) {
     case io::HugePages::kAlways: return {"huge_pages", kGood, "always", "", ""};
-    case io::HugePages::kMadvise: return {"huge_pages", kGood, "for those who ask, as lading does", "", ""};
+    case io::HugePages::kMadvise: return {"huge_pages", kGood, "on request (madvise), as lading does", "", ""};
     case io::HugePages::kNever:
       return {"huge_pages", kSlower, "never", cost,
-              "As root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"};
+              "Run as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled."};
     case io::HugePages::kAbsent:
       return {"huge_pages", kSlower, "this kernel has none", cost,
-              "A kernel with CONFIG_TRANSPARENT_HUGEPAGE; a sandbox may also hide /sys"};
+              "Use a kernel with CONFIG_TRANSPARENT_HUGEPAGE; a sandbox may also hide /sys."};
     case io::HugePages::kUnknown: break;
   }
   return {"huge_pages", kUnknown, "the kernel's answer is not understood", "", ""};
@@ -234,12 +236,12 @@ Finding find_memlock(const io::MachineFacts& machine) {
   Finding finding{"memlock", kGood, shown(machine.memlock_bytes, &human_bytes), "", ""};
   if (machine.memlock_bytes.soft.value_or(kLeastLockedBytes) >= kLeastLockedBytes) return finding;
   if (!(machine.kernel < kRingsAreFree)) {
-    finding.cost = "nothing: this kernel does not take rings of io_uring off it";
+    finding.cost = "nothing: this kernel does not count io_uring rings against it";
     return finding;
   }
   finding.level = kSlower;
-  finding.cost = "this kernel takes rings of io_uring off it; without them cold files at 2.3 instead of 3.5 GB/s";
-  finding.remedy = "ulimit -l 1024, or memlock in limits.conf";
+  finding.cost = "this kernel counts io_uring rings against it; without rings, cold files at 2.3 instead of 3.5 GB/s";
+  finding.remedy = "Run ulimit -l 1024, or set memlock in limits.conf.";
   return finding;
 }
 
@@ -258,7 +260,7 @@ Finding find_cpus(const Facts& facts) {
                      ? "cached files: 2.8 GB/s with 1 thread, 7.3 with 4, 13.1 with 8, 19.8 with 16"
                      : "cached files to a GPU: 8 GB/s with 1 thread, 27 with 4, 46 with 8, 51 with 16";
   if (usable < std::min(cpus.online, kMostThreads)) {
-    finding.remedy = "Allow the process more processors: a load takes as many threads as it may use";
+    finding.remedy = "Give the process more CPUs: a load uses as many threads as it has CPUs.";
   }
   return finding;
 }
@@ -267,8 +269,9 @@ Finding find_open_files(const io::Limit& limit) {
   Finding finding{"open_files", kGood, shown(limit, &with_commas), "", ""};
   if (limit.soft.value_or(kLeastOpenFiles) >= kLeastOpenFiles) return finding;
   finding.level = kSlower;
-  finding.cost = "where none is left, loads do without io_uring and O_DIRECT: 1.9 instead of 3.5 GB/s; then they fail";
-  finding.remedy = fmt::format("ulimit -n {}", kLeastOpenFiles);
+  finding.cost =
+      "with few left, loads work without io_uring and O_DIRECT: 1.9 instead of 3.5 GB/s; with none, they fail";
+  finding.remedy = fmt::format("Run ulimit -n {}.", kLeastOpenFiles);
   return finding;
 }
 

@@ -221,14 +221,14 @@ TEST(Doctor, Processors) {
   facts.machine.cpus.quota = 2.5;
   EXPECT_EQ(find(facts, "cpus").level, kSlower);
   EXPECT_THAT(find(facts, "cpus").found, HasSubstr("grants the time of 2.5"));
-  EXPECT_THAT(find(facts, "cpus").remedy, HasSubstr("more processors"));
+  EXPECT_THAT(find(facts, "cpus").remedy, HasSubstr("more CPUs"));
   EXPECT_THAT(find(facts, "cpus").cost, HasSubstr("51 with 16"));
   facts.machine.cpus = {4, 4, std::nullopt};
   facts.gpus.gpus.clear();
   EXPECT_THAT(find(facts, "cpus").cost, HasSubstr("19.8 with 16"));
   EXPECT_EQ(find(facts, "cpus").remedy, "") << "it has no more";
   facts.machine.cpus.quota = 0.5;
-  EXPECT_THAT(find(facts, "cpus").remedy, HasSubstr("more processors"));
+  EXPECT_THAT(find(facts, "cpus").remedy, HasSubstr("more CPUs"));
 }
 
 TEST(Doctor, OpenFiles) {

@@ -20,8 +20,7 @@ Error too_little(const std::string& device, std::uint64_t needed_bytes, const Fr
       .wanted(
           fmt::format("at most {} bytes ({}): {}", *available.bytes, human_bytes(*available.bytes), available.limit))
       .got(fmt::format("{} bytes ({})", needed_bytes, human_bytes(needed_bytes)))
-      .try_this(
-          "Free memory, let each process load fewer ranks, or choose a layout whose parts and padding are smaller");
+      .try_this("Free memory, let each process load fewer ranks, or choose a layout with smaller parts and padding.");
 }
 
 }  // namespace

@@ -63,19 +63,20 @@ std::uint64_t global_elem(const DestinationState& state, std::uint64_t buffer_el
 using Differs = Error (*)(const DestinationState& state, std::string_view key, std::uint64_t buffer_elem);
 
 Error tie_differs(const DestinationState& state, std::string_view other, std::uint64_t buffer_elem) {
-  return state.name(Error(Code::kValuesDiffer, "two keys of one tie hold different values")
-                        .by_rule("R50")
-                        .wanted(fmt::format("the values of {}", state.root->expression.text()))
-                        .got(fmt::format("{} differs, first at element {}", other, global_elem(state, buffer_elem)))
-                        .try_this("say ties \"untie\" if both are wanted, or drop the wrong key"));
+  return state.name(
+      Error(Code::kValuesDiffer, "two keys of one tie have different values")
+          .by_rule("R50")
+          .wanted(fmt::format("the values of {}", state.root->expression.text()))
+          .got(fmt::format("{} differs, first at element {}", other, global_elem(state, buffer_elem)))
+          .try_this("Set \"ties\": \"untie\" to load both, or remove the wrong key from the checkpoint."));
 }
 
 Error file_differs(const DestinationState& state, std::string_view key, std::uint64_t buffer_elem) {
-  return state.name(Error(Code::kFileChanged, "the file was written to while it was read")
+  return state.name(Error(Code::kFileChanged, "another program wrote to the file while lading read it")
                         .by_rule("R45")
-                        .wanted(fmt::format("{} as it was loaded", key))
+                        .wanted(fmt::format("{} as loaded", key))
                         .got(fmt::format("other values, first at element {}", global_elem(state, buffer_elem)))
-                        .try_this("Load again when nothing writes to the checkpoint"));
+                        .try_this("Load again when no other program writes to the checkpoint."));
 }
 
 // Bytes of a destination as the host can see them: where they are, or fetched from a device, a window at a time.
@@ -93,7 +94,7 @@ class Sight {
   Result<const std::byte*> of(std::uint64_t begin_bytes, std::uint64_t size_bytes) {
     if (is_host_) return state_.memory.data + begin_bytes;
     if (begin_bytes < begin_bytes_ || begin_bytes + size_bytes > begin_bytes_ + window_.size()) {
-      if (load_.crew.stopped()) return fail(Error(Code::kCancelled, "the comparison of ties was cut short"));
+      if (load_.crew.stopped()) return fail(Error(Code::kCancelled, "the comparison of ties was stopped early"));
       begin_bytes_ = begin_bytes;
       window_.resize(std::min(kWindowBytes, state_.destination->buffer_bytes - begin_bytes));
       LADING_TRY(lane_.fetch(state_.memory.data + begin_bytes, window_));

@@ -142,7 +142,7 @@ TEST(Doubtful, R45_ANewCtimeAloneIsNoChange) {
       load, Writer::kNone, [](const io::File& file, ByteRange) { ASSERT_EQ(::fchmod(file.descriptor(), 0600), 0); });
   ASSERT_TRUE(outcome.errors.empty()) << outcome.errors.front().text();
   EXPECT_TRUE(load.is_right());
-  EXPECT_EQ(outcome.notes.size(), 1U) << "read twice";
+  EXPECT_EQ(outcome.notes.size(), 1U) << "read them twice";
 }
 
 TEST(Doubtful, R45_AWriteWithItsMtimePutBackIsFound) {

@@ -25,12 +25,12 @@ namespace {
 
 Error load_was_cancelled() {
   return Error(Code::kCancelled, "the load was cancelled, and the destinations are incomplete")
-      .try_this("load again: what is in memory is not a model");
+      .try_this("Load again before you use the model.");
 }
 
 Error load_is_out_of_memory() {
   return Error(Code::kOutOfMemory, "the host has no memory left for the load, and the destinations are incomplete")
-      .try_this("free memory, or allow less staging (budget_bytes)");
+      .try_this("Free memory, or set a smaller \"budget_bytes\" for staging buffers.");
 }
 
 // Two destinations in one place would be written twice and both be called complete. Those of a flat
@@ -55,20 +55,24 @@ void refuse_overlaps(const DestinationStates& states, Crew& crew) {
     if (!std::less<>()(state.memory.data, before.memory.data + before.destination->buffer_bytes)) continue;
     if (is_one_flat_parameter(before, state)) continue;
     crew.add_error(
-        state.name(Error(Code::kUsage, "the memory that was handed in overlaps that of another tensor")
+        state.name(Error(Code::kUsage, "the given memory overlaps the memory of another tensor")
                        .by_rule("R11")
-                       .wanted("memory of its own")
-                       .got(fmt::format("bytes of {} on rank {}", quote(before.statement->name), before.rank))));
+                       .wanted("separate memory")
+                       .got(fmt::format("bytes of {} on rank {}", quote(before.statement->name), before.rank))
+                       .try_this("Give each tensor its own memory.")));
   }
 }
 
 // Other values are made where they are needed, and a shared buffer holds more than one tensor.
 void refuse_to_receive(const Inputs& inputs, const DestinationState& state, Crew& crew) {
   if (state.root->provenance != Provenance::kFile || !state.destination->flat_parameter.empty()) {
-    crew.add_error(state.name(Error(Code::kUsage, "only a tensor from a file, in memory of its own, can be received")
-                                  .try_this("let every rank load it (owners)")));
+    crew.add_error(state.name(
+        Error(Code::kUsage, "only a tensor from a file, in separate memory, can be received from another rank")
+            .try_this("Let every rank load it: remove its owner.")));
   } else if (!inputs.receive) {
-    crew.add_error(state.name(Error(Code::kUsage, "a tensor shall be received, and nobody receives")));
+    crew.add_error(state.name(
+        Error(Code::kUsage, "the tensor has an owner on another rank, but the request has no receive function")
+            .try_this("Set LoadRequest::receive, or remove the owner.")));
   }
 }
 
@@ -83,9 +87,10 @@ void take_on(const Inputs& inputs, Outcome& outcome, DestinationStates& states, 
     const DestinationMemory memory = inputs.memory[ref.rank][ref.destination.number()];
     auto state = std::make_unique<DestinationState>(plan, rank, destination, memory);
     if (memory.size_bytes < destination.buffer_bytes || (memory.data == nullptr && destination.buffer_bytes > 0)) {
-      crew.add_error(state->name(Error(Code::kUsage, "the memory that was handed in is too small")
+      crew.add_error(state->name(Error(Code::kUsage, "the given memory is too small")
                                      .wanted(fmt::format("{} bytes", destination.buffer_bytes))
-                                     .got(fmt::format("{} bytes", memory.data == nullptr ? 0 : memory.size_bytes))));
+                                     .got(fmt::format("{} bytes", memory.data == nullptr ? 0 : memory.size_bytes))
+                                     .try_this("Allocate at least size_bytes of the destination.")));
     }
     if (state->root->provenance == Provenance::kRandom) {
       if (auto sampling = sample_parameters(state->root->recipe)) {
@@ -132,7 +137,7 @@ void carry_out(const Load& load, std::uint32_t threads, Outcome& outcome) {
   compare_again(load, doubtful);
   if (!doubtful.empty()) {
     outcome.notes.push_back(fmt::format(
-        "somebody may have been writing to {} file(s) when the load began: they were read twice and compared",
+        "another program may have been writing to {} file(s) when the load began; lading read them twice and compared",
         doubtful.size()));
   }
   receive(load);
@@ -153,10 +158,11 @@ void add_up(const DestinationStates& states, Crew& crew, const device::DigestAcc
     DestinationOutcome one{state.written_bytes, state.expected_bytes, {}};
     one.digest = accounts.of(d);
     if (outcome.errors.empty() && !one.complete()) {
-      outcome.errors.add(state.name(Error(Code::kIncomplete, "a tensor has bytes that nobody wrote, or that two did")
+      outcome.errors.add(state.name(Error(Code::kIncomplete, "some bytes of the tensor were not written exactly once")
                                         .by_rule("R11")
                                         .wanted(fmt::format("{} bytes", one.expected_bytes))
-                                        .got(fmt::format("{} bytes", one.written_bytes))));
+                                        .got(fmt::format("{} bytes", one.written_bytes))
+                                        .try_this("Please report this bug in lading, and load again.")));
     }
     outcome.outcomes.push_back(one);
   }

@@ -122,10 +122,9 @@ void make_tiles(const Load& load, const std::vector<Tile>& tiles) {
 }  // namespace
 
 Error nobody_hands_in() {
-  return Error(Code::kUsage, "nobody hands in the value of a tensor that no file holds")
+  return Error(Code::kUsage, "the tensor's value is in no file, and the caller did not supply it")
       .by_rule("R6")
-      .try_this(
-          "bring the file of values that lading skeleton -o writes (--values), or load through a front that has it");
+      .try_this("Pass the values file that lading skeleton -o writes (--values), or load from Python.");
 }
 
 namespace {
@@ -142,11 +141,12 @@ Result<HostValue> ask_for_value(const Load& load, const DestinationState& state)
   const bool may_defer = load.inputs.deferred_value && !is_second && state.root->provenance == Provenance::kHost;
   const bool is_there = !value.is_deferred() || may_defer;
   if (has_cast && is_there && expected_bytes == value.size_bytes) return value;
-  return fail(Error(Code::kUsage, "the value that was handed in does not fit")
+  return fail(Error(Code::kUsage, "the supplied value does not match the tensor")
                   .by_rule("R42")
-                  .wanted(fmt::format("all of {} in {}, or what can be cast to it", state.root->shape.text(),
+                  .wanted(fmt::format("all of {} in {}, or in a dtype that can be cast to it", state.root->shape.text(),
                                       name(state.dtype())))
-                  .got(fmt::format("{} bytes of {}", value.size_bytes, name(value.dtype))));
+                  .got(fmt::format("{} bytes of {}", value.size_bytes, name(value.dtype)))
+                  .try_this("Supply the whole tensor, in its shape and dtype."));
 }
 
 void fetch_value(const Load& load, DestinationState& state) {

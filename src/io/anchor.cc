@@ -92,12 +92,14 @@ std::string Anchor::display(std::string_view relative) const {
 Result<Anchor::Walk> Anchor::walk(std::string_view relative) const {
   const std::string shown = display(relative);
   const auto outside = [&](std::string what) {
-    return fail(Error(Code::kOutsideRoot, "the path leads outside the checkpoint")
-                    .in_file(shown)
-                    .by_rule("S4")
-                    .wanted(fmt::format("a file beneath {}", quote(path())))
-                    .got(std::move(what))
-                    .try_this("If the link is meant, widen the root: --root DIR"));
+    return fail(
+        Error(Code::kOutsideRoot, "the path leads outside the checkpoint")
+            .in_file(shown)
+            .by_rule("S4")
+            .wanted(fmt::format("a file beneath {}", quote(path())))
+            .got(std::move(what))
+            .try_this(
+                "Pass a directory that contains the link's target as the root (--root DIR), if you trust the link."));
   };
   Walk walk;
   std::vector<std::string> pending;

@@ -145,8 +145,9 @@ class DirectBackend final : public ReadBackend {
   }
 
   void note(const File& file, int error) {
-    notes_.once("direct", fmt::format("{}: cannot be read with O_DIRECT ({}); read through the page cache instead",
-                                      quote(file.path()), errno_text(error)));
+    notes_.once("direct",
+                fmt::format("{}: O_DIRECT does not work for this file ({}); lading reads it through the page cache",
+                            quote(file.path()), errno_text(error)));
   }
 
   std::unique_ptr<Transport> transport_;

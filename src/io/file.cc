@@ -58,7 +58,7 @@ int replace_descriptor(const Fd& source, int target) {
   return result < 0 ? errno : 0;
 }
 
-constexpr std::string_view kRemedy = "Load again when nothing writes to the checkpoint";
+constexpr std::string_view kRemedy = "Load again when no other program writes to the checkpoint.";
 
 }  // namespace
 
@@ -137,8 +137,8 @@ Result<void> File::check_unchanged() const {
   };
   const Result<Fd> there = origin_->look();
   if (!there) {
-    if (there.error().code == Code::kNotFound) return replaced("no file there");
-    if (there.error().code == Code::kOutsideRoot) return replaced("a path that leads outside the checkpoint");
+    if (there.error().code == Code::kNotFound) return replaced("no file at the path");
+    if (there.error().code == Code::kOutsideRoot) return replaced("a path that now leads outside the checkpoint");
     return fail(there.error());
   }
   if (::fstat(there->get(), &status) != 0) {
@@ -189,13 +189,14 @@ Result<void> File::reopen_after(unsigned generation) const {
   const unsigned now = all.generation.load(std::memory_order_relaxed);
   if (now != generation) return {};
   if (now > 0) {
-    return fail(Error(Code::kReadFailed, "the file went stale again after it had been reopened").in_file(path_));
+    return fail(
+        Error(Code::kReadFailed, "the file handle went stale again after lading reopened the file").in_file(path_));
   }
   LADING_ASSIGN_OR_RETURN(const Fd opened, open_again());
   struct stat status {};
   if (::fstat(opened.get(), &status) != 0) return fail(Error(Code::kReadFailed, errno_text(errno)).in_file(path_));
   if (identity_of(status) != identity_) {
-    return fail(Error(Code::kFileChanged, "the file went stale, and another one is in its place")
+    return fail(Error(Code::kFileChanged, "the file handle went stale, and the path leads to another file now")
                     .in_file(path_)
                     .by_rule("R45")
                     .wanted(fmt::format("inode {} with {} bytes", identity_.inode, identity_.size_bytes))

@@ -4,7 +4,7 @@
 namespace lading::io {
 
 std::unique_ptr<Transport> make_uring_transport(Notes& notes, UringOptions) {
-  notes.once("uring", "io_uring is not in this build; read by preadv instead");
+  notes.once("uring", "this build has no io_uring; lading reads with preadv");
   return make_pread_transport();
 }
 

@@ -36,7 +36,7 @@ struct Retries {
 
 Result<void> read_exact(const File& file, ReadBackend& backend, std::uint64_t offset_bytes, std::span<char> out) {
   const auto end = checked_add(offset_bytes, out.size());
-  if (!end) return fail(Error(Code::kReadFailed, "the place to read from overflows").in_file(file.path()));
+  if (!end) return fail(Error(Code::kReadFailed, "the offset to read from overflows").in_file(file.path()));
   std::size_t done = 0;
   Retries retries;
   const auto failed = [&](std::string what, std::string remedy) {
@@ -59,7 +59,7 @@ Result<void> read_exact(const File& file, ReadBackend& backend, std::uint64_t of
                           .by_rule("R45")
                           .wanted(fmt::format("{} bytes", file.size_bytes()))
                           .got(fmt::format("an end at byte {}", offset_bytes + done))
-                          .try_this("Load again when nothing writes to the checkpoint, or fetch the file again"));
+                          .try_this("Load again when no other program writes to the file, or fetch it again."));
         }
         done += got.bytes;
         retries = {};
@@ -67,15 +67,15 @@ Result<void> read_exact(const File& file, ReadBackend& backend, std::uint64_t of
       case EINTR: break;
       case EAGAIN:
         if (++retries.refusals > kMostRefusals) {
-          return failed(fmt::format("reading was refused {} times: {}", retries.refusals, errno_text(EAGAIN)),
-                        "Look at what the storage of this file is busy with");
+          return failed(fmt::format("the read was refused {} times: {}", retries.refusals, errno_text(EAGAIN)),
+                        "Check why the storage of this file is busy.");
         }
         pause_before_retry(retries.refusals);
         break;
       case EIO:
         if (++retries.read_errors > kMostReadErrors) {
-          return failed(fmt::format("reading failed {} times: {}", retries.read_errors, errno_text(EIO)),
-                        "Look at the kernel's log for errors of the disk; copy the file to another one");
+          return failed(fmt::format("the read failed {} times: {}", retries.read_errors, errno_text(EIO)),
+                        "Check the kernel's log for disk errors, and copy the file to another disk.");
         }
         pause_before_retry(retries.read_errors);
         break;
@@ -83,13 +83,13 @@ Result<void> read_exact(const File& file, ReadBackend& backend, std::uint64_t of
         if (auto reopened = file.reopen_after(generation); !reopened) {
           Error error = std::move(reopened).error();
           error.bytes = ByteRange{offset_bytes + done, *end};
-          if (error.remedy.empty()) error.remedy = "Look whether the file server still has the file";
+          if (error.remedy.empty()) error.remedy = "Check that the file server still has the file.";
           return fail(std::move(error));
         }
         break;
       default:
-        return failed(fmt::format("reading failed: {}", errno_text(got.error)),
-                      "Look whether the file can be read by other programs");
+        return failed(fmt::format("the read failed: {}", errno_text(got.error)),
+                      "Check that other programs can read the file.");
     }
   }
   return {};

@@ -178,7 +178,7 @@ class UringTransport final : public Transport {
   // A refusal is for good: a sandbox does not change its mind, and asking costs a system call per read.
   void discard(std::unique_ptr<Ring> ring, int error) {
     ring.reset();
-    notes_.once("uring", fmt::format("io_uring cannot be used here ({}); read by preadv instead", errno_text(error)));
+    notes_.once("uring", fmt::format("io_uring does not work here ({}); lading reads with preadv", errno_text(error)));
     const std::lock_guard lock(mutex_);
     --alive_;
     is_refused_ = true;

@@ -26,7 +26,7 @@ Error failed(const std::string& path, std::string message) {
 }
 
 Error failed(const std::string& path, int error) {
-  return failed(path, fmt::format("the file cannot be written: {}", errno_text(error)));
+  return failed(path, fmt::format("could not write the file: {}", errno_text(error)));
 }
 
 // The folder, which may be reached through links, and a name in it, which is not followed.
@@ -38,7 +38,7 @@ struct Place {
 Result<Place> place_of(const std::string& path) {
   const std::filesystem::path whole(path);
   const std::string name = whole.filename().string();
-  if (name.empty() || name == "." || name == "..") return fail(failed(path, "the path names no file"));
+  if (name.empty() || name == "." || name == "..") return fail(failed(path, "the path does not name a file"));
   const std::string folder = whole.has_parent_path() ? whole.parent_path().string() : ".";
   Fd fd(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return fail(failed(path, errno));
@@ -53,11 +53,11 @@ Result<Standing> look(const Place& place, const std::string& path) {
   }
   if (S_ISREG(status.st_mode)) return Standing::kRegularFile;
   if (S_ISLNK(status.st_mode)) {
-    return fail(failed(path, "the path is a symbolic link, and files are not written through links")
-                    .try_this("Name the file that the link leads to, or remove the link."));
+    return fail(failed(path, "the path is a symbolic link, and lading does not write through links")
+                    .try_this("Pass the path that the link leads to, or remove the link."));
   }
   return fail(
-      failed(path, "the path is no regular file").try_this("Name a file that does not exist, or a regular file."));
+      failed(path, "the path is not a regular file").try_this("Pass the path of a new file, or of a regular file."));
 }
 
 // Signals that would end the process wait, so that a file with a temporary name does not stay behind. Those that a

@@ -27,7 +27,7 @@ class CutList {
       const Cut& cut = cuts_[at_];
       const bool axes_are_good = check_axes(cut);
       if (cut.even && cut.kind != CutKind::kShard) {
-        add("R53", "only a plain shard can be asked to be even");
+        add("R53", "only a plain shard can be declared even");
       }
       switch (cut.kind) {
         case CutKind::kShard: break;
@@ -53,7 +53,8 @@ class CutList {
     bool good = true;
     for (const std::size_t axis : cut.axes) {
       if (axis >= used_.size()) {
-        add("R53", "the mesh has no such axis", fmt::format("one of {}", used_.size()), std::to_string(axis));
+        add("R53", "the cut names an axis that the mesh does not have", fmt::format("one of {}", used_.size()),
+            std::to_string(axis));
         good = false;
       } else if (used_[axis]) {
         // The ranks along one axis can share a tensor out only once: a second time, parts would have no holder.
@@ -67,7 +68,7 @@ class CutList {
   }
 
   void check_flat(const Cut& cut, bool axes_are_good) {
-    if (at_ + 1 != cuts_.size()) add("R56", "a flat cut must be the last: what it leaves has no dims to cut");
+    if (at_ + 1 != cuts_.size()) add("R56", "the flat cut is not the last cut: its parts have no dims to cut");
     if (!axes_are_good || cut.pad_multiple == 0) return;
     if (const std::uint64_t group = mesh_.group_size(cut.axes); cut.pad_multiple % group != 0) {
       add("R56", "the padded size does not divide into equal parts", fmt::format("a multiple of {}", group),
@@ -79,7 +80,7 @@ class CutList {
     const auto others =
         std::count_if(cuts_.begin(), cuts_.end(), [](const Cut& c) { return c.kind != CutKind::kOwner; });
     if (others != 1 || at_ + 1 != cuts_.size()) {
-      add("R56", "a tensor in a shared buffer cannot be cut otherwise; only owners may come before");
+      add("R56", "the tensor is in a shared buffer and has other cuts too: only owners may come before");
     }
     if (cut.flat_parameter.empty()) add("R56", "the shared buffer has no name");
     if (cut.group_elems > kMaxSize - Mesh::kMaxRanks) {
@@ -89,11 +90,11 @@ class CutList {
 
   void check_owners(const Cut& cut) {
     const std::uint64_t group = mesh_.group_size(cut.axes);
-    if (cut.owners.empty()) add("R59", "nobody owns the tensor", "one owner or more", "none");
+    if (cut.owners.empty()) add("R59", "the tensor has no owner", "one owner or more", "none");
     std::set<std::uint64_t> seen;
     for (const std::uint64_t owner : cut.owners) {
       if (owner >= group) {
-        add("R59", "an owner that the axis does not have", fmt::format("less than {}", group), std::to_string(owner));
+        add("R59", "an owner is not a rank of the axis", fmt::format("less than {}", group), std::to_string(owner));
       } else if (!seen.insert(owner).second) {
         add("R59", "an owner is named twice", "each once", std::to_string(owner));
       }
@@ -157,7 +158,7 @@ class ShapeChecker {
  private:
   std::optional<Error> check_shard(const Cut& cut) {
     if (cut.dim >= global_.rank()) {
-      return Error(Code::kLayout, "the tensor has no such dim to cut")
+      return Error(Code::kLayout, "the cut names a dim that the tensor does not have")
           .by_rule("R53")
           .wanted(global_.rank() == 0 ? "no cut, since it has no dims" : fmt::format("less than {}", global_.rank()))
           .got(std::to_string(cut.dim));
@@ -181,7 +182,7 @@ class ShapeChecker {
       // The verdict is over all ranks: FSDP2 itself raises only where the local size is odd, and the others wait.
       const auto uneven = std::find_if(sizes.begin(), sizes.end(), [&](std::uint64_t n) { return n % group != 0; });
       if (uneven != sizes.end()) {
-        return Error(Code::kLayout, "the dim does not divide evenly, and the cut says that it must")
+        return Error(Code::kLayout, "the dim does not divide evenly, but the cut is declared even")
             .by_rule("R53")
             .wanted(fmt::format("a multiple of {}", group))
             .got(std::to_string(*uneven));
@@ -191,7 +192,7 @@ class ShapeChecker {
     for (const std::uint64_t size : sizes) add_sizes_after(size, split_factor, group, after);
     sizes = std::move(after);
     if (sizes.size() > kMaxSizes) {
-      return Error(Code::kLayout, "the cuts leave too many different sizes to tell whether they are even")
+      return Error(Code::kLayout, "the cuts leave too many different sizes to check whether they are even")
           .by_rule("R53");
     }
     return std::nullopt;
@@ -243,7 +244,7 @@ Errors check_cuts(const Shape& global, const std::vector<Cut>& cuts, const Mesh&
   if (cuts.empty()) return errors;
   for (const Cut& cut : cuts) {
     if (!is_enumerator(cut.kind, CutKind::kOwner))
-      errors.add(Error(Code::kLayout, "a cut of a kind that is no enumerator"));
+      errors.add(Error(Code::kLayout, "the kind of a cut is not a known enumerator"));
     if (find_invalid_utf8(cut.flat_parameter)) {
       errors.add(Error(Code::kLayout, "the name of a flat parameter is not UTF-8").got(quote(cut.flat_parameter)));
     }

@@ -40,10 +40,10 @@ TEST(CheckCuts, EveryFaultHasARuleAndAMessage) {
   });
   const auto owners = [](std::vector<std::uint64_t> list) { return [list](Cut& c) { c.owners = list; }; };
   const std::vector<BadCase> cases = {
-      {"dim", {4}, {cut(CutKind::kShard, {0}, [](Cut& c) { c.dim = 1; })}, "R53", "no such dim"},
-      {"scalar", {}, {cut(CutKind::kShard, {0})}, "R53", "no such dim"},
+      {"dim", {4}, {cut(CutKind::kShard, {0}, [](Cut& c) { c.dim = 1; })}, "R53", "names a dim"},
+      {"scalar", {}, {cut(CutKind::kShard, {0})}, "R53", "names a dim"},
       {"no axis", {4}, {cut(CutKind::kShard, {})}, "R53", "names no axis"},
-      {"unknown axis", {4}, {cut(CutKind::kShard, {3})}, "R53", "no such axis"},
+      {"unknown axis", {4}, {cut(CutKind::kShard, {3})}, "R53", "names an axis"},
       {"axis twice",
        {4, 4},
        {cut(CutKind::kShard, {0}), cut(CutKind::kShard, {0}, [](Cut& c) { c.dim = 1; })},
@@ -53,7 +53,7 @@ TEST(CheckCuts, EveryFaultHasARuleAndAMessage) {
       {"split factor", {4}, {cut(CutKind::kStridedShard, {0}, [](Cut& c) { c.split_factor = 0; })}, "R55", "split"},
       {"uneven", {5, 6}, {cut(CutKind::kShard, {0}, [](Cut& c) { c.dim = 1, c.even = true; })}, "R53", "evenly"},
       {"even on flat", {5}, {cut(CutKind::kFlat, {0}, [](Cut& c) { c.even = true; })}, "R53", "plain shard"},
-      {"flat not last", {4}, {cut(CutKind::kFlat, {0}), cut(CutKind::kShard, {1})}, "R56", "must be the last"},
+      {"flat not last", {4}, {cut(CutKind::kFlat, {0}), cut(CutKind::kShard, {1})}, "R56", "not the last"},
       {"pad multiple", {4}, {cut(CutKind::kFlat, {0}, [](Cut& c) { c.pad_multiple = 6; })}, "R56", "equal parts"},
       {"shard before group", {4}, {cut(CutKind::kShard, {1}), group}, "R56", "shared buffer"},
       {"owner behind group", {4}, {group, cut(CutKind::kOwner, {1}, owners({0}))}, "R56", "shared buffer"},
@@ -64,8 +64,8 @@ TEST(CheckCuts, EveryFaultHasARuleAndAMessage) {
        {cut(CutKind::kFlatGroup, {0}, [](Cut& c) { c.flat_parameter = "u", c.group_elems = kMaxSize; })},
        "R56",
        "too large"},
-      {"nobody", {4}, {cut(CutKind::kOwner, {2})}, "R59", "nobody"},
-      {"owner too high", {4}, {cut(CutKind::kOwner, {2}, owners({2}))}, "R59", "does not have"},
+      {"no owner", {4}, {cut(CutKind::kOwner, {2})}, "R59", "no owner"},
+      {"owner too high", {4}, {cut(CutKind::kOwner, {2}, owners({2}))}, "R59", "not a rank"},
       {"owner twice", {4}, {cut(CutKind::kOwner, {2}, owners({1, 1}))}, "R59", "twice"},
       {"too large", {kMaxSize, 2}, {}, "R41", "too large"},
   };

@@ -26,12 +26,12 @@ std::string Device::text() const {
 Result<Device> parse_device(std::string_view text) {
   if (text == "cpu") return Device{};
   if (text == "cuda") {
-    return fail(refused("a device without an index: every rank would use the first one", text)
-                    .try_this("give each rank its own, such as \"cuda:0\""));
+    return fail(refused("the device has no index, so that every rank would use the first one", text)
+                    .try_this("Give each rank its own device, such as \"cuda:0\"."));
   }
   if (text == "meta") return fail(refused("the meta device has no memory to load into", text));
   constexpr std::string_view kCuda = "cuda:";
-  if (text.substr(0, kCuda.size()) != kCuda) return fail(refused("not a device", text));
+  if (text.substr(0, kCuda.size()) != kCuda) return fail(refused("the device is unknown", text));
 
   const std::string_view digits = text.substr(kCuda.size());
   std::uint64_t index = 0;
@@ -39,8 +39,8 @@ Result<Device> parse_device(std::string_view text) {
   const auto [stop, failure] = std::from_chars(digits.data(), end, index);
   const bool is_number = failure == std::errc() && stop == end && (digits.size() == 1 || digits.front() != '0');
   if (!is_number || index > kMaxIndex) {
-    return fail(
-        refused("not the index of a device", text).wanted(fmt::format("a whole number from 0 to {}", kMaxIndex)));
+    return fail(refused("the index of the device is not valid", text)
+                    .wanted(fmt::format("a whole number from 0 to {}", kMaxIndex)));
   }
   return Device{DeviceType::kCuda, index};
 }

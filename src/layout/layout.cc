@@ -41,11 +41,11 @@ class FlatParameter {
     const Member* before = nullptr;
     for (const auto& [begin, member] : members_) {
       if (before != nullptr && begin < end) {
-        errors.add(Error(Code::kLayout, fmt::format("overlaps {} in the shared buffer {}", quote(before->tensor),
-                                                    quote(first_->flat_parameter)))
+        errors.add(Error(Code::kLayout, fmt::format("the tensor overlaps {} in the shared buffer {}",
+                                                    quote(before->tensor), quote(first_->flat_parameter)))
                        .of_tensor(member.tensor)
                        .by_rule("R11")
-                       .wanted(fmt::format("a begin at {} or behind", end))
+                       .wanted(fmt::format("a begin at {} or later", end))
                        .got(std::to_string(begin))
                        .try_this(kOneName));
       }
@@ -59,7 +59,7 @@ class FlatParameter {
  private:
   // Ranks are not told apart here: two stages may mean two buffers, and must say so.
   static constexpr const char* kOneName =
-      "A name stands for one buffer on all ranks: give the units of each pipeline stage names of their own";
+      "Give the units of each pipeline stage their own names: one name is one buffer on all ranks.";
   struct Member {
     std::uint64_t end;
     std::string tensor;
@@ -71,7 +71,7 @@ class FlatParameter {
 void check_devices(const Layout& layout, Errors& errors) {
   const DeviceMap& devices = layout.devices;
   if (!devices.list.empty() && devices.list.size() != layout.mesh.ranks()) {
-    errors.add(Error(Code::kLayout, "there is not one device for each rank")
+    errors.add(Error(Code::kLayout, "the number of devices is not the number of ranks")
                    .by_rule("R34")
                    .wanted(std::to_string(layout.mesh.ranks()))
                    .got(std::to_string(devices.list.size())));
@@ -82,7 +82,7 @@ void check_devices(const Layout& layout, Errors& errors) {
   for (const Device& device : devices.list) check(device);
   if (!devices.list.empty()) return;
   if (devices.per_node == 0) {
-    errors.add(Error(Code::kLayout, "a node without devices").by_rule("R34").wanted("1 or more").got("0"));
+    errors.add(Error(Code::kLayout, "the number of devices per node is 0").by_rule("R34").wanted("1 or more").got("0"));
   } else {
     check(Device{devices.type, devices.per_node - 1});
   }
@@ -94,9 +94,10 @@ void check_slot_names(const PlacementRule& rule, Errors& errors) {
   bool good = !slots.empty() && slots.front().name.empty();
   for (const Slot& slot : slots) good = names.insert(slot.name).second && !find_invalid_utf8(slot.name) && good;
   if (good) return;
-  errors.add(Error(Code::kLayout, fmt::format("the rule {}: its slots are not one without a name, first, and others "
-                                              "with names of their own",
-                                              quote(rule.pattern.text))));
+  errors.add(Error(
+      Code::kLayout,
+      fmt::format("the rule {} has wrong slots: the first must have no name, the others must have different names",
+                  quote(rule.pattern.text))));
 }
 
 }  // namespace
@@ -142,8 +143,8 @@ Errors check_writable(const Layout& layout) {
                         [&](std::size_t a) { return a < layout.mesh.axes().size(); })) {
           continue;
         }
-        errors.add(Error(Code::kLayout,
-                         fmt::format("the rule {}: a cut names an axis that the mesh lacks", quote(rule.pattern.text)))
+        errors.add(Error(Code::kLayout, fmt::format("the rule {} has a cut over an axis that the mesh does not have",
+                                                    quote(rule.pattern.text)))
                        .wanted(fmt::format("an axis below {}", layout.mesh.axes().size())));
       }
     }
@@ -184,7 +185,7 @@ Errors check_layout(const Layout& layout, const std::vector<TensorToPlace>& tens
     if (used) continue;
     errors.add(Error(Code::kLayout, fmt::format("the rule {} matches no tensor", quote(rule.pattern.text)))
                    .by_rule("R43")
-                   .try_this("correct the pattern, or remove the rule"));
+                   .try_this("Correct the pattern, or remove the rule."));
   }
   return errors;
 }

@@ -84,7 +84,7 @@ Cut read_cut(const JsonValue& value, const std::string& path, const Mesh& mesh, 
   }
   if (kinds.size() != 1) {
     add_problem(errors, value, path,
-                Error(Code::kSchema, "a cut is of one kind")
+                Error(Code::kSchema, "a cut needs exactly one kind")
                     .wanted(fmt::format("exactly one of {}", fmt::join(kKinds, ", ")))
                     .got(fmt::format("{} of them", kinds.size())));
     return cut;
@@ -124,7 +124,7 @@ void read_slots(JsonFields& fields, const MeshReading& mesh, Errors& errors, Pla
     const std::string path = fmt::format("{}.{}", fields.path_of("slots"), escape(member.key));
     if (member.key.empty()) {
       add_problem(errors, member.value, path,
-                  Error(Code::kSchema, "a slot without a name").wanted("a name; the ordinary slot stands under cuts"));
+                  Error(Code::kSchema, "the slot has no name").wanted("a name; the ordinary slot is the field cuts"));
       continue;
     }
     placement.slots.push_back({std::string(member.key), read_cuts(member.value, path, mesh, errors)});
@@ -160,7 +160,7 @@ void read_device_list(const JsonValue& list, const std::string& list_path, const
   });
   if (list.size() == mesh.ranks()) return;
   add_problem(errors, list, list_path,
-              Error(Code::kSchema, "there is not one device for each rank")
+              Error(Code::kSchema, "the number of devices is not the number of ranks")
                   .by_rule("R34")
                   .wanted(std::to_string(mesh.ranks()))
                   .got(std::to_string(list.size())));
@@ -175,7 +175,7 @@ void read_device_rule(const JsonValue& value, const std::string& path, Errors& e
   const auto last = parse_device(fmt::format("{}:{}", type, devices.per_node - 1));
   if (devices.per_node == 0 || !last) {
     add_problem(errors, value, path,
-                Error(Code::kSchema, "not a kind of device and how many of it a node has")
+                Error(Code::kSchema, "not a device type with a number per node")
                     .by_rule("R34")
                     .wanted("type cuda and per_node from 1 to 128")
                     .got(fmt::format("{} and {}", quote(type), devices.per_node)));
@@ -194,7 +194,7 @@ void read_devices(JsonFields& fields, const Mesh& mesh, Errors& errors, DeviceMa
     read_device_rule(*value, fields.path_of("devices"), errors, devices);
   } else if (!value->is_string() || value->text() != "cpu") {
     add_problem(errors, *value, fields.path_of("devices"),
-                Error(Code::kSchema, "does not say which device each rank has")
+                Error(Code::kSchema, "the device of each rank is not given")
                     .by_rule("R34")
                     .wanted("\"cpu\", a list of one device per rank, or {\"type\": \"cuda\", \"per_node\": 8}"));
   }

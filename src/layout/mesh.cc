@@ -90,14 +90,14 @@ Errors check_mesh(const Mesh& mesh) {
   std::optional<std::uint64_t> ranks = 1;
   for (std::size_t i = 0; i < axes.size(); ++i) {
     if (!is_axis_name(axes[i].name)) {
-      errors.add(Error(Code::kLayout, "not a name for an axis of the mesh")
+      errors.add(Error(Code::kLayout, "not a valid name for an axis of the mesh")
                      .wanted("letters, digits, \"_\" and \"-\"")
                      .got(quote(axes[i].name)));
     } else if (mesh.find(axes[i].name) != i) {
-      errors.add(Error(Code::kLayout, fmt::format("the mesh has two axes {}", quote(axes[i].name))));
+      errors.add(Error(Code::kLayout, fmt::format("the mesh has two axes named {}", quote(axes[i].name))));
     }
     if (axes[i].size == 0) {
-      errors.add(Error(Code::kLayout, fmt::format("the mesh's axis {} has no ranks", quote(axes[i].name)))
+      errors.add(Error(Code::kLayout, fmt::format("the axis {} of the mesh has no ranks", quote(axes[i].name)))
                      .wanted("a size of 1 or more")
                      .got("0"));
     }

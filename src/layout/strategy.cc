@@ -47,7 +47,7 @@ const StrategyRow& row_of(Strategy strategy) {
 
 void check_fit(const StrategyRequest& request, Errors& errors) {
   const StrategyRow& row = row_of(request.strategy);
-  const std::string remedy = fmt::format("use a mesh such as {}, or another strategy", row.example);
+  const std::string remedy = fmt::format("Use a mesh such as {}, or another strategy.", row.example);
   const auto refuse = [&](std::string message, std::string expected) {
     errors.add(Error(Code::kLayout, std::move(message))
                    .wanted(std::move(expected))
@@ -97,10 +97,10 @@ class Maker {
   void report_unused_rules(Errors& errors) const {
     for (std::size_t i = 0; i < rule_used_.size(); ++i) {
       if (rule_used_[i]) continue;
-      errors.add(Error(Code::kLayout, fmt::format("the tensor-parallel rule {} decides about no parameter",
+      errors.add(Error(Code::kLayout, fmt::format("the tensor-parallel rule {} applies to no parameter",
                                                   quote(request_.tp_plan[i].pattern.text)))
                      .by_rule("R43")
-                     .try_this("correct the pattern, put it before the rule that hides it, or remove it"));
+                     .try_this("Correct the pattern, move the rule before the rule that hides it, or remove it."));
     }
   }
 
@@ -118,7 +118,7 @@ class Maker {
 
   void add_fsdp(const TensorToPlace& tensor, std::string_view axis_name, std::vector<Cut>& cuts) {
     if (tensor.shape.rank() == 0) {
-      note(tensor, "has no dims; FSDP2 refuses such parameters, so it is replicated");
+      note(tensor, "the parameter has no dims; it is replicated, because FSDP2 rejects such parameters");
     } else {
       add_shard(0, axis_name, cuts);
     }
@@ -126,7 +126,8 @@ class Maker {
 
   void add_flat(const TensorToPlace& tensor, std::vector<Cut>& cuts) {
     if (tensor.shape.rank() == 0) {
-      note(tensor, "has no dims; DeepSpeed's zero.Init (0.19.8) fails on such parameters when there are several ranks");
+      note(tensor,
+           "the parameter has no dims; DeepSpeed's zero.Init (0.19.8) fails on such parameters with several ranks");
     }
     Cut cut;
     cut.kind = CutKind::kFlat;
@@ -139,7 +140,7 @@ class Maker {
     const TpStyle style = style_of(tensor);
     if (style == TpStyle::kReplicate) return;
     if (dims == 0) {
-      note(tensor, "has no dims, so it is replicated over tp");
+      note(tensor, "the parameter has no dims, so it is replicated over tp");
     } else if (style == TpStyle::kVocab) {
       add_shard(0, "tp", cuts);
     } else if (style == TpStyle::kColwise) {
@@ -203,7 +204,7 @@ Result<Strategy> parse_strategy(std::string_view text) {
     if (row.word == text) return row.strategy;
     words.push_back(row.word);
   }
-  return fail(Error(Code::kLayout, "no such strategy")
+  return fail(Error(Code::kLayout, "the strategy is unknown")
                   .wanted(fmt::format("one of {}", fmt::join(words, ", ")))
                   .got(quote(text)));
 }
@@ -216,7 +217,7 @@ Result<TpStyle> parse_tp_style(std::string_view text) {
     if (name == text) return style;
     words.push_back(name);
   }
-  return fail(Error(Code::kLayout, "no such way to cut a parameter over tp")
+  return fail(Error(Code::kLayout, "the tensor-parallel style is unknown")
                   .wanted(fmt::format("one of {}", fmt::join(words, ", ")))
                   .got(quote(text)));
 }
@@ -226,15 +227,14 @@ Result<StrategyLayout, Errors> make_layout(const StrategyRequest& request, const
   const bool is_known = is_enumerator(request.strategy, Strategy::kZero3) &&
                         std::all_of(request.tp_plan.begin(), request.tp_plan.end(),
                                     [](const TpRule& rule) { return is_enumerator(rule.style, TpStyle::kVocab); });
-  if (!is_known)
-    errors.add(Error(Code::kLayout, "a strategy, or a style of tensor parallelism, that is no enumerator"));
+  if (!is_known) errors.add(Error(Code::kLayout, "the strategy or tensor-parallel style is not a known enumerator"));
   if (!errors.empty()) return fail(std::move(errors));
   check_fit(request, errors);
   const bool uses_plan = request.strategy == Strategy::kTp || request.strategy == Strategy::kFsdp2Tp;
   if (!uses_plan && !request.tp_plan.empty()) {
-    errors.add(Error(Code::kLayout,
-                     fmt::format("the strategy {} has no use for a tensor-parallel plan", word(request.strategy)))
-                   .try_this("use the strategy tp or fsdp2+tp, or leave the plan out"));
+    errors.add(
+        Error(Code::kLayout, fmt::format("the strategy {} does not use a tensor-parallel plan", word(request.strategy)))
+            .try_this("Use the strategy tp or fsdp2+tp, or omit the tensor-parallel plan."));
   }
   // A model's tensors come sorted; then neighbours tell whether a name is there twice.
   const auto not_before = [](const TensorToPlace& a, const TensorToPlace& b) { return !(a.name < b.name); };

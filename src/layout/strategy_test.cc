@@ -144,7 +144,7 @@ TEST(Strategy, AMeshThatDoesNotFitIsRefusedWithARemedy) {
     const auto layout = make_layout(request(strategy, mesh), model());
     ASSERT_FALSE(layout.has_value()) << strategy << " " << mesh;
     EXPECT_EQ(layout.error().front().code, Code::kLayout);
-    EXPECT_THAT(layout.error().front().remedy, HasSubstr("use a mesh such as"));
+    EXPECT_THAT(layout.error().front().remedy, HasSubstr("Use a mesh such as"));
   }
 }
 

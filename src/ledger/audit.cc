@@ -149,7 +149,7 @@ Error differ(const Ledger& ledger, const Share& share, const std::string& slot) 
   for (const auto& [text, records] : sides) {
     found += fmt::format("{}{} on {}", found.empty() ? "" : "; ", text, ranks_text(ledger, records));
   }
-  return Error(Code::kValuesDiffer, fmt::format("ranks that hold the same part do not hold the same values{}",
+  return Error(Code::kValuesDiffer, fmt::format("replicas of the tensor have different values on different ranks{}",
                                                 slot.empty() ? "" : fmt::format(", in slot {}", quote(slot))))
       .of_tensor(ledger.tensors[first.tensor].name)
       .by_rule("R62")
@@ -174,7 +174,7 @@ class RecordChecker {
       }
     }
     if (!ledger_.complete && errors_.empty()) {
-      errors_.add(Error(Code::kIncomplete, "the load that the ledger is of has failed").by_rule("R11"));
+      errors_.add(Error(Code::kIncomplete, "the load of this ledger has failed").by_rule("R11"));
     }
     return {std::move(errors_), std::move(misfits_)};
   }
@@ -194,11 +194,14 @@ class RecordChecker {
       const Record* const record = record_of(slot.name);
       if (record != nullptr && record->provenance == Provenance::kAlias) continue;  // its memory is the other record's
       if (record == nullptr && region.present) {
-        add(rank, tensor, Error(Code::kIncomplete, "the rank has it, and there is no record of it").by_rule("R1"));
+        add(rank, tensor,
+            Error(Code::kIncomplete, "the ledger has no record of the tensor on this rank").by_rule("R1"));
       } else if (record != nullptr && (!region.present || record->region != RecordedRegion::of(region))) {
         misfits_[t] = true;
         add(rank, tensor,
-            Error(Code::kIncomplete, "the record is of another part than the placement gives the rank").by_rule("R1"));
+            Error(Code::kIncomplete,
+                  "the record does not describe the part of the tensor that its placement gives to the rank")
+                .by_rule("R1"));
       }
     }
   }
@@ -257,8 +260,8 @@ Errors disagreements(const Ledger& ledger, const TensorDigests& digests) {
       }
       if (!slot.digest) continue;
       if (whole != nullptr && whole->digest != slot.digest) {
-        errors.add(Error(Code::kValuesDiffer, fmt::format("slots {} and {} do not hold the same values",
-                                                          quote(whole->slot), quote(slot.slot)))
+        errors.add(Error(Code::kValuesDiffer,
+                         fmt::format("the slots {} and {} have different values", quote(whole->slot), quote(slot.slot)))
                        .of_tensor(ledger.tensors[t].name)
                        .by_rule("R62")
                        .wanted(whole->digest->text())

@@ -134,7 +134,7 @@ class Comparer {
     const Tensor& one = first_.tensors[a];
     const Tensor& two = second_.tensors[b];
     if (one.shape != two.shape || one.storage != two.storage) {
-      return add(Error(Code::kValuesDiffer, "the loads have it in different shapes or dtypes")
+      return add(Error(Code::kValuesDiffer, "the loads have different shapes or dtypes for the tensor")
                      .of_tensor(one.name)
                      .wanted(fmt::format("{} {}", name(one.storage), one.shape.text()))
                      .got(fmt::format("{} {}", name(two.storage), two.shape.text())));
@@ -142,7 +142,7 @@ class Comparer {
     const SlotDigest* const first = digest_of(first_digests_[a]);
     const SlotDigest* const second = digest_of(second_digests_[b]);
     if (first == nullptr || second == nullptr) {
-      return leave(one, fmt::format("no record of it in the {} ledger", first == nullptr ? "first" : "second"));
+      return leave(one, fmt::format("the {} ledger has no record of it", first == nullptr ? "first" : "second"));
     }
     compare_parts(one, Side{first_, *first}, Side{second_, *second});
   }
@@ -165,10 +165,9 @@ class Comparer {
       if (sum_of(group.first) == sum_of(group.second)) continue;
       ++differing;
       const std::string rows = rows_of(first, group.first);
-      add(Error(Code::kValuesDiffer,
-                fmt::format("{}{} of the first load and {} of the second do not hold the same values",
-                            rows.empty() ? "" : rows + ": ", ranks_of(first, group.first),
-                            ranks_of(second, group.second)))
+      add(Error(Code::kValuesDiffer, fmt::format("{}{} of the first load and {} of the second have different values",
+                                                 rows.empty() ? "" : rows + ": ", ranks_of(first, group.first),
+                                                 ranks_of(second, group.second)))
               .of_tensor(tensor.name)
               .by_rule("R62")
               .wanted(sum_of(group.first).text())
@@ -176,7 +175,7 @@ class Comparer {
     }
     if (left > 0) {
       leave(tensor,
-            compared == 0 ? "the ledgers have no digests of the same parts" : "not all of its parts can be compared");
+            compared == 0 ? "the ledgers have no digests of equal parts" : "not all of its parts can be compared");
     } else if (differing == 0) {
       ++found_.tensors_equal;
     }
@@ -199,7 +198,7 @@ class Comparer {
   }
 
   void only_in(const char* which, const Tensor& tensor) {
-    add(Error(Code::kValuesDiffer, fmt::format("only the {} load has it", which)).of_tensor(tensor.name));
+    add(Error(Code::kValuesDiffer, fmt::format("only the {} load has the tensor", which)).of_tensor(tensor.name));
   }
 
   void leave(const Tensor& tensor, std::string why) { found_.not_compared.emplace_back(tensor.name, std::move(why)); }

@@ -88,7 +88,7 @@ void check_complete(JsonFields& fields, const Ledger& ledger) {
   const bool may_be =
       std::all_of(ledger.records.begin(), ledger.records.end(), [](const Record& record) { return record.complete; });
   const auto value = fields.find("complete");
-  if (value && ledger.complete && !may_be) fields.problem(*value, "complete", "not what the records say", "false");
+  if (value && ledger.complete && !may_be) fields.problem(*value, "complete", "it contradicts the records", "false");
 }
 
 }  // namespace
@@ -141,7 +141,8 @@ std::optional<Error> another_document(const JsonDocument& document) {
       .at({schema->offset(), schema->offset() + 1})
       .wanted(fmt::format("the schema {}, which load --ledger writes", kSchema))
       .got(quote(text))
-      .try_this(is_plan ? "To compare plans, use lading plan CKPT … --diff PLAN." : "Name the file of load --ledger.");
+      .try_this(is_plan ? "Use lading plan CKPT … --diff PLAN to compare plans."
+                        : "Pass the file that load --ledger wrote.");
 }
 
 Result<Ledger, Errors> parse_ledger(const JsonDocument& document) {

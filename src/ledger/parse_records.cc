@@ -105,8 +105,8 @@ class RecordReader {
     read_digest(fields, record);
     if (count(errors_) != before) return;
     if (record.owned_elems != record.region.elems()) {
-      wrong(value, fields.path_of("owned_elems"), "not what the region holds", std::to_string(record.region.elems()),
-            std::to_string(record.owned_elems));
+      wrong(value, fields.path_of("owned_elems"), "not the number of elements in the region",
+            std::to_string(record.region.elems()), std::to_string(record.owned_elems));
       return;
     }
     const auto size_bytes = is_alias ? 0 : Shape{record.owned_elems}.size_bytes(what(record).storage);
@@ -115,10 +115,11 @@ class RecordReader {
             size_bytes ? std::to_string(*size_bytes) : "whole bytes", std::to_string(record.bytes));
     }
     if (is_alias && (record.written_bytes != 0 || record.expected_bytes != 0)) {
-      wrong(value, fields.path_of("written_bytes"), "an alias has nothing written", "0");
+      wrong(value, fields.path_of("written_bytes"), "an alias must have 0 written bytes", "0");
     }
     if (!is_alias && record.complete != (record.written_bytes == record.expected_bytes)) {
-      wrong(value, fields.path_of("complete"), "not what the bytes say", record.complete ? "false" : "true");
+      wrong(value, fields.path_of("complete"), "it contradicts the number of bytes",
+            record.complete ? "false" : "true");
     }
   }
 
@@ -247,7 +248,7 @@ void check_aliases(const Ledger& ledger, const JsonFields& fields, Errors& error
              owner->device == alias.device;
     }
     if (!good) {
-      errors.add(Error(Code::kSchema, fmt::format("{}[{}]: no record of this rank that it can share its memory with",
+      errors.add(Error(Code::kSchema, fmt::format("{}[{}]: the rank has no record that it can share its memory with",
                                                   fields.path_of("records"), i))
                      .of_tensor(ledger.tensors[alias.tensor].name)
                      .by_rule("R49")

@@ -41,7 +41,7 @@ class TensorReader {
     if (count(errors_) != before) return tensor;  // which fields belong is not known then
     if (!tensor.shape.size_bytes(tensor.storage)) {
       add_problem(errors_, value, fields.path_of("shape"),
-                  Error(Code::kSchema, "no memory can hold it").got(tensor.shape.text()));
+                  Error(Code::kSchema, "the tensor does not fit into any memory").got(tensor.shape.text()));
     }
     if (tensor.provenance == Provenance::kFile) read_origin(fields, value, tensor);
     if (plan::has_recipe(tensor.provenance)) read_recipe(fields, value, tensor);
@@ -108,7 +108,7 @@ class TensorReader {
     if (bytes->size() != 2 || (*bytes)[0] > (*bytes)[1] || (*bytes)[1] > ledger_.files[source.file].size_bytes ||
         (*bytes)[1] - (*bytes)[0] != size_bytes) {
       add_problem(errors_, *range, fields.path_of("bytes"),
-                  Error(Code::kSchema, "not where a tensor of this shape and dtype can lie in the file")
+                  Error(Code::kSchema, "a tensor of this shape and dtype cannot be at these bytes")
                       .wanted(size_bytes ? fmt::format("begin and end, {} bytes apart, in a file of {} bytes",
                                                        *size_bytes, ledger_.files[source.file].size_bytes)
                                          : "a shape that memory can hold"));
@@ -229,10 +229,10 @@ void check_ties(const Ledger& ledger, const JsonFields& fields, Errors& errors) 
     if (root && ledger.tensors[*root].provenance != Provenance::kAlias && ledger.tensors[*root].shape == tensor.shape) {
       continue;
     }
-    errors.add(Error(Code::kSchema, fmt::format("{}[{}].alias_of: no tensor that it can share its value with",
+    errors.add(Error(Code::kSchema, fmt::format("{}[{}].alias_of: not a tensor that it can share its value with",
                                                 fields.path_of("tensors"), i))
                    .of_tensor(tensor.name)
-                   .wanted("a tensor of the same shape that is no alias")
+                   .wanted("a tensor of the same shape that is not an alias")
                    .got(quote(tensor.alias_of)));
   }
 }

@@ -114,7 +114,7 @@ class Expander {
     const Shape first = parts.front().shape;
     const std::size_t dim = expression.dim;
     if (dim >= first.rank())
-      return fail(Errors(mismatch(expression, fmt::format("there is no dim {} in {}", dim, first.text()))));
+      return fail(Errors(mismatch(expression, fmt::format("{1} has no dim {0}", dim, first.text()))));
     Pieces whole;
     std::uint64_t offset = 0;
     for (Pieces& part : parts) {
@@ -137,8 +137,8 @@ class Expander {
     const Shape first = parts.front().shape;
     const std::size_t dim = expression.dim;
     if (dim > first.rank())
-      return fail(
-          Errors(mismatch(expression, fmt::format("no dim can be put before dim {} of {}", dim, first.text()))));
+      return fail(Errors(
+          mismatch(expression, fmt::format("a new dim cannot be inserted before dim {} of {}", dim, first.text()))));
     Pieces whole;
     std::vector<std::uint64_t> dims(first.begin(), first.end());
     dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(dim), parts.size());
@@ -146,8 +146,8 @@ class Expander {
     std::uint64_t layer = 0;
     for (Pieces& part : parts) {
       if (part.shape != first) {
-        return fail(
-            Errors(mismatch(expression, "the parts are not of one shape").wanted(first.text()).got(part.shape.text())));
+        return fail(Errors(
+            mismatch(expression, "the parts have different shapes").wanted(first.text()).got(part.shape.text())));
       }
       append(whole, std::move(part), [&](Piece& piece) {
         piece.target_origin.insert(piece.target_origin.begin() + static_cast<std::ptrdiff_t>(dim), layer);
@@ -161,7 +161,7 @@ class Expander {
   static Result<Pieces, Errors> slice(const Expression& expression, Pieces part) {
     const std::size_t dim = expression.dim;
     if (dim >= part.shape.rank() || expression.begin > expression.end || expression.end > part.shape[dim]) {
-      return fail(Errors(mismatch(expression, "the slice lies outside")
+      return fail(Errors(mismatch(expression, "the slice is out of range")
                              .wanted(fmt::format("a range of a dim of {}", part.shape.text()))));
     }
     Pieces whole{with_dim(part.shape, dim, expression.end - expression.begin), std::move(part.sources), {}};

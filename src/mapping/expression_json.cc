@@ -29,15 +29,15 @@ constexpr std::array<std::pair<std::string_view, Form>, 12> kForms = {{
 
 // Operations on values that people ask for. They change numbers, so no movement can stand for them.
 constexpr std::string_view kQuantized =
-    "load the payload and its scales as ordinary tensors, or convert the checkpoint before";
-constexpr std::string_view kArithmetic = "convert the checkpoint before, or compute it after loading";
+    "Load the payload and its scales as ordinary tensors, or convert the checkpoint first.";
+constexpr std::string_view kArithmetic = "Convert the checkpoint first, or compute the value after the load.";
 constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kNotMovements = {{
     {"dequantize", kQuantized},
     {"quantize", kQuantized},
     {"unpack", kQuantized},
     {"pack", kQuantized},
-    {"cast", "the dtype is the policy's to choose: leave the operation out"},
-    {"to_dtype", "the dtype is the policy's to choose: leave the operation out"},
+    {"cast", "Omit the operation: the policy chooses the dtype."},
+    {"to_dtype", "Omit the operation: the policy chooses the dtype."},
     {"subtract_one", kArithmetic},
     {"add_one", kArithmetic},
     {"log_negate", kArithmetic},
@@ -49,8 +49,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kNotMove
     {"divide", kArithmetic},
     {"mean", kArithmetic},
     {"sum", kArithmetic},
-    {"repeat", "copies never broadcast: concatenate the key with itself"},
-    {"broadcast", "copies never broadcast: concatenate the key with itself"},
+    {"repeat", "Concatenate the key with itself: copies never broadcast."},
+    {"broadcast", "Concatenate the key with itself: copies never broadcast."},
 }};
 
 template <std::size_t N, class Value>
@@ -118,7 +118,7 @@ class Reader {
     const JsonMember member = *value.begin();
     const std::string inner = fmt::format("{}.{}", path, escape(member.key));
     if (const std::string_view* remedy = find_word(kNotMovements, member.key)) {
-      errors_.add(at_value(Error(Code::kMapping, fmt::format("{} changes values; only movements of elements are done",
+      errors_.add(at_value(Error(Code::kMapping, fmt::format("{} changes values; an expression can only move elements",
                                                              quote(member.key))),
                            value, path)
                       .by_rule(*remedy == kQuantized ? "R48" : "")
@@ -129,7 +129,7 @@ class Reader {
     if (form != nullptr && keys_ == Keys::kLiteral && !op_of(*form)) form = nullptr;
     if (form == nullptr) {
       errors_.add(
-          at_value(Error(Code::kMapping, fmt::format("no operation is called {}", quote(member.key))), value, path)
+          at_value(Error(Code::kMapping, fmt::format("the operation {} is unknown", quote(member.key))), value, path)
               .wanted("concat, stack, slice, permute, rearrange, reshape, pad, chunk, transpose, interleave, rope"));
       return node;
     }
@@ -216,8 +216,7 @@ class Reader {
     std::uint64_t count = 1;
     fields.uint64(key, count);
     if (count == 0) {
-      if (const auto value = fields.find(key))
-        fields.problem(*value, key, "there is no such thing as none", "1 or more");
+      if (const auto value = fields.find(key)) fields.problem(*value, key, "the value must not be 0", "1 or more");
       count = 1;
     }
     node.count = count;
@@ -238,7 +237,8 @@ class Reader {
     if (!parts) return;
     fields.each("parts",
                 [&](const JsonValue& part, const std::string& path) { node.parts.push_back(run(part, path)); });
-    if (parts->is_array() && node.parts.empty()) fields.problem(*parts, "parts", "there are none", "one or more parts");
+    if (parts->is_array() && node.parts.empty())
+      fields.problem(*parts, "parts", "the list is empty", "one or more parts");
   }
 
   template <class Number>

@@ -144,10 +144,10 @@ TEST(Expand, RefusesWhatDoesNotFit) {
   refused(Expression::concat(0, {a, b}), "do not fit together");
   refused(Expression::concat(2, {a}), "no dim 2");
   refused(Expression::concat(0, {}), "no parts");
-  refused(Expression::stack(0, {a, b}), "not of one shape");
+  refused(Expression::stack(0, {a, b}), "different shapes");
   refused(Expression::stack(3, {a}), "before dim 3");
-  refused(Expression::slice(a, 0, 2, 5), "outside");
-  refused(Expression::slice(a, 0, 3, 2), "outside");
+  refused(Expression::slice(a, 0, 2, 5), "out of range");
+  refused(Expression::slice(a, 0, 3, 2), "out of range");
   refused(Expression::permute(a, {0, 0}), "not a permutation");
   refused(Expression::rearrange(a, 0, {2, 3}, {1, 0}), "do not split");
   refused(Expression::reshape(a, Shape{5}), "different numbers");

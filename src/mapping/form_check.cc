@@ -16,31 +16,36 @@ std::size_t json_levels(Form form) { return form == Form::kConcat || form == For
 
 std::optional<std::string> find_bad_parts(const ExpressionTemplate& node) {
   switch (node.form) {
-    case Form::kSource: return node.parts.empty() ? std::nullopt : std::optional<std::string>("a source has no parts");
+    case Form::kSource:
+      return node.parts.empty() ? std::nullopt : std::optional<std::string>("a source must not have parts");
     case Form::kConcat:
     case Form::kStack:
-      return node.parts.empty() ? std::optional<std::string>("a concat or a stack has one part or more") : std::nullopt;
+      return node.parts.empty() ? std::optional<std::string>("a concat or a stack needs at least one part")
+                                : std::nullopt;
     default:
       return node.parts.size() == 1 ? std::nullopt
-                                    : std::optional(fmt::format("it has {} parts, not one", node.parts.size()));
+                                    : std::optional(fmt::format("it has {} parts instead of one", node.parts.size()));
   }
 }
 
 std::optional<std::string> find_bad_numbers(const ExpressionTemplate& node) {
   switch (node.form) {
-    case Form::kStackOver: return node.over.empty() ? std::optional("a stack over no variable") : std::nullopt;
-    case Form::kTranspose: return node.order.size() == 2 ? std::nullopt : std::optional("a transpose has two dims");
+    case Form::kStackOver:
+      return node.over.empty() ? std::optional("a stack needs a variable to run over") : std::nullopt;
+    case Form::kTranspose: return node.order.size() == 2 ? std::nullopt : std::optional("a transpose needs two dims");
     case Form::kChunk:
       return node.count.value_or(0) > node.begin ? std::nullopt : std::optional("not one of the chunks");
     case Form::kReshape:
-      return node.shape.rank() <= kMaxDims ? std::nullopt : std::optional("a reshape to more than 64 dims");
-    case Form::kRope: return node.count.value_or(0) > 0 ? std::nullopt : std::optional("a rope has one head or more");
+      return node.shape.rank() <= kMaxDims ? std::nullopt
+                                           : std::optional("a reshape to more than 64 dims is not supported");
+    case Form::kRope:
+      return node.count.value_or(0) > 0 ? std::nullopt : std::optional("a rope needs at least one head");
     default: return std::nullopt;
   }
 }
 
 std::optional<std::string> find_bad_form(const ExpressionTemplate& node, std::size_t levels) {
-  if (!is_enumerator(node.form, Form::kRope)) return "a form that is no enumerator";
+  if (!is_enumerator(node.form, Form::kRope)) return "the form is not a known enumerator";
   if (levels > kMaxJsonLevels) return fmt::format("the expression is more than {} levels of JSON deep", kMaxJsonLevels);
   if (auto bad = find_bad_parts(node)) return bad;
   if (auto bad = find_bad_numbers(node)) return bad;

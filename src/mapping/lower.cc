@@ -64,16 +64,16 @@ Extents part_extents(const ExpressionTemplate& node, const Extents& whole) {
 // How many parts a stack over a variable has. The model says it, not the keys that happen to be there (R47).
 Result<std::uint64_t> stack_count(const ExpressionTemplate& node, const Extents& extents) {
   if (extents && node.dim >= extents->size()) {
-    return fail(no_fit(
-        fmt::format("the stack over {{{}}} makes dim {}, and the tensor has no such dim there", node.over, node.dim)));
+    return fail(
+        no_fit(fmt::format("the stack over {{{}}} makes dim {}, which the tensor does not have", node.over, node.dim)));
   }
   const std::optional<std::uint64_t> extent = extents ? (*extents)[node.dim] : std::nullopt;
   if (!extent && !node.count) {
-    return fail(no_fit(fmt::format("the model's shape does not say how far {{{}}} counts", node.over))
-                    .try_this("give the stack a \"count\""));
+    return fail(no_fit(fmt::format("the model's shape does not determine the range of {{{}}}", node.over))
+                    .try_this("Give the stack a \"count\"."));
   }
   if (extent && node.count && *extent != *node.count) {
-    return fail(no_fit(fmt::format("the stack over {{{}}} says another count than the model", node.over))
+    return fail(no_fit(fmt::format("the count of the stack over {{{}}} differs from the model's", node.over))
                     .wanted(fmt::format("{}", *extent))
                     .got(fmt::format("{}", *node.count)));
   }
@@ -91,7 +91,7 @@ Result<void> collect(const ExpressionTemplate& node, Bindings& bindings, const E
                      std::vector<std::string>& keys) {
   if (node.form == Form::kSource) {
     if (keys.size() == kMaxSources)
-      return fail(no_fit(fmt::format("an expression with more than {} sources", kMaxSources)));
+      return fail(no_fit(fmt::format("the expression has more than {} sources", kMaxSources)));
     keys.push_back(node.key.render(bindings));
     return {};
   }
@@ -169,7 +169,7 @@ class Lowering {
     std::vector<std::size_t> order(shape.rank());
     for (std::size_t d = 0; d < order.size(); ++d) order[d] = d;
     if (node.order[0] >= order.size() || node.order[1] >= order.size())
-      return fail(Errors(no_fit(fmt::format("no such dims to transpose in {}", part.text())).got(shape.text())));
+      return fail(Errors(no_fit(fmt::format("{} does not have the dims to transpose", part.text())).got(shape.text())));
     std::swap(order[node.order[0]], order[node.order[1]]);
     return Expression::permute(std::move(part), std::move(order));
   }
@@ -179,7 +179,7 @@ class Lowering {
     const std::uint64_t size = extent == 0 ? 0 : (extent - 1) / *node.count + 1;
     const auto begin = checked_mul(size, node.begin);
     if (!begin || (extent != 0 && *begin >= extent)) {
-      return fail(Errors(no_fit(fmt::format("{}: an extent of {} in {} chunks leaves no chunk {}", part.text(), extent,
+      return fail(Errors(no_fit(fmt::format("{}: an extent of {} in {} chunks has no chunk {}", part.text(), extent,
                                             *node.count, node.begin))));
     }
     return Expression::slice(std::move(part), node.dim, *begin, std::min(extent, *begin + size));
@@ -258,11 +258,12 @@ std::optional<std::string> find_bad_variable(const ExpressionTemplate& expressio
     return std::find(bound.begin(), bound.end(), name) != bound.end();
   };
   for (const std::string& name : expression.key.variables()) {
-    if (!is_bound(name)) return fmt::format("{{{}}} in {} stands for nothing", name, quote(expression.key.text()));
+    if (!is_bound(name))
+      return fmt::format("the variable {{{}}} in {} has no value", name, quote(expression.key.text()));
   }
   if (expression.form == Form::kStackOver) {
     if (is_bound(expression.over))
-      return fmt::format("{{{}}} is already bound, no stack can run over it", expression.over);
+      return fmt::format("the variable {{{}}} is already bound, so that no stack can run over it", expression.over);
     if (!uses(expression, expression.over)) return fmt::format("no key beneath the stack uses {{{}}}", expression.over);
     bound.push_back(expression.over);
   }

@@ -61,11 +61,11 @@ Result<ReadyRule, Errors> make_ready(const Rule& rule, const std::string& where)
   const auto problem = [&](std::string_view field, std::string message) {
     errors.add(in_field(Error(Code::kMapping, std::move(message)), where, field));
   };
-  if (!is_enumerator(rule.kind, RuleKind::kBuild)) problem("kind", "it is no enumerator");
+  if (!is_enumerator(rule.kind, RuleKind::kBuild)) problem("kind", "it is not a known enumerator");
   for (const auto& [field, text] : {std::pair("id", &rule.id), {"from", &rule.from}, {"to", &rule.to}}) {
-    if (find_invalid_utf8(*text)) problem(field, "it is not UTF-8: no document could say it");
+    if (find_invalid_utf8(*text)) problem(field, "it is not UTF-8, so that no JSON document can hold it");
   }
-  if (rule.id.empty()) problem("id", "a rule needs a name, so that the ledger can show it");
+  if (rule.id.empty()) problem("id", "the rule has no name, which the ledger needs");
   const bool has_pattern = rule.kind == RuleKind::kRenamePattern || rule.kind == RuleKind::kIgnore;
   if (rule.from.empty() && rule.kind != RuleKind::kBuild) problem("from", "it is empty");
   if (rule.to.empty() && has_target(rule.kind)) problem("to", "it is empty");
@@ -86,7 +86,7 @@ Result<ReadyRule, Errors> make_ready(const Rule& rule, const std::string& where)
     } else {
       ready.to = *std::move(to);
       if (rule.expression == nullptr) {
-        problem("expression", "there is none");
+        problem("expression", "it is missing");
       } else if (const auto odd = find_bad_form(*rule.expression)) {
         problem("expression", *odd);
       } else if (const auto bad = find_bad_variable(*rule.expression, ready.to->variables())) {
@@ -105,7 +105,7 @@ Errors check_mapping(const Mapping& mapping) {
     const std::string where = fmt::format("rule {}", quote(rule.id));
     if (auto ready = make_ready(rule, where); !ready) errors.add(std::move(ready).error());
     if (!rule.id.empty() && !ids.insert(rule.id).second) {
-      errors.add(Error(Code::kMapping, fmt::format("{}.id: another rule has the same", where)));
+      errors.add(Error(Code::kMapping, fmt::format("{}.id: another rule has the same id", where)));
     }
   }
   return errors;

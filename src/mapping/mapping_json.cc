@@ -65,7 +65,7 @@ Result<Mapping, Errors> parse_mapping(const JsonDocument& document) {
     mapping.rules.push_back(read_rule(value, path, errors));
     const std::string& id = mapping.rules.back().id;
     if (!id.empty() && !ids.insert(id).second) {
-      errors.add(Error(Code::kMapping, fmt::format("{}.id: another rule is called {}", path, quote(id)))
+      errors.add(Error(Code::kMapping, fmt::format("{}.id: another rule has the id {}", path, quote(id)))
                      .at({value.offset(), value.offset() + 1}));
     }
   });

@@ -85,9 +85,9 @@ Result<Pattern> Pattern::compile(std::string_view text) {
   options.set_dot_nl(true);  // a name is data, not lines
   auto pattern = std::make_shared<const re2::RE2>(piece(text), options);
   if (!pattern->ok()) {
-    return fail(Error(Code::kMapping, fmt::format("not a pattern: {}", escape(pattern->error())))
+    return fail(Error(Code::kMapping, fmt::format("the pattern is not valid: {}", escape(pattern->error())))
                     .got(quote(text))
-                    .try_this("patterns are RE2's: no lookaround, no back-references"));
+                    .try_this("Use the syntax of RE2, which has no lookaround and no back-references."));
   }
   Pattern made(std::move(pattern));
   Ends ends = ends_of(text);

@@ -63,7 +63,7 @@ class Resolver {
           s_.errors.add(
               Error(Code::kMapping, fmt::format("rule {}: the patterns are too large together", quote(rule.id)))
                   .wanted(fmt::format("at most {} steps when compiled", with_commas(kMaxSteps)))
-                  .try_this("Write fewer repetitions, or split the mapping."));
+                  .try_this("Use fewer repetitions, or split the mapping."));
           return;
         }
         s_.rules.push_back(*std::move(ready));
@@ -177,12 +177,13 @@ class Resolver {
   void two_sources(TargetId t, const Candidate& one, const Candidate& other) {
     s_.dispute_target(t);
     s_.dispute_keys({one.key, other.key});
-    s_.errors.add(Error(Code::kMapping, fmt::format("two sources for one tensor: the key {} by {}, the key {} by {}",
-                                                    quote(s_.key(one.key)), reason(one.rule), quote(s_.key(other.key)),
-                                                    reason(other.rule)))
-                      .of_tensor(s_.target(t).name)
-                      .by_rule("R43")
-                      .try_this("ignore one of the keys by a rule, or make the rules more exact"));
+    s_.errors.add(
+        Error(Code::kMapping,
+              fmt::format("the tensor has two sources: the key {} by {}, and the key {} by {}", quote(s_.key(one.key)),
+                          reason(one.rule), quote(s_.key(other.key)), reason(other.rule)))
+            .of_tensor(s_.target(t).name)
+            .by_rule("R43")
+            .try_this("Ignore one of the keys with a rule, or make the rules more specific."));
   }
 
   void build_targets(RuleId r) {
@@ -286,7 +287,8 @@ class Resolver {
     for (std::size_t i = 0; i < std::min(missing.size(), kShown); ++i) list += (i == 0 ? "" : ", ") + quote(missing[i]);
     if (missing.size() > kShown) list += fmt::format(" and {} more", missing.size() - kShown);
     if (s_.sourceless[r].is_none()) s_.sourceless[r] = t;
-    s_.tensor_notes.emplace(t, fmt::format("{} makes it of {}; none is in the checkpoint", s_.rule_name(r), list));
+    s_.tensor_notes.emplace(
+        t, fmt::format("{} makes it from {}, and the checkpoint has none of them", s_.rule_name(r), list));
   }
 
   void take_equal_names() {
@@ -306,7 +308,7 @@ class Resolver {
                                                         s_.rule_name(key.built_by), quote(s_.key(k))))
                           .of_tensor(s_.target(t).name)
                           .by_rule("R43")
-                          .try_this("a key may be shared by build rules only: make this tensor by one too"));
+                          .try_this("Use a build rule for this tensor too: only build rules can share a key."));
       } else if (target.made_by.is_none()) {
         key.taken_by = t;
         target.key = k;

@@ -44,7 +44,7 @@ NameTemplate NameTemplate::literal(std::string name) {
 
 Result<NameTemplate> NameTemplate::parse(std::string_view text) {
   NameTemplate result;
-  if (text.empty()) return fail(bad_template(text, "a name is not empty"));
+  if (text.empty()) return fail(bad_template(text, "the name is empty"));
   for (std::size_t i = 0; i < text.size();) {
     std::string& literal = result.steps_.empty() ? result.prefix_ : result.steps_.back().literal;
     const char c = text[i];
@@ -54,11 +54,11 @@ Result<NameTemplate> NameTemplate::parse(std::string_view text) {
       continue;
     }
     if (c == '}')
-      return fail(bad_template(text, "\"}\" closes nothing").try_this("a brace in a name is written \"}}\""));
+      return fail(bad_template(text, "\"}\" closes nothing").try_this("Write a brace in a name as \"}}\"."));
     if (c != '{') {
       // Digits beside a variable would leave open where its number ends.
       if (is_digit(c) && literal.empty() && !result.steps_.empty())
-        return fail(bad_template(text, "a digit stands right behind a variable"));
+        return fail(bad_template(text, "a digit follows a variable directly"));
       literal += c;
       ++i;
       continue;
@@ -66,12 +66,12 @@ Result<NameTemplate> NameTemplate::parse(std::string_view text) {
     const std::size_t close = text.find('}', i);
     const std::string_view name = close == std::string_view::npos ? "" : text.substr(i + 1, close - i - 1);
     if (!is_variable_name(name)) {
-      return fail(bad_template(text, "\"{\" begins no variable")
+      return fail(bad_template(text, "\"{\" does not begin a variable")
                       .wanted("letters, digits and \"_\" in braces, such as {layer}")
-                      .try_this("a brace in a name is written \"{{\""));
+                      .try_this("Write a brace in a name as \"{{\"."));
     }
     const bool touches = literal.empty() ? !result.steps_.empty() : is_digit(literal.back());
-    if (touches) return fail(bad_template(text, "a variable stands right behind a digit or another variable"));
+    if (touches) return fail(bad_template(text, "a variable follows a digit or another variable directly"));
     result.steps_.push_back({std::string(name), ""});
     i = close + 1;
   }

@@ -29,10 +29,10 @@ class UnmatchedRules {
       } else {
         const bool is_key = rule.kind == RuleKind::kRename || rule.kind == RuleKind::kIgnoreKey;
         error.expected = is_key ? fmt::format("the key {}", quote(rule.from))
-                                : fmt::format("keys that {} matches wholly", quote(rule.from));
+                                : fmt::format("keys that {} matches completely", quote(rule.from));
         if (!s_.keys.empty()) error.found = fmt::format("keys such as {}", quote(s_.keys.front()));
       }
-      s_.errors.add(std::move(error).by_rule("R43").try_this("correct the rule, or mark it as optional"));
+      s_.errors.add(std::move(error).by_rule("R43").try_this("Correct the rule, or mark it as optional."));
     }
   }
 

@@ -69,10 +69,12 @@ void check_names(const Sorted& sorted, Problems& problems) {
       if (!*recipe) continue;
       for (const std::string& input : (*recipe)->inputs) {
         if (sorted.index_of(input)) continue;
-        problems.add(Error(Code::kSkeleton, fmt::format("computed from {}, which is not there", quote(input)))
-                         .of_tensor(tensor.name)
-                         .by_rule("R66"),
-                     Part::kTensor, sorted.at[i]);
+        problems.add(
+            Error(Code::kSkeleton,
+                  fmt::format("the tensor is computed from {}, which the skeleton does not have", quote(input)))
+                .of_tensor(tensor.name)
+                .by_rule("R66"),
+            Part::kTensor, sorted.at[i]);
       }
     }
   }
@@ -105,7 +107,7 @@ std::vector<std::size_t> resolve_class(const std::vector<std::string>& names, st
   std::sort(distinct.begin(), distinct.end());
   distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
   if (distinct.size() < 2) {
-    problems.add(Error(Code::kSkeleton, "a tie needs two names or more")
+    problems.add(Error(Code::kSkeleton, "a tie needs at least two names")
                      .by_rule("R49")
                      .got(distinct.empty() ? "none" : quote(distinct.front())),
                  Part::kTieClass, index);
@@ -115,28 +117,31 @@ std::vector<std::size_t> resolve_class(const std::vector<std::string>& names, st
   for (const std::string_view name : distinct) {
     const auto member = sorted.index_of(name);
     if (!member) {
-      problems.add(Error(Code::kSkeleton, "a tie of a name that is not there").of_tensor(name).by_rule("R49"),
-                   Part::kTieClass, index);
+      problems.add(
+          Error(Code::kSkeleton, "a tie names a tensor that the skeleton does not have").of_tensor(name).by_rule("R49"),
+          Part::kTieClass, index);
       continue;
     }
     members.push_back(*member);
     const Tensor& first = sorted.tensors[members.front()];
     const Tensor& tensor = sorted.tensors[*member];
     if (tensor.shape != first.shape) {
-      problems.add(Error(Code::kSkeleton, fmt::format("tied to {}, which has another shape", quote(first.name)))
-                       .of_tensor(name)
-                       .by_rule("R49")
-                       .wanted(first.shape.text())
-                       .got(tensor.shape.text()),
-                   Part::kTieClass, index);
+      problems.add(
+          Error(Code::kSkeleton, fmt::format("the tensor is tied to {}, which has another shape", quote(first.name)))
+              .of_tensor(name)
+              .by_rule("R49")
+              .wanted(first.shape.text())
+              .got(tensor.shape.text()),
+          Part::kTieClass, index);
     }
     if (tensor.dtype != first.dtype) {
-      problems.add(Error(Code::kSkeleton, fmt::format("tied to {}, which has another dtype", quote(first.name)))
-                       .of_tensor(name)
-                       .by_rule("R31")
-                       .wanted(std::string(lading::name(first.dtype)))
-                       .got(std::string(lading::name(tensor.dtype))),
-                   Part::kTieClass, index);
+      problems.add(
+          Error(Code::kSkeleton, fmt::format("the tensor is tied to {}, which has another dtype", quote(first.name)))
+              .of_tensor(name)
+              .by_rule("R31")
+              .wanted(std::string(lading::name(first.dtype)))
+              .got(std::string(lading::name(tensor.dtype))),
+          Part::kTieClass, index);
     }
   }
   return members;
@@ -150,10 +155,11 @@ void check_data(const std::vector<std::size_t>& members, std::size_t index, cons
     if (!tensor.data) continue;
     if (first == nullptr) first = &tensor;
     if (tensor.data == first->data && tensor.value_dtype() == first->value_dtype()) continue;
-    problems.add(Error(Code::kSkeleton, fmt::format("tied to {}, which has other data", quote(first->name)))
-                     .of_tensor(tensor.name)
-                     .by_rule("R50"),
-                 Part::kTieClass, index);
+    problems.add(
+        Error(Code::kSkeleton, fmt::format("the tensor is tied to {}, which has other data", quote(first->name)))
+            .of_tensor(tensor.name)
+            .by_rule("R50"),
+        Part::kTieClass, index);
   }
 }
 
@@ -165,7 +171,7 @@ void check_kinds(const std::vector<std::size_t>& members, std::size_t index, con
   const auto parameter = of_kind(Kind::kParameter);
   const auto buffer = of_kind(Kind::kNonPersistentBuffer);
   if (parameter == members.end() || buffer == members.end()) return;
-  problems.add(Error(Code::kSkeleton, fmt::format("a non-persistent buffer that is tied to the parameter {}",
+  problems.add(Error(Code::kSkeleton, fmt::format("the non-persistent buffer is tied to the parameter {}",
                                                   quote(sorted.tensors[*parameter].name)))
                    .of_tensor(sorted.tensors[*buffer].name)
                    .by_rule("R49"),
@@ -203,7 +209,7 @@ void check_pins(const std::vector<Pin>& pins, Problems& problems) {
   for (std::size_t i = 0; i < pins.size(); ++i) {
     if (is_pin_pattern(pins[i].pattern.text)) continue;
     problems.add(
-        Error(Code::kSkeleton, "a pin with an empty component").by_rule("R25").got(quote(pins[i].pattern.text)),
+        Error(Code::kSkeleton, "the pin has an empty component").by_rule("R25").got(quote(pins[i].pattern.text)),
         Part::kPin, i);
   }
 }

@@ -135,10 +135,10 @@ TEST(Skeleton, NamesWithEmptyComponents) {
 }
 
 TEST(Skeleton, ShapesThatNoMemoryHolds) {
-  EXPECT_THAT(only_problem(parameter("a", {1ULL << 62, 4})), HasSubstr("no memory"));
+  EXPECT_THAT(only_problem(parameter("a", {1ULL << 62, 4})), HasSubstr("does not fit into any memory"));
   Tensor packed = parameter("a", {3});
   packed.dtype = DType::kF4;
-  EXPECT_THAT(only_problem(packed), HasSubstr("no memory"));
+  EXPECT_THAT(only_problem(packed), HasSubstr("does not fit into any memory"));
   packed.shape = Shape{4};
   EXPECT_TRUE(make_skeleton({packed}, {}, {}));
 }
@@ -179,7 +179,7 @@ TEST(Skeleton, R20_TheZeroRowIsARow) {
   EXPECT_THAT(only_problem(tensor), HasSubstr("outside"));
   tensor.shape = Shape{10, 4};
   tensor.init->kind = RecipeKind::kHost;
-  EXPECT_THAT(only_problem(tensor), HasSubstr("handed in whole"));
+  EXPECT_THAT(only_problem(tensor), HasSubstr("supplies its whole value"));
 }
 
 TEST(Skeleton, R13_RecipesThatMakeNoSense) {
@@ -223,7 +223,7 @@ TEST(Skeleton, R29_DerivationsAreNotRandom) {
   tensor.derivation = Recipe{.kind = RecipeKind::kHost};
   EXPECT_TRUE(make_skeleton({tensor}, {}, {}));
   tensor.derivation = Recipe{.kind = RecipeKind::kNormal};
-  EXPECT_THAT(only_problem(tensor), HasSubstr("cannot be random"));
+  EXPECT_THAT(only_problem(tensor), HasSubstr("is random"));
 }
 
 TEST(Skeleton, R29_ADeclaredDtypeNeedsADerivationAndMemory) {
@@ -232,12 +232,12 @@ TEST(Skeleton, R29_ADeclaredDtypeNeedsADerivationAndMemory) {
   tensor.declared_dtype = DType::kF32;
   tensor.presence = Presence::kReal;
   tensor.device = "cpu";
-  EXPECT_THAT(only_problem(tensor), HasSubstr("without a derivation"));
+  EXPECT_THAT(only_problem(tensor), HasSubstr("but no derivation"));
   tensor.derivation = Recipe{.kind = RecipeKind::kHost};
   EXPECT_TRUE(make_skeleton({tensor}, {}, {}));
   tensor.presence = Presence::kMeta;
   tensor.device = "";
-  EXPECT_THAT(only_problem(tensor), HasSubstr("no memory is there"));
+  EXPECT_THAT(only_problem(tensor), HasSubstr("but no memory"));
 }
 
 TEST(Skeleton, R66_CallsNeedInputsThatAreThere) {
@@ -245,7 +245,7 @@ TEST(Skeleton, R66_CallsNeedInputsThatAreThere) {
   head.init = Recipe{.kind = RecipeKind::kCall};
   EXPECT_THAT(only_problem(head), HasSubstr("without inputs"));
   head.init->inputs = {"t2d"};
-  EXPECT_THAT(only_problem(head), HasSubstr("\"t2d\", which is not there"));
+  EXPECT_THAT(only_problem(head), HasSubstr("\"t2d\", which the skeleton does not have"));
   head.init->inputs = {"head"};
   EXPECT_THAT(only_problem(head), HasSubstr("from itself"));
   head.init->inputs = {"t2d"};

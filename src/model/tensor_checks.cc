@@ -27,7 +27,8 @@ std::string_view why_numbers_make_no_sense(const Recipe& recipe) {
   if (!is_random(recipe.kind)) return "";  // a fill may be anything: +-inf and NaN are legal data (R33)
   if (recipe.kind != RecipeKind::kUniform) {
     if (!std::isfinite(recipe.mean)) return "its mean is not finite";
-    if (!std::isfinite(recipe.std) || recipe.std < 0) return "its deviation is not a finite number of 0 or more";
+    if (!std::isfinite(recipe.std) || recipe.std < 0)
+      return "its standard deviation is not a finite number of 0 or more";
   }
   if (recipe.kind == RecipeKind::kUniform) {
     if (!std::isfinite(recipe.low) || !std::isfinite(recipe.high)) return "its bounds are not finite";
@@ -35,13 +36,13 @@ std::string_view why_numbers_make_no_sense(const Recipe& recipe) {
   }
   // Written so that a NaN is refused too. One bound may be infinite, but something must lie between them.
   if (recipe.kind == RecipeKind::kTruncatedNormal && !(recipe.low < recipe.high))
-    return "nothing lies between its bounds";
+    return "its bounds leave no value between them";
   return "";
 }
 
 void check_recipe(const Tensor& tensor, const Recipe& recipe, std::string_view role, std::vector<Error>& errors) {
   if (const auto why = why_numbers_make_no_sense(recipe); !why.empty()) {
-    errors.push_back(problem(tensor, fmt::format("the {} makes no sense: {}", role, why)).by_rule("R13"));
+    errors.push_back(problem(tensor, fmt::format("the {} is invalid: {}", role, why)).by_rule("R13"));
   }
   if (is_random(recipe.kind) && class_of(tensor.dtype) != DTypeClass::kFloat) {
     errors.push_back(
@@ -51,9 +52,10 @@ void check_recipe(const Tensor& tensor, const Recipe& recipe, std::string_view r
   if (recipe.zero_row) {
     if (recipe.kind == RecipeKind::kHost || recipe.kind == RecipeKind::kCall) {
       errors.push_back(
-          problem(tensor, fmt::format("the {} has a zero row, but its value is handed in whole", role)).by_rule("R20"));
+          problem(tensor, fmt::format("the {} has a zero row, but the caller supplies its whole value", role))
+              .by_rule("R20"));
     } else if (tensor.shape.rank() == 0 || *recipe.zero_row >= tensor.shape[0]) {
-      errors.push_back(problem(tensor, fmt::format("the {}'s zero row lies outside the tensor", role))
+      errors.push_back(problem(tensor, fmt::format("the zero row of the {} lies outside the tensor", role))
                            .by_rule("R20")
                            .wanted(fmt::format("a row of {}", tensor.shape.text()))
                            .got(std::to_string(*recipe.zero_row)));
@@ -62,7 +64,7 @@ void check_recipe(const Tensor& tensor, const Recipe& recipe, std::string_view r
   if (recipe.kind == RecipeKind::kCall && recipe.inputs.empty()) {
     errors.push_back(problem(tensor, fmt::format("the {} is a call without inputs", role))
                          .by_rule("R66")
-                         .try_this("a value that depends on no other tensor is of kind \"host\""));
+                         .try_this("Use the kind \"host\" for a value that depends on no other tensor."));
   }
   if (std::find(recipe.inputs.begin(), recipe.inputs.end(), tensor.name) != recipe.inputs.end()) {
     errors.push_back(problem(tensor, fmt::format("the {} is computed from itself", role)).by_rule("R66"));
@@ -84,36 +86,38 @@ bool is_device(std::string_view text) {
 void check_presence(const Tensor& tensor, std::vector<Error>& errors) {
   if (tensor.presence == Presence::kMeta) {
     if (!tensor.device.empty())
-      errors.push_back(problem(tensor, "on meta, and yet it has a device").got(quote(tensor.device)));
+      errors.push_back(problem(tensor, "the tensor is on meta, but has a device").got(quote(tensor.device)));
     if (tensor.declared_dtype) {
-      errors.push_back(problem(tensor, "a declared dtype beside the constructed one, but no memory is there")
+      errors.push_back(problem(tensor, "the tensor has a declared dtype beside the constructed one, but no memory")
                            .by_rule("R29")
-                           .try_this("state the declared dtype as the tensor's dtype"));
+                           .try_this("Use the declared dtype as the tensor's dtype."));
     }
   } else if (!is_device(tensor.device)) {
-    errors.push_back(problem(tensor, "memory is there, but not on a device that is stated with its index")
+    errors.push_back(problem(tensor, "the tensor has memory, but its device has no index")
                          .by_rule("R34")
-                         .wanted("\"cpu\" or such as \"cuda:0\"")
+                         .wanted("\"cpu\", or a device with an index such as \"cuda:0\"")
                          .got(quote(tensor.device)));
   }
   if (tensor.assigned && tensor.presence != Presence::kReal) {
-    errors.push_back(
-        problem(tensor, "somebody put a value in, and yet it has none").by_rule("R14").wanted("presence \"real\""));
+    errors.push_back(problem(tensor, "the tensor is marked as assigned, but has no value")
+                         .by_rule("R14")
+                         .wanted("presence \"real\""));
   }
   if (tensor.declared_dtype && !tensor.derivation) {
-    errors.push_back(problem(tensor, "a declared dtype without a derivation").by_rule("R29"));
+    errors.push_back(problem(tensor, "the tensor has a declared dtype, but no derivation").by_rule("R29"));
   }
 }
 
 void check_data(const Tensor& tensor, std::vector<Error>& errors) {
   const auto is_host = [](const std::optional<Recipe>& recipe) { return recipe && recipe->kind == RecipeKind::kHost; };
   if (!is_host(tensor.derivation ? tensor.derivation : tensor.init)) {  // a derivation goes before an init
-    errors.push_back(problem(tensor, "it has data, but its derivation, or else its init, is not of kind \"host\""));
+    errors.push_back(
+        problem(tensor, "the tensor has data, but neither its derivation nor its init is of kind \"host\""));
   }
   const auto size_bytes = tensor.shape.size_bytes(tensor.value_dtype());
   if (size_bytes && *size_bytes != tensor.data->size()) {
     errors.push_back(
-        problem(tensor, "its data has another size")
+        problem(tensor, "the data of the tensor has the wrong size")
             .by_rule("R6")
             .wanted(fmt::format("{} bytes: {} in {}", *size_bytes, tensor.shape.text(), name(tensor.value_dtype())))
             .got(fmt::format("{} bytes", tensor.data->size())));
@@ -154,37 +158,40 @@ std::vector<Error> check_tensor(const Tensor& tensor) {
       !is_enumerator(tensor.dtype, DType::kU64) ||
       (tensor.declared_dtype && !is_enumerator(*tensor.declared_dtype, DType::kU64)) || !is_known(tensor.derivation) ||
       !is_known(tensor.init)) {
-    errors.push_back(problem(tensor, "a kind, presence, dtype or recipe that is no enumerator"));
+    errors.push_back(problem(tensor, "the kind, presence, dtype or recipe is not a known enumerator"));
     return errors;  // nothing else can be asked of it
   }
   if (find_invalid_utf8(tensor.name)) {
-    errors.push_back(problem(tensor, "a name that is not UTF-8: no document could say it").got(quote(tensor.name)));
+    errors.push_back(
+        problem(tensor, "the name is not UTF-8, so that no JSON document can hold it").got(quote(tensor.name)));
   }
   if (tensor.shape.rank() > kMaxDims) {
-    errors.push_back(problem(tensor, "too many dims")
+    errors.push_back(problem(tensor, "the tensor has too many dims")
                          .wanted(fmt::format("at most {}", kMaxDims))
                          .got(std::to_string(tensor.shape.rank())));
   }
   if (has_empty_component(tensor.name)) {
-    errors.push_back(problem(tensor, "a name with an empty component").got(quote(tensor.name)));
+    errors.push_back(problem(tensor, "the name has an empty component").got(quote(tensor.name)));
   }
   if (!tensor.shape.num_elems() || !tensor.shape.size_bytes(tensor.dtype)) {
-    errors.push_back(problem(tensor, fmt::format("no memory can hold {} of this shape", name(tensor.dtype)))
-                         .got(tensor.shape.text()));
+    errors.push_back(
+        problem(tensor, fmt::format("a tensor of {} of this shape does not fit into any memory", name(tensor.dtype)))
+            .got(tensor.shape.text()));
   }
   const DTypeClass dtype_class = class_of(tensor.dtype);
   if (tensor.requires_grad && dtype_class != DTypeClass::kFloat && dtype_class != DTypeClass::kComplex) {
-    errors.push_back(problem(tensor, "requires a gradient, which only floating and complex dtypes have")
-                         .by_rule("R61")
-                         .got(std::string(name(tensor.dtype))));
+    errors.push_back(
+        problem(tensor, "the tensor requires a gradient, but only floating and complex dtypes have gradients")
+            .by_rule("R61")
+            .got(std::string(name(tensor.dtype))));
   }
   check_presence(tensor, errors);
   if (tensor.derivation) {
     check_recipe(tensor, *tensor.derivation, "derivation", errors);
     if (is_random(tensor.derivation->kind)) {
-      errors.push_back(problem(tensor, "a derivation is a function of the config, so it cannot be random")
+      errors.push_back(problem(tensor, "the derivation is random, but a derivation must be a function of the config")
                            .by_rule("R29")
-                           .try_this("say init instead"));
+                           .try_this("Use init for a random value."));
     }
   }
   if (tensor.init) check_recipe(tensor, *tensor.init, "init", errors);

@@ -57,10 +57,10 @@ class Explainer {
     if (head_->provenance == Provenance::kCall) say("inputs", quoted_list(head_->recipe.inputs));
     if (head_->provenance == Provenance::kFill) say("fill", fmt::format("every element is {}", head_->recipe.value));
     if (head_->provenance == Provenance::kRandom) {
-      say("random", fmt::format("sampled by seed {}, the name and the element's index", plan_.seed));
+      say("random", fmt::format("random, from seed {}, the tensor's name and each element's index", plan_.seed));
     }
     if (head_->provenance == Provenance::kKept) {
-      say("kept", fmt::format("the value is on {} now", shorten(head_->kept_device)));
+      say("kept", fmt::format("the value stays on {}", shorten(head_->kept_device)));
     }
   }
 
@@ -145,15 +145,16 @@ class Explainer {
     say("device", fmt::format("{}{}", shorten(d.device),
                               held.placement.device == layout::DeviceRule::kCpu ? " (offloaded, R36)" : ""));
     if (!d.flat_parameter.empty()) {
-      say("padding", fmt::format("the gaps and the padding of the shared buffer {} are its framework's: nothing is "
-                                 "written there [R56]",
+      say("padding", fmt::format("lading does not write the gaps and the padding of the shared buffer {}: they belong "
+                                 "to its framework [R56]",
                                  quote(d.flat_parameter)));
     }
     transfers(d);
     for (const auto& comparison : d.comparisons) {
       std::uint64_t elems = 0;
       for (const Transfer& t : comparison) elems += t.elems();
-      say("compare", fmt::format("{} elements with another key, while loading [R50]", with_commas(elems)));
+      say("compare",
+          fmt::format("{} elements are compared with another key during the load [R50]", with_commas(elems)));
     }
   }
 
@@ -186,7 +187,7 @@ class Explainer {
     }
     say("ties", others.empty() ? "none" : fmt::format("one storage with {}", quoted_list(others)));
     for (const mapping::Expression& other : head_->must_equal) {
-      say("ties", fmt::format("{} must hold the same values; compared while loading [R50]", shorten(other.text())));
+      say("ties", fmt::format("{} must have the same values; compared during the load [R50]", shorten(other.text())));
     }
   }
 

@@ -138,12 +138,12 @@ class Differ {
     }
     const auto ok = root.find("ok");
     if (!ok || (ok->kind() != JsonKind::kTrue && ok->kind() != JsonKind::kFalse)) {
-      errors_.add(Error(Code::kSchema, "$.ok: a plan says here whether it was accepted")
+      errors_.add(Error(Code::kSchema, "$.ok: the field is missing, which says whether the plan was accepted")
                       .at({root.offset(), root.offset() + 1})
                       .wanted("true")
                       .got(ok ? ok->found() : "nothing"));
     } else if (ok->kind() == JsonKind::kFalse) {
-      errors_.add(Error(Code::kSchema, "$.ok: the plan was refused, so there is nothing to compare")
+      errors_.add(Error(Code::kSchema, "$.ok: the plan was refused, so that it cannot be compared")
                       .at({root.offset(), root.offset() + 1}));
     }
   }

@@ -147,7 +147,7 @@ class Writer {
     write_keys();
     write_ranks();
     if (plan_.unread_bytes) json_.key("unread_bytes").number(*plan_.unread_bytes);
-    write_errors(json_, "warnings", plan_.warnings);
+    write_errors(json_, "warnings", plan_.warnings, Remedies::kOwn);
     write_errors(json_, "problems", {});
     json_.end_object();
     return json_.take();

@@ -23,7 +23,8 @@ Errors check_amount(const checkpoint::Catalog& catalog) {
       .wanted(fmt::format("at most {}, or {} times its files", human_bytes(kMaxBytesKept), kMaxTimesTheFiles))
       .got(fmt::format("about {} for {} tensors in {} of files", human_bytes(kept), with_commas(catalog.tensors.size()),
                        human_bytes(file_bytes)))
-      .try_this("Load a checkpoint with fewer tensors; if this one is real, please report it.");
+      .try_this(
+          "Check that this is the right checkpoint. If it is, please report it: no known checkpoint needs so much.");
 }
 
 }  // namespace lading::planner

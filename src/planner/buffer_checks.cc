@@ -133,11 +133,12 @@ class BufferCheck {
       return;
     }
     is_too_much_ = true;
-    errors_.add(Error(Code::kPlan, "the buffers up to this tensor's are too large together")
+    errors_.add(Error(Code::kPlan, "the buffers of the tensors up to this one are too large together")
                     .of_tensor(s.name)
                     .by_rule("R64")
                     .wanted("less than 2^63 bytes")
-                    .got(fmt::format("{} bytes beside {} of others", bytes, sum_bytes_)));
+                    .got(fmt::format("{} bytes, and {} bytes of other tensors", bytes, sum_bytes_))
+                    .try_this("Shard the model over more ranks."));
   }
 
   void check_packed(StatementId i, std::size_t k, const DifferingRanks& ranks) {
@@ -148,7 +149,7 @@ class BufferCheck {
                       .by_rule("R48")
                       .wanted(fmt::format("at most {}", kMostDifferingRanks))
                       .got(std::to_string(ranks.count()))
-                      .try_this("Cut it otherwise, or replicate this tensor"));
+                      .try_this("Change its cuts, or replicate this tensor."));
       return;
     }
     for (std::uint64_t place = 0; place < ranks.count(); ++place) {
@@ -162,8 +163,8 @@ class BufferCheck {
                         .of_tensor(s.name)
                         .by_rule("R48")
                         .got(fmt::format("a buffer of {} elements of {}", region.buffer_elems, name(s.storage)))
-                        .try_this(by_mapping ? "Cut and turn whole bytes only, or keep the tensor as it is in the file"
-                                             : "Cut it otherwise, or replicate this tensor");
+                        .try_this(by_mapping ? "Cut and move whole bytes only, or keep the tensor as it is in the file."
+                                             : "Change its cuts, or replicate this tensor.");
       errors_.add(by_mapping ? std::move(error) : with_rank(std::move(error), rank));
       return;  // one rank tells it
     }
@@ -191,7 +192,7 @@ class BufferCheck {
                               .by_rule("R64")
                               .wanted("less than 2^63 bytes")
                               .got(fmt::format("a buffer of {} elements of {}", region.buffer_elems, name(s.storage)))
-                              .try_this("Pad it to less, or cut it otherwise"),
+                              .try_this("Use less padding, or change its cuts."),
                           rank));
   }
 

@@ -54,9 +54,11 @@ Result<std::vector<StatementId>, Errors> call_order(const IndexedVector<Statemen
     for (const std::string& name : statements[i].recipe.inputs) {
       const auto found = number.find(name);
       if (found == number.end()) {
-        errors.add(Error(Code::kPlan, fmt::format("it is computed from {}, which the model does not have", quote(name)))
+        errors.add(Error(Code::kPlan,
+                         fmt::format("the tensor is computed from {}, which the model does not have", quote(name)))
                        .of_tensor(statements[i].name)
-                       .by_rule("R66"));
+                       .by_rule("R66")
+                       .try_this("Correct the name of the input."));
         continue;
       }
       StatementId input = found->second;
@@ -87,10 +89,11 @@ Result<std::vector<StatementId>, Errors> call_order(const IndexedVector<Statemen
   drop_downstream(waits_for, waiting, done);
   for (const auto& [call, inputs] : waits_for) {
     if (done[call]) continue;
-    errors.add(Error(Code::kPlan, "it is computed from tensors that are computed from it")
+    errors.add(Error(Code::kPlan, "the tensor is computed from tensors that are computed from it")
                    .of_tensor(statements[call].name)
                    .by_rule("R66")
-                   .wanted("an order without circles"));
+                   .wanted("no cycles")
+                   .try_this("Remove the cycle from the inputs."));
   }
   if (!errors.empty()) return fail(std::move(errors));
   return order;

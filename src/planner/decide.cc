@@ -211,11 +211,12 @@ class Decider {
       const std::uint64_t elems = *source.shape.num_elems();
       const std::uint64_t read_elems = covered_elems(source.shape, of_source);
       if (read_elems >= elems) continue;
-      out_.plan.warnings.add(Error(Code::kPlan, "no tensor takes all of this key")
+      out_.plan.warnings.add(Error(Code::kPlan, "the model uses only part of this key")
                                  .of_tensor(source.key)
                                  .by_rule("R11")
                                  .wanted(fmt::format("{} elements", elems))
-                                 .got(fmt::format("{} that are read", read_elems)));
+                                 .got(fmt::format("{} elements that are read", read_elems))
+                                 .try_this("Check that the mapping leaves these elements out on purpose."));
     }
   }
 

@@ -107,10 +107,11 @@ class DTypeDecider {
     s.dtype_reason.append(decision->compute_rule).append(")");
     check_casts(s, head);
     if (s.shape.size_bytes(s.storage)) return;
-    errors_.add(Error(Code::kPlan, "the tensor is too large, or ends inside a byte")
+    errors_.add(Error(Code::kPlan, "the tensor is too large, or its last element ends inside a byte")
                     .of_tensor(s.name)
                     .by_rule("S3")
-                    .got(fmt::format("{} {}", name(s.storage), s.shape.text())));
+                    .got(fmt::format("{} {}", name(s.storage), s.shape.text()))
+                    .try_this("Request another dtype for this tensor."));
   }
 
   // F32 in the file and not pinned, so that compute_dtype is void for it, and only for that (R26).
@@ -132,15 +133,16 @@ class DTypeDecider {
     for (const StatementId i : held_by_record_) names.push_back(out_.plan.statements[i].name);
     const std::string_view policy = name(*inputs_.policy.compute_dtype);
     out_.plan.warnings.add(
-        Error(Code::kDType,
-              fmt::format("{} trainable parameter{} will be computed in F32, because the checkpoint has "
-                          "{} in F32, and not in the compute dtype {}",
-                          names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "it" : "them", policy))
+        Error(
+            Code::kDType,
+            fmt::format("{0} trainable parameter{1} will be computed in F32, not in the compute dtype {3}, because the "
+                        "checkpoint has {2} in F32",
+                        names.size(), names.size() == 1 ? "" : "s", names.size() == 1 ? "it" : "them", policy))
             .of_tensor(names.front())
             .by_rule("R26")
             .got(first_few(names))
-            .try_this(
-                fmt::format("write \"compute_record\": \"ignore\" to compute in {}, pinned tensors excepted", policy)));
+            .try_this(fmt::format("Set \"compute_record\": \"ignore\" to compute in {}, except for pinned tensors.",
+                                  policy)));
   }
 
   // Payloads of quantized weights do not promote with the request. One error for all, with what to write.
@@ -154,14 +156,13 @@ class DTypeDecider {
     const Statement& first = out_.plan.statements[payloads_.front()];
     const DType source = first.checkpoint_dtype.value_or(inputs_.skeleton.tensors[payloads_.front().number()].dtype);
     const auto requested = requests_.of(first.name).dtype;
-    errors_.add(
-        Error(Code::kDType, fmt::format("{} quantized tensor{} cannot be promoted to the dtype that is requested",
-                                        names.size(), names.size() == 1 ? "" : "s"))
-            .of_tensor(first.name)
-            .by_rule("R23")
-            .wanted(fmt::format("{}, as in the checkpoint", name(source)))
-            .got(fmt::format("a request for {} of {}", requested ? name(*requested) : "auto", first_few(names)))
-            .try_this(payload_remedy()));
+    errors_.add(Error(Code::kDType, fmt::format("{} quantized tensor{} cannot be promoted to the requested dtype",
+                                                names.size(), names.size() == 1 ? "" : "s"))
+                    .of_tensor(first.name)
+                    .by_rule("R23")
+                    .wanted(fmt::format("{}, as in the checkpoint", name(source)))
+                    .got(fmt::format("a request for {} of {}", requested ? name(*requested) : "auto", first_few(names)))
+                    .try_this(payload_remedy()));
   }
 
   // The modules to ask "auto" for: the largest ones in which nothing else changes by it. If those are too many
@@ -195,8 +196,8 @@ class DTypeDecider {
       }
       field += fmt::format("{}\"subtree_dtypes\": {{{}}}", field.empty() ? "" : " and ", entries);
     }
-    return fmt::format("write {}: they stay as in the checkpoint{}", field,
-                       is_exact ? "" : ", and so does everything else there");
+    return fmt::format("Set {} to leave them as they are in the checkpoint{}.", field,
+                       is_exact ? "" : ", together with all other tensors of these modules");
   }
 
   // The entry of subtree_dtypes that a tensor's request comes from; an entry above it would not be heard.
@@ -230,11 +231,12 @@ class DTypeDecider {
       const Source& source = out_.plan.sources[number];
       if (source.dtype == s.storage || policy::cast_is_possible(source.dtype, s.storage)) continue;
       errors_.add(
-          Error(Code::kDType, fmt::format("{} cannot be cast to what the whole is stored as", quote(source.key)))
+          Error(Code::kDType, fmt::format("{} cannot be cast to the storage dtype of the tensor", quote(source.key)))
               .of_tensor(s.name)
               .by_rule("R23")
               .wanted(std::string(name(s.storage)))
-              .got(std::string(name(source.dtype))));
+              .got(std::string(name(source.dtype)))
+              .try_this("Request the checkpoint's dtype for this tensor, or convert the checkpoint."));
     }
   }
 
@@ -247,10 +249,11 @@ class DTypeDecider {
       if (*dtype == next) continue;
       const auto both = policy::promote_types(*dtype, next);
       if (!both) {
-        errors_.add(Error(Code::kDType, "its parts have dtypes that do not go together")
+        errors_.add(Error(Code::kDType, "the parts of the tensor have dtypes that cannot be combined")
                         .of_tensor(s.name)
                         .by_rule("R23")
-                        .got(fmt::format("{} and {}", name(*dtype), name(next))));
+                        .got(fmt::format("{} and {}", name(*dtype), name(next)))
+                        .try_this("Convert the checkpoint, so that the parts have one dtype."));
         return dtype;
       }
       dtype = *both;

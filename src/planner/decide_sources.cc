@@ -13,7 +13,6 @@
 #include "base/name_list.h"
 #include "base/text.h"
 #include "planner/input_checks.h"
-#include "planner/nothing_in_common.h"
 #include "planner/source_table.h"
 #include "planner/value_checks.h"
 
@@ -34,7 +33,6 @@ class SourceDecider {
       : inputs_(inputs),
         skeleton_(inputs.skeleton),
         names_(names),
-        is_told_by_patterns_(is_told_by_patterns(inputs, names)),
         out_(out),
         allow_missing_(inputs.policy.allow_missing),
         allow_mismatch_(inputs.policy.allow_mismatch),
@@ -94,7 +92,7 @@ class SourceDecider {
       alias.provenance = Provenance::kAlias;
       alias.alias_of = statement(head).name;
       alias.rule = "R49";
-      alias.reason = fmt::format("it shares the storage of {}", quote(alias.alias_of));
+      alias.reason = fmt::format("the tensor shares the storage of {}", quote(alias.alias_of));
     }
     const auto is_refused = [&](StatementId i) { return out_.tensors[i].is_refused; };
     if (std::any_of(members.begin(), members.end(), is_refused)) {
@@ -125,15 +123,16 @@ class SourceDecider {
     const Tensor* kept = named_in(keep_);
     if (external != nullptr && kept != nullptr) {
       refuse(members, *external, "R14",
-             Error(Code::kPlan, "it is to be kept and to be handed in, which contradict each other")
-                 .wanted("keep or external, not both"));
+             Error(Code::kPlan, "the tensor is listed both in keep and in external, which contradict each other")
+                 .wanted("either keep or external")
+                 .try_this("Remove the tensor from \"keep\" or from \"external\"."));
       return true;
     }
     if (kept != nullptr && has_adapter_key(members)) {
       refuse(members, *kept, "R14",
-             Error(Code::kPlan, "it is to be kept, and an adapter has it, which contradict each other")
+             Error(Code::kPlan, "the tensor is listed in keep, but an adapter has it, which contradict each other")
                  .wanted("a value in one place")
-                 .try_this("Drop it from keep, or load the model without this adapter."));
+                 .try_this("Remove the tensor from \"keep\", or load the model without this adapter."));
       return true;
     }
     if (external != nullptr) {
@@ -141,21 +140,22 @@ class SourceDecider {
       s.provenance = Provenance::kHost;
       s.recipe.kind = RecipeKind::kHost;
       s.rule = "R14";
-      s.reason = "the caller hands the value in (external)";
+      s.reason = "the caller supplies the value (external)";
       return true;
     }
     if (kept == nullptr) return false;
     if (kept->presence != Presence::kReal) {
       refuse(members, *kept, "R14",
-             Error(Code::kPlan, "it is to be kept, but has no value yet")
+             Error(Code::kPlan, "the tensor is listed in keep, but has no value yet")
                  .wanted("a real value")
-                 .got(kept->presence == Presence::kMeta ? "a tensor on meta" : "memory without a value"));
+                 .got(kept->presence == Presence::kMeta ? "a tensor on meta" : "memory without a value")
+                 .try_this("Give the tensor a value before the load, or remove it from \"keep\"."));
     }
     s.provenance = Provenance::kKept;
     s.kept_device = kept->device;
     speakers(members).memory = StatementId(static_cast<std::size_t>(kept - skeleton_.tensors.data()));
     s.rule = "R14";
-    s.reason = "it keeps the value that it has (keep)";
+    s.reason = "the tensor keeps its value (keep)";
     return true;
   }
 
@@ -244,8 +244,8 @@ class SourceDecider {
       s.mapping_rule = *rules_[i];
       s.rule = members.size() > 1 ? "R50" : "R38";
       s.reason = s.mapping_rule.empty()
-                     ? "the checkpoint has it"
-                     : fmt::format("the checkpoint has it, by mapping rule {}", quote(s.mapping_rule));
+                     ? "the checkpoint has the tensor"
+                     : fmt::format("the checkpoint has the tensor, by mapping rule {}", quote(s.mapping_rule));
     }
     return result;
   }
@@ -258,16 +258,18 @@ class SourceDecider {
       return FromFile::kRefused;
     }
     if (pieces->shape != t.shape) {
-      Error error = Error(Code::kPlan, fmt::format("the {} has another shape in the checkpoint", describe(t.kind)))
-                        .of_tensor(t.name)
-                        .wanted(t.shape.text())
-                        .got(fmt::format("{} from {}", pieces->shape.text(), shorten(expression.text())));
+      Error error =
+          Error(Code::kPlan, fmt::format("the shape of this {} differs between model and checkpoint", describe(t.kind)))
+              .of_tensor(t.name)
+              .wanted(t.shape.text())
+              .got(fmt::format("{} from {}", pieces->shape.text(), shorten(expression.text())));
       if (allow_mismatch_.matches(t.name)) {
-        out_.plan.warnings.add(std::move(error).by_rule("R21").try_this("It is not read, which allow_mismatch allows"));
+        out_.plan.warnings.add(std::move(error).by_rule("R21").try_this(
+            "Remove the tensor from \"allow_mismatch\" if it should be read; now it is not."));
         return FromFile::kOtherShape;
       }
       errors_.add(std::move(error).by_rule("R41").try_this(
-          "Load the checkpoint that belongs to this model, or allow the mismatch (allow_mismatch)"));
+          "Load the checkpoint that belongs to this model, or list the tensor in \"allow_mismatch\"."));
       return FromFile::kRefused;
     }
     if (!number_sources(t, checkpoint, pieces->sources, out.source_numbers)) return FromFile::kRefused;
@@ -290,10 +292,10 @@ class SourceDecider {
     }
     if (other_shape || sources_.dtypes_of(other, s.checkpoint) != sources_.dtypes_of(s.expression, s.checkpoint)) {
       refuse(members, tensor(members.front()), "R50",
-             Error(Code::kPlan, "the checkpoint has the tied tensors in different forms")
+             Error(Code::kPlan, "the checkpoint has different dtypes or shapes for the tied tensors")
                  .wanted(sources_.forms_of(s.expression, s.checkpoint))
                  .got(sources_.forms_of(other, s.checkpoint))
-                 .try_this("Untie them before sharding (ties = untie), or map one key only"));
+                 .try_this("Untie them before sharding (\"ties\": \"untie\"), or map only one of the keys."));
       return false;
     }
     FilePieces file;
@@ -328,7 +330,7 @@ class SourceDecider {
       report_missing(members, tensor(*missing));
       return;
     }
-    if (take_recipe(members, &Tensor::derivation, "R6", "its value follows from the model's configuration")) {
+    if (take_recipe(members, &Tensor::derivation, "R6", "the value follows from the model's configuration")) {
       out_.tensors[members.front()].is_derived = true;
       return;
     }
@@ -337,22 +339,24 @@ class SourceDecider {
       s.provenance = Provenance::kKept;
       s.kept_device = tensor(i).device;
       s.rule = other_shape ? "R21" : is_assigned ? "R14" : "R7";
-      s.reason = other_shape   ? "the checkpoint has it in another shape, so it keeps the value that it has"
-                 : is_assigned ? "no file has it, and the value that was put in after the model was built is kept"
-                               : "no file has it, and it keeps the value that it has";
+      s.reason = other_shape ? "the checkpoint has another shape for the tensor, so that it keeps its value"
+                 : is_assigned
+                     ? "no file has the tensor; it keeps the value that was assigned after the model was built"
+                     : "no file has the tensor; it keeps its value";
       return;
     }
-    const std::string_view why = other_shape        ? "the checkpoint has it in another shape, so it is initialised"
-                                 : has_checkpoint() ? "no file has it; it is initialised"
-                                                    : "there is no checkpoint; it is initialised";
+    const std::string_view why = other_shape
+                                     ? "the checkpoint has another shape for the tensor, so that it is initialised"
+                                 : has_checkpoint() ? "no file has the tensor; it is initialised"
+                                                    : "there is no checkpoint; the tensor is initialised";
     if (take_recipe(members, &Tensor::init, other_shape ? "R21" : "R12", why)) return;
     const Tensor& t = tensor(members.front());
     const bool never_in_file = !can_be_in_a_file(t.kind);
     refuse(members, t, never_in_file ? "R6" : "R13",
-           Error(Code::kPlan, fmt::format("nothing says what the value of this {} is", describe(t.kind)))
+           Error(Code::kPlan, fmt::format("this {} has no source for its value", describe(t.kind)))
                .wanted("a derivation, a real value or a recipe")
                .got("none of them")
-               .try_this("Build the model under lading.skeleton(), or give a recipe for it"));
+               .try_this("Build the model under lading.skeleton(), or give the tensor a recipe."));
   }
 
   [[nodiscard]] bool has_checkpoint() const { return !inputs_.catalog.files.empty(); }
@@ -374,11 +378,12 @@ class SourceDecider {
       };
       if (const auto other = std::find_if(members.begin(), members.end(), differs); other != members.end()) {
         refuse(members, tensor(i), "R50",
-               Error(Code::kPlan, fmt::format("it shares its storage with {}, and they are to have different values",
-                                              quote(tensor(*other).name)))
+               Error(Code::kPlan,
+                     fmt::format("the tensor shares its storage with {}, but their recipes give different values",
+                                 quote(tensor(*other).name)))
                    .wanted("one recipe for all names of a tie class")
                    .got("two that differ")
-                   .try_this("Give both the same recipe, or leave one of them out"));
+                   .try_this("Give both the same recipe, or omit one of them."));
         return true;
       }
       s.recipe = *recipe;
@@ -393,15 +398,15 @@ class SourceDecider {
 
   // `t` is the first that may not be missing.
   void report_missing(const Members& members, const Tensor& t) {
-    if (is_told_by_patterns_) return give_up(members);
     std::string found = "no such key";
     const auto& notes = names_.resolved.tensor_notes;
     if (const auto note = notes.find(t.name); note != notes.end()) found = note->second;
-    std::string remedy = "Map its key (mapping), or say that it may be missing (allow_missing)";
+    std::string remedy = "Map a key of the checkpoint to it (--mapping FILE), or list it in \"allow_missing\".";
     if (members.size() > 1) {
       found += fmt::format(", nor any of the {} tensors tied to it", members.size() - 1);
-      remedy = fmt::format("Map a key for one of them, or say that all may be missing: allow_missing does not have {}",
-                           names_not_allowed(members));
+      remedy =
+          fmt::format("Map a key of the checkpoint to one of them (--mapping FILE), or add to \"allow_missing\": {}.",
+                      names_not_allowed(members));
     }
     refuse(members, t, members.size() > 1 ? "R50" : "R39",
            Error(Code::kPlan, fmt::format("the checkpoint does not have this {}", describe(t.kind)))
@@ -424,7 +429,6 @@ class SourceDecider {
   const PlanInputs& inputs_;
   const model::Skeleton& skeleton_;
   mapping::Resolution& names_;
-  const bool is_told_by_patterns_;
   Decisions& out_;
   NameList allow_missing_;
   NameList allow_mismatch_;

@@ -65,13 +65,14 @@ class UnitCheck {
       return cut.kind == CutKind::kFlat || cut.kind == CutKind::kFlatGroup;
     });
     if (s.shape.rank() > 0 && !is_flat) return true;
-    errors_.add(Error(Code::kPlan, fmt::format("FSDP2 cannot have it in the unit {}", quote(s.placement.fsdp_group)))
+    errors_.add(Error(Code::kPlan,
+                      fmt::format("FSDP2 cannot shard this parameter in the unit {}", quote(s.placement.fsdp_group)))
                     .of_tensor(s.name)
                     .by_rule("R53")
                     .wanted(is_flat ? "no cut, or a shard of a dim" : "a parameter of one dim or more")
-                    .got(is_flat ? "a flat cut, as ZeRO-3 and FSDP1 have" : "no dims")
-                    .try_this(is_flat ? "Shard it, or take it out of the unit"
-                                      : "Make it a parameter of one element, or take it out of the unit"));
+                    .got(is_flat ? "a flat cut, as in ZeRO-3 and FSDP1" : "no dims")
+                    .try_this(is_flat ? "Shard it by dim, or remove it from the unit."
+                                      : "Make it a parameter of shape [1], or remove it from the unit."));
     return false;
   }
 
@@ -81,13 +82,14 @@ class UnitCheck {
     const std::string wanted = place_of(first);
     std::string found = place_of(s);
     if (found == wanted) return;
-    errors_.add(Error(Code::kPlan,
-                      fmt::format("the FSDP2 unit {} has members in different places", quote(s.placement.fsdp_group)))
-                    .of_tensor(s.name)
-                    .by_rule("R27")
-                    .wanted(fmt::format("{}, like {}", wanted, quote(first.name)))
-                    .got(std::move(found))
-                    .try_this("Name a unit for each: FSDP2 makes several of one call, one per process group"));
+    errors_.add(
+        Error(Code::kPlan, fmt::format("the FSDP2 unit {} has members with different shard axes or devices",
+                                       quote(s.placement.fsdp_group)))
+            .of_tensor(s.name)
+            .by_rule("R27")
+            .wanted(fmt::format("{}, like {}", wanted, quote(first.name)))
+            .got(std::move(found))
+            .try_this("Give each set of axes and devices its own unit: FSDP2 makes one unit per process group."));
   }
 
   void check_evenness(Statement& s) {
@@ -96,7 +98,7 @@ class UnitCheck {
     cut->even = true;
     for (Error error : layout::check_cuts(s.shape, s.placement.slots.front().cuts, inputs_.layout.mesh)) {
       errors_.add(std::move(error).of_tensor(s.name).by_rule("R53").try_this(
-          "FSDP2 cuts dim 0 unevenly, and no other: cut dim 0, or take it out of the unit"));
+          "Cut dim 0, or remove the parameter from the unit: FSDP2 cuts only dim 0 unevenly."));
     }
   }
 

@@ -11,7 +11,6 @@
 #include "base/name_list.h"
 #include "base/text.h"
 #include "layout/presence.h"
-#include "planner/nothing_in_common.h"
 
 namespace lading::planner {
 namespace {
@@ -25,7 +24,7 @@ Error unexpected_key(const PlanInputs& inputs, const mapping::Resolved& resolved
                     .of_tensor(key)
                     .in_file(inputs.catalog.files[inputs.catalog.find(key)->file].name)
                     .by_rule("R39")
-                    .try_this("Map it or pass it over (mapping), or allow it (allow_unexpected)");
+                    .try_this("Map it to a tensor or ignore it (--mapping FILE), or list it in \"allow_unexpected\".");
   if (const auto note = resolved.key_notes.find(key); note != resolved.key_notes.end()) error.found = note->second;
   return error;
 }
@@ -133,7 +132,7 @@ class SharedBuffer {
 
  private:
   static constexpr const char* kOneName =
-      "A name stands for one buffer on all ranks: give the units of each pipeline stage names of their own";
+      "Give the units of each pipeline stage their own names: one name is one buffer on all ranks.";
 
   void check_overlaps(Errors& errors) {
     std::stable_sort(members_.begin(), members_.end(), [](const Member& a, const Member& b) {
@@ -148,11 +147,11 @@ class SharedBuffer {
       const bool is_same_place =
           before != nullptr && before->tie_class == member.tie_class && before->cut->group_offset_elems == begin;
       if (begin < end && !is_same_place) {
-        errors.add(Error(Code::kPlan, fmt::format("overlaps {} in the shared buffer {}", quote(before->statement->name),
-                                                  quote(member.cut->flat_parameter)))
+        errors.add(Error(Code::kPlan, fmt::format("the tensor overlaps {} in the shared buffer {}",
+                                                  quote(before->statement->name), quote(member.cut->flat_parameter)))
                        .of_tensor(member.statement->name)
                        .by_rule("R11")
-                       .wanted(fmt::format("a begin at {} or behind", end))
+                       .wanted(fmt::format("a begin at {} or later", end))
                        .got(std::to_string(begin))
                        .try_this(kOneName));
       }
@@ -200,7 +199,6 @@ Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, co
   Errors errors;
   const mapping::Resolved& resolved = names.resolved;
   const NameList allowed(inputs.policy.allow_unexpected);
-  const bool by_patterns = is_told_by_patterns(inputs, names);
   for (const auto& [key, rule] : resolved.unread) {
     if (!rule.empty()) {
       plan.ignored_keys.emplace_back(key, rule);
@@ -209,7 +207,7 @@ Errors check_keys(const PlanInputs& inputs, const mapping::Resolution& names, co
     } else if (inputs.policy.unexpected == policy::Strictness::kReport) {
       plan.unexpected_keys.push_back(key);
       plan.warnings.add(unexpected_key(inputs, resolved, key));
-    } else if (names.settled && !told.contains(key) && !by_patterns) {
+    } else if (names.settled && !told.contains(key)) {
       errors.add(unexpected_key(inputs, resolved, key));
     }
   }
@@ -263,10 +261,10 @@ Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
     if (decisions.tensors[i].is_misplaced) continue;
     const bool offloaded = s.placement.device == layout::DeviceRule::kCpu;
     if (offloaded && s.kind != model::Kind::kParameter && is_with_an_accelerator(inputs.layout, s.placement)) {
-      errors.add(Error(Code::kPlan, "a buffer is offloaded to the CPU, and the forward pass needs it on the device")
+      errors.add(Error(Code::kPlan, "the buffer is offloaded to the CPU, but the forward pass needs it on the device")
                      .of_tensor(s.name)
                      .by_rule("R36")
-                     .try_this("Offload parameters only: give buffers a rule of their own, before this one"));
+                     .try_this("Offload parameters only: put a separate rule for buffers before this one."));
     }
     for (const layout::Slot& slot : s.placement.slots) {
       for (const Cut& cut : slot.cuts) {
@@ -281,7 +279,7 @@ Errors check_placements(const PlanInputs& inputs, const Decisions& decisions) {
                        .by_rule("R27")
                        .wanted(fmt::format("{}, like {}", name(first.storage), quote(first.name)))
                        .got(std::string(name(s.storage)))
-                       .try_this("Wrap them in units of their own"));
+                       .try_this("Wrap them in separate units."));
       }
     }
   }
@@ -310,9 +308,9 @@ Errors check_tie_placements(const std::vector<const Statement*>& members, const 
   return Errors(Error(Code::kPlan, "the names of a tie class are placed differently")
                     .of_tensor(first->name)
                     .by_rule("R52")
-                    .wanted("one device, one FSDP2 unit and the same cuts, wherever a rank has two of them")
+                    .wanted("one device, one FSDP2 unit and the same cuts on every rank that has two of them")
                     .got(std::move(found))
-                    .try_this("Give them one placement, and put them into one fully_shard call"));
+                    .try_this("Give them one placement, and put them into one fully_shard call."));
 }
 
 Errors check_call_places(const PlanInputs& inputs, const Decisions& decisions) {
@@ -339,14 +337,14 @@ Errors check_call_places(const PlanInputs& inputs, const Decisions& decisions) {
       for (const StatementId m : members) placements.push_back(&statements[m].placement);
       const layout::RankWithout without = rank_without(statements[i].placement, placements, inputs.layout.mesh);
       if (without.is_known && !without.rank) continue;
-      errors.add(Error(Code::kPlan, fmt::format("it is computed from {}, which is on other ranks", quote(name)))
+      errors.add(Error(Code::kPlan, fmt::format("the tensor is computed from {}, which is on other ranks", quote(name)))
                      .of_tensor(statements[i].name)
                      .by_rule("R66")
                      .wanted("every input on every rank that has the result")
                      .got(without.is_known
-                              ? fmt::format("rank {}, which has the result and not the input", *without.rank)
-                              : "owners over too many ranks to look at them all")
-                     .try_this("Put both on one pipeline stage, or hand the value in (external)"));
+                              ? fmt::format("rank {}, which has the result but not the input", *without.rank)
+                              : "owners on too many ranks to check all of them")
+                     .try_this("Put both on one pipeline stage, or supply the value (\"external\")."));
     }
   }
   return errors;

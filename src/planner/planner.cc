@@ -174,12 +174,12 @@ void warn_of_budget(const layout::Layout& layout, Plan& plan) {
   const std::uint64_t on_node = ranks_on_node(layout);
   const std::uint64_t staging_bytes = staging_bytes_of(plan.budget_bytes, on_node);
   if (plan.sources.empty() || on_node * staging_bytes <= plan.budget_bytes) return;
-  plan.warnings.add(Error(Code::kPlan, "the ranks of a node may need more host memory together than the budget")
+  plan.warnings.add(Error(Code::kPlan, "the ranks of a node may need more host memory than the budget")
                         .by_rule("R64")
-                        .wanted(fmt::format("at most {} bytes (budget_bytes)", plan.budget_bytes))
-                        .got(fmt::format("{} bytes: {} ranks of {}, which is the least that a rank can load with",
+                        .wanted(fmt::format("at most {} bytes (\"budget_bytes\")", plan.budget_bytes))
+                        .got(fmt::format("{} bytes: {} ranks of {} bytes, the minimum for a rank",
                                          on_node * staging_bytes, on_node, staging_bytes))
-                        .try_this(fmt::format("Allow {} bytes (budget_bytes)", on_node * staging_bytes)));
+                        .try_this(fmt::format("Set \"budget_bytes\": {}.", on_node * staging_bytes)));
 }
 
 }  // namespace
@@ -192,8 +192,9 @@ Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::
   std::vector<RankPlan> rank_plans;
   for (const std::uint64_t rank : ranks) {
     if (rank >= inputs.layout.mesh.ranks()) {
-      errors.add(Error(Code::kPlan, fmt::format("there is no rank {}", rank))
-                     .wanted(fmt::format("a rank below {}", inputs.layout.mesh.ranks())));
+      errors.add(Error(Code::kPlan, fmt::format("rank {} does not exist", rank))
+                     .wanted(fmt::format("a rank below {}", inputs.layout.mesh.ranks()))
+                     .try_this("Correct the rank, or the mesh."));
       continue;
     }
     const auto is_this = [&](const RankPlan& other) { return other.rank == rank; };

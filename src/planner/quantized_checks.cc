@@ -18,8 +18,7 @@ using checkpoint::CatalogTensor;
 using checkpoint::QuantizedKeys;
 
 constexpr std::string_view kRemedy =
-    "Load a checkpoint that is not quantized, or a model whose modules hold the scales themselves: lading does not "
-    "dequantize";
+    "Load a checkpoint that is not quantized, or a model whose modules have the scales: lading does not dequantize.";
 
 // "layers.3.experts.12.w" to "layers.*.experts.*.w": tensors of one kind are told together.
 std::string part_pattern_of(std::string_view name) {
@@ -73,7 +72,7 @@ Error error_of(const PlanInputs& inputs, const AlikePayloads& group, const std::
       .in_file(inputs.catalog.files[group.payload->file].name)
       .by_rule("R48")
       .wanted(fmt::format("a tensor of the model for each of {}", scales))
-      .got(fmt::format("{} in {}, whose scales nothing reads{}{}", names_of(group), name(*group.payload->dtype),
+      .got(fmt::format("{} in {}, whose scales are not read{}{}", names_of(group), name(*group.payload->dtype),
                        said.empty() ? "" : "; ", said))
       .try_this(std::string(kRemedy));
 }
@@ -171,7 +170,7 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
             .by_rule("R48")
             .wanted(fmt::format("{}, as in the checkpoint, or a scale", name(*group.payload->dtype)))
             .got(fmt::format("{} as {}; {}", names_of(group), name(group.first->storage), said_by(inputs.catalog)))
-            .try_this("Load a checkpoint that is not quantized, or keep the dtype of the file (dtype \"auto\")"));
+            .try_this("Load a checkpoint that is not quantized, or keep the dtype of the file (\"dtype\": \"auto\")."));
   }
   if (!errors.empty()) decisions.tells_of_payloads = true;
   return errors;
@@ -192,12 +191,12 @@ Errors name_unread_payloads(const PlanInputs& inputs, const Errors& refused) {
   }
   if (group.count == 0) return {};
   const std::string said = said_by(inputs.catalog);
-  return Error(Code::kDType, fmt::format("the checkpoint is quantized ({}), and the model is not", group.scheme))
+  return Error(Code::kDType, fmt::format("the checkpoint is quantized ({}), but the model is not", group.scheme))
       .of_tensor(group.payload->name)
       .in_file(inputs.catalog.files[group.payload->file].name)
       .by_rule("R48")
       .wanted("a tensor of the model for each payload and each scale")
-      .got(fmt::format("{} in {}, which no tensor of the model takes{}{}", names_of(group), name(*group.payload->dtype),
+      .got(fmt::format("{} in {}, which no tensor of the model uses{}{}", names_of(group), name(*group.payload->dtype),
                        said.empty() ? "" : "; ", said))
       .try_this(std::string(kRemedy));
 }

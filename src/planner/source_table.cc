@@ -68,8 +68,8 @@ Errors SourceTable::number(std::string_view tensor, std::uint32_t checkpoint, co
   for (const std::string& key : keys) {
     const CatalogTensor& found = *find(key, checkpoint);
     if (!found.dtype) {
-      errors.add(Error(Code::kUnknownDType, fmt::format("it needs {}, whose dtype {} is unknown", quote(found.name),
-                                                        quote(found.unknown_dtype)))
+      errors.add(Error(Code::kUnknownDType, fmt::format("the tensor needs {}, whose dtype {} is unknown",
+                                                        quote(found.name), quote(found.unknown_dtype)))
                      .of_tensor(tensor)
                      .by_rule("R45"));
       continue;

@@ -118,11 +118,13 @@ class TieGrouper {
     if (!without.empty()) {
       Members candidates;
       for (const auto& group : groups) candidates.push_back(group.second.front());
-      refuse(members, tensor(without.front()).name, "R50",
-             Error(Code::kPlan, "the tie class is taken apart, and nothing says which part this tensor goes with")
-                 .wanted(fmt::format("a source of its own for {}", listed(without)))
-                 .got(fmt::format("sources for {}", listed(candidates)))
-                 .try_this("Map a key for it, hand it in (external), or keep the ties (ties = keep)"));
+      refuse(
+          members, tensor(without.front()).name, "R50",
+          Error(Code::kPlan, "the tied tensors get separate sources, but this one has none")
+              .wanted(fmt::format("a source of its own for {}", listed(without)))
+              .got(fmt::format("sources for {}", listed(candidates)))
+              .try_this("Map a key of the checkpoint to it (--mapping FILE), supply its value (\"external\"), or keep "
+                        "the ties (\"ties\": \"keep\")."));
       return {members};
     }
     std::vector<Members> apart;
@@ -136,9 +138,9 @@ class TieGrouper {
     const auto has_memory = [&](StatementId i) { return tensor(i).presence != Presence::kMeta; };
     if (std::none_of(members.begin(), members.end(), has_memory)) return;
     refuse(members, tensor(members.front()).name, "R50",
-           Error(Code::kPlan, "tied memory that is already there cannot be untied")
+           Error(Code::kPlan, "tied tensors that already have memory cannot be untied")
                .wanted("tensors on meta")
-               .try_this("Untie the model before it is allocated and sharded"));
+               .try_this("Untie the model before it is allocated and sharded."));
   }
 
   // One storage is on one device, and one parameter is trained or is not, whatever names it has.
@@ -151,11 +153,12 @@ class TieGrouper {
     if (const Tensor* one = first_that(has_memory)) {
       const Tensor* other = first_that([&](const Tensor& t) { return has_memory(t) && t.device != one->device; });
       if (other != nullptr) {
-        refuse(group, one->name, "R49",
-               Error(Code::kPlan, fmt::format("it is tied to {}, which is on another device", quote(other->name)))
-                   .wanted("one device for one storage")
-                   .got(fmt::format("{} and {}", quote(one->device), quote(other->device)))
-                   .try_this("Tie them after both are on one device, or do not call them tied"));
+        refuse(
+            group, one->name, "R49",
+            Error(Code::kPlan, fmt::format("the tensor is tied to {}, which is on another device", quote(other->name)))
+                .wanted("one device for one storage")
+                .got(fmt::format("{} and {}", quote(one->device), quote(other->device)))
+                .try_this("Tie them after both are on one device, or remove the tie."));
       }
     }
     const auto is_parameter = [](const Tensor& t) { return t.kind == model::Kind::kParameter; };
@@ -164,11 +167,12 @@ class TieGrouper {
           first_that([&](const Tensor& t) { return is_parameter(t) && t.requires_grad != one->requires_grad; });
       if (other != nullptr) {
         refuse(group, one->name, "R49",
-               Error(Code::kPlan, fmt::format("it is tied to {}, and only one of them trains", quote(other->name)))
+               Error(Code::kPlan,
+                     fmt::format("the tensor is tied to {}, but only one of them is trainable", quote(other->name)))
                    .wanted("one requires_grad for one parameter")
                    .got(fmt::format("{} with {}, {} with {}", quote(one->name), one->requires_grad, quote(other->name),
                                     other->requires_grad))
-                   .try_this("Freeze or train the parameter under all its names, or do not call them tied"));
+                   .try_this("Set the same requires_grad under all names of the parameter, or remove the tie."));
       }
     }
   }

@@ -73,7 +73,7 @@ Error cannot_hold(const Statement& s, std::string_view what, double value) {
       .of_tensor(s.name)
       .wanted(fmt::format("a value of {}", name(s.storage)))
       .got(fmt::format("{}", value))
-      .try_this("Correct the value, or give the tensor a dtype that has it");
+      .try_this("Correct the value, or give the tensor a dtype that can hold it.");
 }
 
 }  // namespace
@@ -132,7 +132,8 @@ std::optional<Error> find_value_problem(const Statement& s) {
       return Error(Code::kPlan, fmt::format("random values cannot be stored as {}", name(s.storage)))
           .of_tensor(s.name)
           .by_rule("R19")
-          .wanted("a floating dtype with a sign, of whole bytes");
+          .wanted("a floating dtype with a sign, of whole bytes")
+          .try_this("Give the tensor a floating dtype, or another recipe.");
     }
     for (const double number : numbers_of(s.recipe)) {
       // They are drawn in F32 (R19), and cast.

@@ -111,7 +111,8 @@ class Worker {
     if (!region_.present || region_.owned_elems() == 0) return std::move(transfers_);
     for (const Piece& piece : inputs_.pieces.pieces) cut_to_region(piece, 0);
     if (cut_in_a_byte_) {
-      return fail(Error(Code::kPlan, "packed elements are cut inside a byte"));
+      return fail(
+          Error(Code::kPlan, "packed elements are cut inside a byte").try_this("Change the cuts of the tensor."));
     }
     std::sort(transfers_.begin(), transfers_.end(),
               [](const Transfer& a, const Transfer& b) { return a.target_begin_bytes < b.target_begin_bytes; });

@@ -71,16 +71,15 @@ Result<Asked, DTypeRefusal> ask_by_request(const Policy& policy, const DTypeQues
   }
   auto promoted = promote_types(source, *requested);
   if (!promoted) {
-    return fail(DTypeRefusal{
-        std::move(promoted)
-            .error()
-            .of_tensor(question.name)
-            .wanted(fmt::format("{}, as in {}", name(source), where))
-            .got(fmt::format("a request for {}", name(*requested)))
-            .try_this(fmt::format("write \"subtree_dtypes\": {{\"{}\": \"auto\"}} to leave it as it is, or \"cast\": "
-                                  "\"exact\" to convert it",
-                                  escape(question.name))),
-        true, false});
+    return fail(DTypeRefusal{std::move(promoted)
+                                 .error()
+                                 .of_tensor(question.name)
+                                 .wanted(fmt::format("{}, as in {}", name(source), where))
+                                 .got(fmt::format("a request for {}", name(*requested)))
+                                 .try_this(fmt::format("Set \"subtree_dtypes\": {{\"{}\": \"auto\"}} to leave it as it "
+                                                       "is, or \"cast\": \"exact\" to convert it.",
+                                                       escape(question.name))),
+                             true, false});
   }
   return Asked{
       *promoted, "R23",
@@ -92,7 +91,7 @@ Result<Asked, DTypeRefusal> ask(const Policy& policy, const DTypeQuestion& quest
   if (question.derived) return Asked{source, "R29", fmt::format("computed in its declared dtype {}", name(source))};
   if (question.kind == Kind::kExtraState) return Asked{source, "R10", "extra state is restored as it is"};
   if (!is_floating(source)) return Asked{source, "R23", fmt::format("{} is not floating and stays", name(source))};
-  if (is_kept(question)) return Asked{source, "R14", fmt::format("the {} value that is there is kept", name(source))};
+  if (is_kept(question)) return Asked{source, "R14", fmt::format("the existing {} value is kept", name(source))};
   if (follows_its_tower(policy, question, source)) {
     return Asked{*policy.compute_dtype, "R28",
                  fmt::format("{}: in a frozen subtree, so in the compute dtype", name(*policy.compute_dtype)), true};
@@ -116,7 +115,7 @@ Error too_narrow(const DTypeQuestion& question, const Asked& asked) {
       .by_rule(asked.rule)
       .wanted(fmt::format("{}, or wider", name(asked.dtype)))
       .got(std::string(name(question.constructed)))
-      .try_this("allocate it wider, or say cast \"destination\": then the memory keeps its dtype");
+      .try_this("Allocate it with a wider dtype, or set \"cast\": \"destination\" so that the memory keeps its dtype.");
 }
 
 Result<Asked, DTypeRefusal> settle(const Policy& policy, const DTypeQuestion& question, Asked asked) {
@@ -124,11 +123,11 @@ Result<Asked, DTypeRefusal> settle(const Policy& policy, const DTypeQuestion& qu
   // zero.Init rounds RoPE tables when they are constructed; they are made anew, whatever is there.
   if (question.derived && question.presence == Presence::kReal) return asked;
   if (policy.cast == Cast::kDestination) {
-    return Asked{question.constructed, "R61", fmt::format("{} is there, and decides", name(question.constructed))};
+    return Asked{question.constructed, "R61", fmt::format("the memory is {}, and decides", name(question.constructed))};
   }
   if (!is_wide_enough(asked.dtype, question.constructed)) return fail(refusal(too_narrow(question, asked)));
   if (asked.dtype != question.constructed) {
-    asked.reason += fmt::format("; {} is there, which holds it", name(question.constructed));
+    asked.reason += fmt::format("; the memory is {}, which can hold it", name(question.constructed));
     asked.dtype = question.constructed;
   }
   return asked;
@@ -196,7 +195,7 @@ Result<DTypeDecision, DTypeRefusal> decide_dtype(const Policy& policy, const DTy
                                  .by_rule(is_of_payload ? "R48" : "R24")
                                  .wanted(std::string(name(*question.checkpoint)))
                                  .got(std::string(name(settled.dtype)))
-                                 .try_this("load it in the checkpoint's dtype"),
+                                 .try_this("Load it in the checkpoint's dtype."),
                              false, is_of_payload});
   }
   const Computed computed = compute(policy, question, settled.dtype);
@@ -223,7 +222,7 @@ Errors check_tie_dtypes(const std::vector<TieMember>& members) {
       .by_rule("R31")
       .wanted("one storage and one compute dtype")
       .got(std::move(found))
-      .try_this("request one dtype for all of them, or untie them");
+      .try_this("Request one dtype for all of them, or untie them.");
 }
 
 }  // namespace lading::policy

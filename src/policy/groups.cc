@@ -56,15 +56,14 @@ Errors misgathered(const Policy& policy, std::string_view group, Members members
   const DType unit = gathered_in(policy, members);
   std::erase_if(members, [&](const GroupMember* member) { return member->compute == unit; });
   if (members.empty()) return {};
-  std::string remedy =
-      "give them a unit of their own, which takes a module of their own, or leave them to no unit (ignored_params)";
+  std::string remedy = "Move them to a module that is its own unit, or exclude them from all units (ignored_params).";
   if (policy.compute_record == ComputeRecord::kCheckpoint) {
-    remedy += "; if only the checkpoint's dtype sets them apart, write \"compute_record\": \"ignore\"";
+    remedy += " If they differ only in the checkpoint's dtype, set \"compute_record\": \"ignore\".";
   }
   return Error(Code::kDType,
-               fmt::format("FSDP2 would gather frozen parameters of the unit {} in {}, and they are to be "
-                           "computed in another dtype",
-                           quote(group), name(unit)))
+               fmt::format(
+                   "FSDP2 would gather frozen parameters of the unit {} in {}, but they are computed in another dtype",
+                   quote(group), name(unit)))
       .of_tensor(members.front()->name)
       .by_rule("R27")
       .wanted(fmt::format("{} for all of the unit", name(unit)))
@@ -105,7 +104,7 @@ Error inseparable_siblings(std::string_view owner, const Members& siblings) {
       .by_rule("R27")
       .wanted("one storage and one compute dtype")
       .got(list_by_key(siblings, Listing::kAll))
-      .try_this("request one dtype for them, pin all or none of them, or move some into a module of their own");
+      .try_this("Request one dtype for them, pin all or none of them, or move some of them to another module.");
 }
 
 Errors check_groups(const Policy& policy, const std::vector<GroupMember>& members) {
@@ -132,13 +131,13 @@ Errors check_groups(const Policy& policy, const std::vector<GroupMember>& member
             .by_rule("R27")
             .wanted("one storage and one compute dtype")
             .got(list_by_key(list, Listing::kSome));
-    if (siblings.empty()) mixed.remedy = "shard by dtype (shard_by_dtype), so that each dtype is a unit of its own";
+    if (siblings.empty()) mixed.remedy = "Shard by dtype (shard_by_dtype), so that each dtype has its own unit.";
     if (only_compute && policy.compute_record == ComputeRecord::kCheckpoint) {
-      mixed.remedy += mixed.remedy.empty() ? "" : "; ";
-      mixed.remedy += "if only the checkpoint's dtype sets them apart, write \"compute_record\": \"ignore\"";
+      mixed.remedy += mixed.remedy.empty() ? "" : " ";
+      mixed.remedy += "If they differ only in the checkpoint's dtype, set \"compute_record\": \"ignore\".";
     }
-    mixed.remedy += mixed.remedy.empty() ? "" : "; ";
-    mixed.remedy += "units of different pipeline stages need different names: one fsdp_group is one unit everywhere";
+    mixed.remedy += mixed.remedy.empty() ? "" : " ";
+    mixed.remedy += "Give units of different pipeline stages different names: one fsdp_group is one unit on all ranks.";
     errors.add(std::move(mixed));
     errors.add(std::move(siblings));
   }

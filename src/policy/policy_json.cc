@@ -75,7 +75,7 @@ void check_subtrees(const Policy& policy, FieldProblems& problems) {
     if (!model::is_pin_pattern(module)) {
       problems.add(field, problem("not the dotted name of a module", "R32")
                               .got(quote(module))
-                              .try_this("for the whole model, say dtype"));
+                              .try_this("Use \"dtype\" for the whole model."));
     }
     if (!seen.insert(module).second) problems.add(field, problem("listed twice", "R32"));
     if (dtype && !can_be_requested(*dtype)) {
@@ -88,11 +88,12 @@ void check_subtrees(const Policy& policy, FieldProblems& problems) {
 
 void check_budget(const Policy& policy, FieldProblems& problems) {
   if (policy.budget_bytes >= kLeastBudgetBytes) return;
-  problems.add("budget_bytes",
-               problem("too little to read through", "R64")
-                   .wanted(fmt::format("{} (32 MiB) or more: each rank of a node reads through that much, at least",
-                                       kLeastBudgetBytes))
-                   .got(std::to_string(policy.budget_bytes)));
+  problems.add(
+      "budget_bytes",
+      problem("the memory budget is too small", "R64")
+          .wanted(fmt::format("{} (32 MiB) or more: each rank of a node needs at least that much for staging buffers",
+                              kLeastBudgetBytes))
+          .got(std::to_string(policy.budget_bytes)));
 }
 
 FieldProblems problems_of(const Policy& policy) {
@@ -111,14 +112,15 @@ FieldProblems problems_of(const Policy& policy) {
   for (const auto& [field, list] : kPatternLists) {
     const auto& patterns = policy.*list;
     for (std::size_t i = 0; i < patterns.size(); ++i) {
-      if (patterns[i].text.empty()) problems.add(fmt::format("{}[{}]", field, i), problem("an empty pattern", "R39"));
+      if (patterns[i].text.empty())
+        problems.add(fmt::format("{}[{}]", field, i), problem("the pattern is empty", "R39"));
     }
   }
   for (std::size_t i = 0; i < policy.pins.size(); ++i) {
     const NamePattern& pattern = policy.pins[i].pattern;
     if (model::is_pin_pattern(pattern.text)) continue;
     problems.add(fmt::format("pins[{}].{}", i, pattern.is_exact ? "name" : "pattern"),
-                 problem("has an empty component", "R25").got(quote(pattern.text)));
+                 problem("the name has an empty component", "R25").got(quote(pattern.text)));
   }
   check_subtrees(policy, problems);
   return problems;
@@ -134,8 +136,8 @@ void read_dtype_or_auto(JsonFields& fields, std::string_view key, std::optional<
 // Half of FSDP2's mixed-precision policy is ours. The other half is easily written here too.
 void refuse_reduce_dtype(JsonFields& fields) {
   if (const auto value = fields.find("reduce_dtype")) {
-    fields.problem(*value, "reduce_dtype", "no load depends on the dtype that gradients are reduced in",
-                   "no such field: give it to FSDP2's MixedPrecisionPolicy");
+    fields.problem(*value, "reduce_dtype", "a load does not depend on the dtype in which gradients are reduced",
+                   "no such field: pass it to FSDP2's MixedPrecisionPolicy");
   }
 }
 
@@ -187,7 +189,7 @@ Errors check_policy(const Policy& policy) {
   if (!is_enumerator(policy.cast, Cast::kDestination) ||
       !is_enumerator(policy.compute_record, ComputeRecord::kIgnore) ||
       !is_enumerator(policy.unexpected, Strictness::kReport) || !is_enumerator(policy.ties, Ties::kUntie)) {
-    errors.add(Error(Code::kPolicy, "cast, compute_record, unexpected or ties: a value that is no enumerator"));
+    errors.add(Error(Code::kPolicy, "cast, compute_record, unexpected or ties: not a known enumerator"));
     return errors;
   }
   for (auto& [field, error] : problems_of(policy)) errors.add(std::move(error));

@@ -129,7 +129,7 @@ TEST(PolicyJson, R27_TheReduceDtypeIsNotOursAndSaysSo) {
   const auto policy = parse_with(R"(, "reduce_dtype": "F32")");
   ASSERT_FALSE(policy);
   ASSERT_EQ(policy.error().size(), 1U);
-  EXPECT_THAT(policy.error().front().message, HasSubstr("$.reduce_dtype: no load depends on"));
+  EXPECT_THAT(policy.error().front().message, HasSubstr("$.reduce_dtype: a load does not depend on"));
   EXPECT_THAT(policy.error().front().expected, HasSubstr("MixedPrecisionPolicy"));
 }
 

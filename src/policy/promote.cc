@@ -31,7 +31,9 @@ DType promote_floats(DType a, DType b) {
 }
 
 Error refusal(DType a, DType b, std::string_view why) {
-  return Error(Code::kDType, fmt::format("{} and {} have no common dtype: {}", name(a), name(b), why)).by_rule("R23");
+  return Error(Code::kDType, fmt::format("{} and {} have no common dtype: {}", name(a), name(b), why))
+      .by_rule("R23")
+      .try_this("Request a dtype that both can be cast to.");
 }
 
 }  // namespace
@@ -44,7 +46,7 @@ bool is_ordinary_float(DType dtype) {
 
 Result<DType> promote_types(DType a, DType b) {
   if (a == b) return a;
-  if (is_packed(a) || is_packed(b)) return fail(refusal(a, b, "packed elements are only copied"));
+  if (is_packed(a) || is_packed(b)) return fail(refusal(a, b, "packed elements can only be copied"));
   if (is_float8(a) || is_float8(b)) return fail(refusal(a, b, "float8 does not promote"));
   if (is_wide_unsigned(a) || is_wide_unsigned(b)) {
     const DType other = is_wide_unsigned(a) ? b : a;

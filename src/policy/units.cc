@@ -72,11 +72,11 @@ class Proposer {
   void refuse_containers() {
     for (const std::string_view unit : units_) {
       if (!containers_.contains(unit)) continue;
-      errors_.add(Error(Code::kUsage, fmt::format("the module {} has no forward of its own, and FSDP2 gathers a unit "
-                                                  "when its forward is called",
-                                                  quote(unit)))
+      errors_.add(Error(Code::kUsage,
+                        fmt::format("the module {} has no forward method, but FSDP2 gathers a unit in its forward",
+                                    quote(unit)))
                       .by_rule("R27")
-                      .try_this("name the modules in it"));
+                      .try_this("Name the modules inside it."));
     }
   }
 
@@ -220,12 +220,12 @@ class Proposer {
     if (own.size() > 1) {
       Members listed;
       for (const Member* member : scope.members) listed.push_back(member->given);
-      errors_.add(Error(Code::kDType, "modules that share a parameter must be one FSDP2 unit, and differ in dtype")
+      errors_.add(Error(Code::kDType, "modules that share a parameter must be one FSDP2 unit, but differ in dtype")
                       .of_tensor(listed.front()->name)
                       .by_rule("R27")
                       .wanted("one storage and one compute dtype")
                       .got(list_by_key(listed, Listing::kSome))
-                      .try_this("request one dtype for them, or untie them"));
+                      .try_this("Request one dtype for them, or untie them."));
       return;
     }
     const GroupKey key = !own.empty()             ? *own.begin()
@@ -320,12 +320,12 @@ class Proposer {
       if (member.given->tied_to.empty()) continue;
       const auto [found, is_new] = tie_taker.try_emplace(member.given->tied_to, taker);
       if (is_new || found->second == taker) continue;
-      errors_.add(Error(Code::kDType, fmt::format("it shares its storage with {}, and no FSDP2 unit can hold both, "
-                                                  "because of the dtypes around them",
+      errors_.add(Error(Code::kDType, fmt::format("the tensor shares its storage with {}, but no FSDP2 unit can hold "
+                                                  "both: the dtypes around them differ",
                                                   quote(member.given->tied_to)))
                       .of_tensor(member.given->name)
                       .by_rule("R27")
-                      .try_this("request one dtype for their modules, or untie them"));
+                      .try_this("Request one dtype for their modules, or untie them."));
     }
     if (errors_.empty()) errors_.add(check_groups(policy_, grouped));
   }

@@ -138,7 +138,7 @@ TEST(ProposeUnits, R27_ContainersAreNoUnits) {
   EXPECT_THAT(units_of({bf16("l.w"), f32("l.list.0"), f32("l.list.1")}, {{}, {"l.list"}, {}}),
               ElementsAre(HasSubstr("module \"l\"")))
       << "a ParameterList's forward is never called: its parameters are its parent's";
-  EXPECT_THAT(units_of({bf16("l.0.w")}, {{"l"}, {"l"}, {}}), ElementsAre(HasSubstr("no forward of its own")));
+  EXPECT_THAT(units_of({bf16("l.0.w")}, {{"l"}, {"l"}, {}}), ElementsAre(HasSubstr("no forward method")));
 }
 
 TEST(ProposeUnits, R27_TiedNamesComeToLieInOneUnit) {

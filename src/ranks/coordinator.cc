@@ -258,7 +258,7 @@ Verdict Coordinator::conclude(const Step& step, const RankReport& all) {
   if (verdict.kind == Verdict::Kind::kCommitted && has_overslept(channel_.now() - asked)) {
     // A rank that lost contact meanwhile has failed, and never writes "heard".
     channel_.put(key("heard", me()), "");
-    if (!all_heard()) return lost(Reply::gone("this rank was stopped while it wrote that all are complete"));
+    if (!all_heard()) return lost(Reply::gone("this rank was stopped while it reported success"));
   }
   return verdict;
 }

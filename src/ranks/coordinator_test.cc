@@ -64,7 +64,7 @@ TEST(Coordinator, R44_ADifferenceIsOneErrorEverywhere) {
     return agreed ? "well" : agreed.error().text();
   });
   EXPECT_THAT(said, Each(said.front()));
-  EXPECT_THAT(said.front(), AllOf(HasSubstr("the same layout"), HasSubstr("a on ranks 0-17, 19; b on rank 18"),
+  EXPECT_THAT(said.front(), AllOf(HasSubstr("differ in layout"), HasSubstr("a on ranks 0-17, 19; b on rank 18"),
                                   HasSubstr("ranks_differ, R44"), HasSubstr("error id ")));
 }
 
@@ -87,7 +87,8 @@ TEST(Coordinator, ARankThatNeverComesIsNamed) {
     });
     said.erase(said.begin() + static_cast<std::ptrdiff_t>(missing));
     EXPECT_THAT(said, Each(said.front()));
-    EXPECT_THAT(said.front(), HasSubstr("rank " + std::to_string(missing) + " did not come to agree on the beginning"));
+    EXPECT_THAT(said.front(),
+                HasSubstr("rank " + std::to_string(missing) + " did not reach the step \"the beginning\""));
   }
 }
 
@@ -105,7 +106,7 @@ TEST(Coordinator, ARankThatFallsSilentWhileLoadingIsNamed) {
     });
     said.erase(said.begin() + static_cast<std::ptrdiff_t>(dead));
     EXPECT_THAT(said, Each(said.front()));
-    EXPECT_THAT(said.front(), HasSubstr("rank " + std::to_string(dead) + " gave no sign of life"));
+    EXPECT_THAT(said.front(), HasSubstr("rank " + std::to_string(dead) + " sent no heartbeat"));
   }
 }
 
@@ -140,7 +141,7 @@ TEST(Coordinator, AfterALoadRanksWaitAsLongAsTheOthersLive) {
       const auto agreed = ranks.agree("what was loaded", {}, nullptr, patience);
       return agreed ? "well" : agreed.error().text();
     });
-    EXPECT_THAT(said, Each(HasSubstr(patience == Patience::kWhileAlive ? "well" : "rank 1 did not come")));
+    EXPECT_THAT(said, Each(HasSubstr(patience == Patience::kWhileAlive ? "well" : "rank 1 did not reach")));
   }
 }
 
@@ -212,7 +213,7 @@ TEST(Coordinator, Fault54_TwoProcessesOfOneRank) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(said, Each(HasSubstr("two processes say that they are rank 1")));
+  EXPECT_THAT(said, Each(HasSubstr("two processes claim to be rank 1")));
 }
 
 TEST(Coordinator, Fault54_AnotherNumberOfRanks) {
@@ -228,7 +229,7 @@ TEST(Coordinator, Fault54_AnotherNumberOfRanks) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_THAT(said, Each(odd == 1 ? HasSubstr("2 on rank 0; 3 on rank 1") : HasSubstr("rank 2 did not come")));
+    EXPECT_THAT(said, Each(odd == 1 ? HasSubstr("2 on rank 0; 3 on rank 1") : HasSubstr("rank 2 did not reach")));
   }
 }
 
@@ -237,7 +238,7 @@ TEST(Coordinator, OneLoadAfterTheOther) {
   EXPECT_THAT(on_ranks(3, whole, &store), Each("well"));
   const auto failed = on_ranks(
       3, [](Coordinator& ranks) { return ranks.channel().rank() == 1 ? "" : whole(ranks); }, &store);
-  EXPECT_THAT(failed[0], HasSubstr("rank 1 did not come"));
+  EXPECT_THAT(failed[0], HasSubstr("rank 1 did not reach"));
   EXPECT_EQ(failed[0], failed[2]);
   // The others open the next load; rank 1 finds it, and not the one that failed without it.
   const auto again = on_ranks(
@@ -255,7 +256,7 @@ TEST(Coordinator, WhoComesTooLateGetsTheSameError) {
     if (ranks.channel().rank() == 2) std::this_thread::sleep_for(600ms);
     return told(ranks.begin());
   });
-  EXPECT_THAT(said, Each(HasSubstr("rank 2 did not come")));
+  EXPECT_THAT(said, Each(HasSubstr("rank 2 did not reach")));
 }
 
 }  // namespace

@@ -279,6 +279,26 @@ std::optional<Verdict> decode_verdict(std::string_view bytes) {
   return verdict;
 }
 
+bool Verdict::is_refusal() const { return failed() && !begun && exit_code != Exit::kLoad && exit_code != Exit::kRanks; }
+
+RankSet Verdict::speakers(std::uint64_t size) const {
+  constexpr std::uint64_t kMostAtFault = 8;
+  RankSet speakers;
+  if (at_fault.empty()) {
+    speakers.add(RankSet::Run{0, size});
+    return speakers;
+  }
+  const std::uint64_t not_at_fault = at_fault.first() > 0 ? 0 : at_fault.runs().front().end;
+  if (not_at_fault >= size) return RankSet(0);  // all are, with one text
+  speakers.add(not_at_fault);
+  if (at_fault.size() <= kMostAtFault) {
+    speakers.add(at_fault);
+  } else {
+    speakers.add(at_fault.first());
+  }
+  return speakers;
+}
+
 std::string Verdict::text() const {
   std::string out;
   for (const Problem& problem : problems) out += text_of(problem) + "\n";

@@ -89,6 +89,11 @@ struct Verdict {
   std::string detail;  ///< what only this rank saw; no part of id and text
 
   [[nodiscard]] bool failed() const { return kind == Kind::kFailed; }
+  /// Whether the ranks at fault refused to begin, rather than failed while they loaded. The same on all ranks.
+  [[nodiscard]] bool is_refusal() const;
+  /// Of so many ranks, those that print the problems: the lowest that is not at fault, and those at fault, or the first
+  /// of them if there are many. All, if no rank is at fault: each of them has come to this verdict by itself.
+  [[nodiscard]] RankSet speakers(std::uint64_t size) const;
   /// All problems and the id, one per line.
   [[nodiscard]] std::string text() const;
   /// From the problems.

@@ -87,5 +87,37 @@ TEST(Entry, AThousandRanksThatSayTheSameTakeAsMuchAsOne) {
   EXPECT_LT(encode(all).size(), one + 20);
 }
 
+RankSet speakers_of(const RankSet& at_fault, std::uint64_t size) {
+  Verdict verdict;
+  verdict.at_fault = at_fault;
+  return verdict.speakers(size);
+}
+
+TEST(Verdict, R44_TheLowestRankAndThoseAtFaultSpeak) {
+  EXPECT_EQ(speakers_of(RankSet(3), 512).text(), "ranks 0, 3");
+  EXPECT_EQ(speakers_of(RankSet(0), 512).text(), "ranks 0-1") << "rank 0 may be dead";
+  EXPECT_EQ(speakers_of(RankSet({0, 1, 4}), 512).text(), "ranks 0-2, 4");
+  RankSet many;
+  many.add(RankSet::Run{100, 400});
+  EXPECT_EQ(speakers_of(many, 512).text(), "ranks 0, 100") << "300 ranks at fault do not print 300 copies";
+  RankSet all;
+  all.add(RankSet::Run{0, 512});
+  EXPECT_EQ(speakers_of(all, 512).text(), "rank 0");
+  EXPECT_EQ(speakers_of({}, 3).text(), "ranks 0-2") << "each has lost the store by itself";
+}
+
+TEST(Verdict, R44_TheLabelIsTheSameForAll) {
+  Verdict verdict;
+  verdict.exit_code = Exit::kCheckpoint;
+  EXPECT_TRUE(verdict.is_refusal());
+  verdict.begun = true;
+  EXPECT_FALSE(verdict.is_refusal());
+  verdict = {};
+  for (const Exit code : {Exit::kLoad, Exit::kRanks}) {
+    verdict.exit_code = code;
+    EXPECT_FALSE(verdict.is_refusal());
+  }
+}
+
 }  // namespace
 }  // namespace lading::ranks

@@ -87,7 +87,7 @@ class Exchange {
       }
       if (under_way_.empty()) return {};
       if (options_.is_cancelled && options_.is_cancelled()) {
-        return fail(Error(Code::kCancelled, "the exchange between the ranks was cut short"));
+        return fail(Error(Code::kCancelled, "the exchange between the ranks was stopped early"));
       }
       LADING_ASSIGN_OR_RETURN(const bool has_moved, look());
       // Polls, because a wait that blocks could not be cancelled when a peer dies.

@@ -39,16 +39,16 @@ Error not_opened(const std::vector<Tried>& tried) {
     return no_mpi(there->why)
         .in_file(there->place)
         .try_this(
-            "Install the MPI that it was built with (Debian: libopenmpi3), or name another plug-in in "
-            "LADING_MPI_PLUGIN.");
+            "Install the MPI that it was built with (Debian: libopenmpi3), or set LADING_MPI_PLUGIN to another "
+            "plug-in.");
   }
   std::string places;
   for (const Tried& one : tried) places += (places.empty() ? "" : ", ") + quote(one.place);
-  return no_mpi(fmt::format("there is no {}", kMpiPluginName))
+  return no_mpi(fmt::format("{} was not found", kMpiPluginName))
       .wanted(fmt::format("the file in one of these places: {}", places))
       .got("none of them")
       .try_this(
-          "Name the file in LADING_MPI_PLUGIN. If this lading has none, build lading where MPI is installed (Debian: "
+          "Set LADING_MPI_PLUGIN to the file. If this lading has none, build lading where MPI is installed (Debian: "
           "libopenmpi-dev).");
 }
 
@@ -99,7 +99,7 @@ class PluginBulk : public Bulk {
   Result<bool> is_over(BulkTransfer transfer) override {
     const int state = plugin_.test(transfer);
     if (state < 2) return state == 1;
-    return fail(Error(Code::kNoAnswer, "bytes that another rank has read did not come over MPI"));
+    return fail(Error(Code::kNoAnswer, "the bytes that another rank reads did not arrive over MPI"));
   }
   void take_back(BulkTransfer transfer) override { plugin_.cancel(transfer); }
 

@@ -175,12 +175,11 @@ class Bisection {
         found += fmt::format("{}{} on {}", found.empty() ? "" : "; ", value != list.end() ? value->second : "missing",
                              who.text());
       }
-      const std::string message =
-          fmt::format("the ranks do not have the same {}{}", what_, field.empty() ? "" : ": " + field);
+      const std::string message = fmt::format("the ranks differ in {}{}", what_, field.empty() ? "" : ": " + field);
       errors.add(Error(Code::kRanksDiffer, message).of_tensor(name).by_rule("R30").got(found));
     }
     if (errors.empty())
-      errors.add(Error(Code::kRanksDiffer, fmt::format("the ranks do not have the same {}", what_)).by_rule("R30"));
+      errors.add(Error(Code::kRanksDiffer, fmt::format("the ranks differ in {}", what_)).by_rule("R30"));
     return errors;
   }
 

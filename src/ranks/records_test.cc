@@ -61,7 +61,7 @@ TEST(Records, R30_OneDtypeOnOneRankIsNamed) {
   });
   EXPECT_THAT(said, Each(said.front()));
   EXPECT_THAT(said.front(),
-              AllOf(HasSubstr("tensor \"layers.1234.weight\""), HasSubstr("the same tensor: dtype"),
+              AllOf(HasSubstr("tensor \"layers.1234.weight\""), HasSubstr("differ in tensor: dtype"),
                     HasSubstr("BF16 on ranks 0-2, 4; F32 on rank 3"), HasSubstr("R30"), Not(HasSubstr("shape"))));
 }
 

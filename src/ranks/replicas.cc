@@ -140,7 +140,7 @@ class Search {
   }
 
   [[nodiscard]] static Error message() {
-    return Error(Code::kValuesDiffer, "ranks that hold the same part of a tensor hold different bytes").by_rule("R17");
+    return Error(Code::kValuesDiffer, "replicas of the tensor have different bytes on different ranks").by_rule("R17");
   }
 
   // What representatives said stands for all that said the same at first.

@@ -97,7 +97,7 @@ TEST(Replicas, R17_RanksThatAreNotInTheSetAreToldToo) {
 
 TEST(Replicas, R17_ListsOfOtherLengthsAreADifference) {
   const auto said = on_ranks(2, [](std::uint64_t rank) { return std::vector{set_of({0, 1}, 3 + rank)}; });
-  EXPECT_THAT(said, Each(HasSubstr("hold different bytes")));
+  EXPECT_THAT(said, Each(HasSubstr("have different bytes")));
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ Played play(const Scenario& scenario) {
     if (failed) {
       out.text = failed->text();
       out.at_fault = failed->at_fault;
-      out.is_lost = out.text.find("cannot be reached any more") != std::string::npos;
+      out.is_lost = out.text.find("lost contact") != std::string::npos;
     }
     ranks.leave();
     world.process_ended(rank);

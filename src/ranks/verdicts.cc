@@ -93,10 +93,9 @@ Verdict verdict_of(const RankReport& all, std::uint64_t size) {
     if (shares.mode == Field::Mode::kCollect) {
       verdict.fields[name] = shares;
     } else if (shares.list.size() > 1) {
-      verdict.problems.push_back({Error(Code::kRanksDiffer, fmt::format("the ranks do not have the same {}", name))
-                                      .by_rule("R44")
-                                      .got(list(shares.list)),
-                                  ""});
+      verdict.problems.push_back(
+          {Error(Code::kRanksDiffer, fmt::format("the ranks differ in {}", name)).by_rule("R44").got(list(shares.list)),
+           ""});
       verdict.at_fault.add(minority(shares.list));
       verdict.exit_code = Exit::kRanks;
     }
@@ -106,26 +105,26 @@ Verdict verdict_of(const RankReport& all, std::uint64_t size) {
 }
 
 Verdict no_sign_of_life(const RankSet& silent, Time since) {
-  return failed(silent,
-                Error(Code::kNoAnswer, fmt::format("{} gave no sign of life for {:.1f} s: killed, stopped, or cut off",
-                                                   silent.text(), seconds(since)))
-                    .by_rule("R44")
-                    .try_this("look at what that process wrote last"));
+  return failed(
+      silent, Error(Code::kNoAnswer, fmt::format("{} sent no heartbeat for {:.1f} s: killed, stopped, or disconnected",
+                                                 silent.text(), seconds(since)))
+                  .by_rule("R44")
+                  .try_this("Look at the last lines in the log of that process."));
 }
 
 Verdict did_not_come(const RankSet& silent, const std::string& step, Time timeout) {
   return failed(silent, Error(Code::kNoAnswer,
-                              fmt::format("{} did not come to agree on {} within {:g} s",
+                              fmt::format("{} did not reach the step \"{}\" within the timeout of {:g} s",
                                           silent.empty() ? "not all ranks" : silent.text(), step, seconds(timeout)))
                             .by_rule("R44")
-                            .try_this("start the load on every rank"));
+                            .try_this("Start the load on every rank."));
 }
 
 Verdict overslept(std::uint64_t rank, Time gap) {
   return failed(RankSet(rank),
-                Error(Code::kNoAnswer, fmt::format("rank {} did not run for {:.1f} s: it was stopped, or kept from "
-                                                   "telling the others that it lives",
-                                                   rank, seconds(gap)))
+                Error(Code::kNoAnswer,
+                      fmt::format("rank {} did not run for {:.1f} s: it was stopped, or could not send heartbeats",
+                                  rank, seconds(gap)))
                     .by_rule("R44"));
 }
 
@@ -140,32 +139,31 @@ Verdict stalled(std::uint64_t rank, Time since, Activity activity) {
 }
 
 Verdict twins(std::uint64_t rank) {
-  return failed(RankSet(rank), Error(Code::kRanksDiffer, fmt::format("two processes say that they are rank {}", rank))
+  return failed(RankSet(rank), Error(Code::kRanksDiffer, fmt::format("two processes claim to be rank {}", rank))
                                    .by_rule("R44")
-                                   .try_this("give every process a rank of its own"));
+                                   .try_this("Give every process its own rank."));
 }
 
 Verdict other_world(std::uint64_t rank, std::uint64_t size, const std::string& theirs) {
-  return failed(RankSet(rank), Error(Code::kRanksDiffer,
-                                     fmt::format("rank {} was told of {} ranks, the others of {}", rank, size, theirs))
-                                   .by_rule("R44"));
+  return failed(RankSet(rank),
+                Error(Code::kRanksDiffer,
+                      fmt::format("rank {} was started with {} ranks, the others with {}", rank, size, theirs))
+                    .by_rule("R44"));
 }
 
 Verdict no_store() {
-  Verdict verdict =
-      failed({}, Error(Code::kNoAnswer,
-                       "the ranks' store cannot be reached any more, so that how the load ended is not known here: "
-                       "it counts as failed")
-                     .by_rule("R44")
-                     .try_this("look at the rank that holds them, which is the first one as a rule"));
+  Verdict verdict = failed({}, Error(Code::kNoAnswer,
+                                     "this rank lost contact with the rank that coordinates the load; its outcome is "
+                                     "unknown here and counts as failed")
+                                   .by_rule("R44")
+                                   .try_this("Look at the log of the rank that holds the store, usually rank 0."));
   return verdict;
 }
 
 Error unreadable_note(std::uint64_t rank) {
-  return Error(Code::kRanksDiffer,
-               fmt::format("what rank {} wrote cannot be read: it has another version of lading, or "
-                           "somebody else wrote it",
-                           rank))
+  return Error(Code::kRanksDiffer, fmt::format("the message of rank {} cannot be read: it comes from another version "
+                                               "of lading, or from another program",
+                                               rank))
       .by_rule("R44");
 }
 

@@ -60,8 +60,9 @@ auto read_and_parse(const io::File& file, JsonPlace place, const Parse& parse)
     LADING_TRY(file.check_unchanged());
     return parse(buffer);
   } catch (const std::bad_alloc&) {
-    return fail(Error(Code::kOutOfMemory, fmt::format("no memory to read {} of JSON", human_bytes(place.size_bytes)))
-                    .in_file(file.path()));
+    return fail(
+        Error(Code::kOutOfMemory, fmt::format("not enough memory to read {} of JSON", human_bytes(place.size_bytes)))
+            .in_file(file.path()));
   }
 }
 
@@ -113,17 +114,17 @@ class SourceReader {
       if (auto foreign = checkpoint::recognise_directory(names, anchor().display(directory)))
         return fail(*std::move(foreign));
       return fail(
-          Error(Code::kNotACheckpoint, "the directory holds no safetensors checkpoint")
+          Error(Code::kNotACheckpoint, "the directory has no safetensors checkpoint")
               .in_file(anchor().display(directory))
               .wanted(fmt::format("{}, or one file ending in {}", kIndexName, kShardEnding))
               .got(fmt::format("{} other entries", names.size()))
-              .try_this("Name the directory of the checkpoint, or fetch it: hf download ORG/NAME --local-dir DIR."));
+              .try_this("Pass the directory of the checkpoint, or fetch it: hf download ORG/NAME --local-dir DIR."));
     }
-    return fail(Error(Code::kAmbiguousCheckpoint, "the directory holds several files and no index that names them")
+    return fail(Error(Code::kAmbiguousCheckpoint, "the directory has several safetensors files and no index")
                     .in_file(anchor().display(directory))
                     .wanted(std::string(kIndexName))
                     .got(shorten(fmt::format("{}", fmt::join(candidates, ", "))))
-                    .try_this("Name one file, or restore the index"));
+                    .try_this("Pass one of the files, or restore the index."));
   }
 
   Result<void, Errors> read_single() {
@@ -197,14 +198,14 @@ class SourceReader {
   // A shard that is not there is the index's error too: say which tensors are lost with it.
   static Errors explain(Errors errors, const std::string& name, const ShardUse& use, const std::string& index_file) {
     if (errors.front().code != Code::kNotFound) return errors;
-    return Error(Code::kIndexMissingShard, fmt::format("the index names a shard that is not there: {}", quote(name)))
+    return Error(Code::kIndexMissingShard, fmt::format("the shard {} is missing, which the index lists", quote(name)))
         .in_file(index_file)
         .of_tensor(use.first->tensor)
         .at({use.first->offset, use.first->offset + 1})
         .by_rule("S5")
         .wanted(fmt::format("the file {}", quote(errors.front().file)))
-        .got(fmt::format("nothing ({}); {} tensor(s) are in it", errors.front().message, use.tensors))
-        .try_this("Fetch the missing shard");
+        .got(fmt::format("no file ({}); the index lists {} tensor(s) in it", errors.front().message, use.tensors))
+        .try_this("Fetch the missing shard.");
   }
 
   Result<ShardHeader, Errors> read_shard(const std::string& relative, std::string name) {
@@ -243,9 +244,10 @@ class SourceReader {
                       const std::vector<std::string>& used) {
     for (const std::string& name : present) {
       if (std::binary_search(used.begin(), used.end(), name)) continue;
-      source_.warnings_.add(Error(Code::kStrayShard, "a safetensors file that is not part of the checkpoint")
-                                .in_file(anchor().display(join(directory, name)))
-                                .try_this("It is ignored"));
+      source_.warnings_.add(
+          Error(Code::kStrayShard, "the safetensors file is not part of the checkpoint, and is ignored")
+              .in_file(anchor().display(join(directory, name)))
+              .try_this("Remove the file, or add it to the index if it belongs to the checkpoint."));
     }
   }
 
@@ -291,10 +293,10 @@ Result<io::File> CheckpointSource::open_file(const SourceFile& file) const {
   const io::Anchor& anchor = file.checkpoint == 0 ? *anchor_ : adapter_anchors_[file.checkpoint - 1];
   LADING_ASSIGN_OR_RETURN(io::File opened, anchor.open_file(file.relative));
   if (opened.identity() != file.identity) {
-    return fail(Error(Code::kFileChanged, "the file was replaced or rewritten since its header was read")
+    return fail(Error(Code::kFileChanged, "the file was replaced or rewritten after lading read its header")
                     .in_file(opened.path())
                     .by_rule("R45")
-                    .try_this("Load again when nothing writes to the checkpoint"));
+                    .try_this("Load again when no other program writes to the checkpoint."));
   }
   if (!file.header) return opened;
   const SeenHeader& seen = *file.header;
@@ -305,11 +307,11 @@ Result<io::File> CheckpointSource::open_file(const SourceFile& file) const {
   LADING_TRY(opened.read_exact(0, bytes));
   const std::string_view text = bytes;
   if (hash_of(text.substr(0, checkpoint::kLengthBytes), text.substr(checkpoint::kLengthBytes)) != seen.hash) {
-    return fail(Error(Code::kFileChanged, "the header was rewritten since it was read")
+    return fail(Error(Code::kFileChanged, "the header was rewritten after lading read it")
                     .in_file(opened.path())
                     .at({0, seen.size_bytes})
                     .by_rule("R45")
-                    .try_this("Load again when nothing writes to the checkpoint"));
+                    .try_this("Load again when no other program writes to the checkpoint."));
   }
   return opened;
 }

@@ -101,7 +101,7 @@ Result<Place> anchor_for(const fs::path& directory, const LocateOptions& options
                     .in_file(canonical.string())
                     .by_rule("S4")
                     .wanted(fmt::format("a path beneath {}", quote(anchor.path())))
-                    .try_this("Give a --root that contains it"));
+                    .try_this("Pass a --root that contains the checkpoint."));
   }
   return Place{std::move(anchor), relative == "." ? std::string() : relative.string()};
 }
@@ -128,7 +128,7 @@ Error no_such_revision(const Place& repo, const std::string& revision) {
       .in_file(repo.anchor.display(repo.directory))
       .wanted("a name under refs or a folder under snapshots")
       .got(shorten(have))
-      .try_this(fmt::format("Nothing is downloaded: run `{}` first, or name another revision",
+      .try_this(fmt::format("Run `{}` first, or pass another revision: lading does not download.",
                             download_command(folder_name(repo), revision)));
 }
 
@@ -159,12 +159,12 @@ Result<std::string> snapshot_of(const Place& repo, const std::string& revision) 
   const auto snapshot = is_hex(commit) ? repo.anchor.list(join(snapshots, commit)) : repo.anchor.list("");
   if (is_hex(commit) && snapshot) return join(snapshots, commit);
   if (!snapshot && snapshot.error().code != Code::kNotFound) return fail(snapshot.error());
-  return fail(
-      Error(Code::kCacheInvalid, "the ref does not name a snapshot")
-          .in_file(ref->path())
-          .wanted("the hash of a commit under snapshots")
-          .got(quote(commit))
-          .try_this(fmt::format("Download the repository again: `{}`", download_command(folder_name(repo), revision))));
+  return fail(Error(Code::kCacheInvalid, "the ref does not lead to a snapshot")
+                  .in_file(ref->path())
+                  .wanted("the hash of a commit under snapshots")
+                  .got(quote(commit))
+                  .try_this(fmt::format("Download the repository again with `{}`.",
+                                        download_command(folder_name(repo), revision))));
 }
 
 Result<Location> locate_repo(const fs::path& repo_directory, LocateOptions options) {
@@ -176,18 +176,18 @@ Result<Location> locate_repo(const fs::path& repo_directory, LocateOptions optio
 }
 
 Error no_revisions(const std::string& path) {
-  return Error(Code::kUsage, "a revision was asked for, but the path is no cached repository")
+  return Error(Code::kUsage, "a revision was given, but the path is not a cached repository")
       .in_file(path)
       .wanted("org/name, or a folder models--org--name")
-      .try_this("Leave --revision out");
+      .try_this("Omit --revision.");
 }
 
 Result<Location> locate_in_cache(const std::string& id, const LocateOptions& options) {
   const auto cache = hub_cache(options.environment);
   if (!cache) {
-    return fail(Error(Code::kNotFound, "no such path, and without HOME nobody knows where the Hugging Face cache is")
+    return fail(Error(Code::kNotFound, "no such path, and without HOME the place of the Hugging Face cache is unknown")
                     .in_file(id)
-                    .try_this("Set HF_HOME or HF_HUB_CACHE"));
+                    .try_this("Correct the path, or set HF_HOME or HF_HUB_CACHE."));
   }
   std::string folder = std::string(kRepoPrefix) + id;
   if (const auto slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
@@ -196,7 +196,7 @@ Result<Location> locate_in_cache(const std::string& id, const LocateOptions& opt
     return fail(Error(Code::kNotFound, fmt::format("no such path, and {} is not in the Hugging Face cache", quote(id)))
                     .in_file(id)
                     .wanted(fmt::format("a path, or the folder {}", quote((*cache / folder).string())))
-                    .try_this(fmt::format("Nothing is downloaded: run `{}` first, or set HF_HOME or HF_HUB_CACHE",
+                    .try_this(fmt::format("Run `{}` first, or set HF_HOME or HF_HUB_CACHE: lading does not download.",
                                           download_command(folder, options.revision))));
   }
   return locate_repo(*cache / folder, options);
@@ -218,7 +218,7 @@ Environment process_environment() {
 
 Result<Location> locate(const std::string& path, const LocateOptions& options) {
   if (path.empty() || path.find('\0') != std::string::npos) {
-    return fail(Error(Code::kUsage, "the path is empty or holds a NUL").in_file(path));
+    return fail(Error(Code::kUsage, "the path is empty or contains a NUL").in_file(path).try_this("Correct the path."));
   }
   std::error_code error;
   const fs::file_status link_status = fs::symlink_status(path, error);

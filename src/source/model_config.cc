@@ -34,7 +34,7 @@ std::optional<checkpoint::Quantization> quantization_of(const JsonValue& config)
 
 Result<std::optional<checkpoint::Quantization>, Errors> read(const io::File& file) {
   if (file.size_bytes() > kMaxBytes) {
-    return fail(Error(Code::kReadFailed, "the configuration is too large")
+    return fail(Error(Code::kReadFailed, "the model's configuration file is too large")
                     .wanted(fmt::format("at most {} bytes", kMaxBytes))
                     .got(fmt::format("{} bytes", file.size_bytes())));
   }
@@ -51,10 +51,10 @@ ModelConfig read_model_config(const io::Anchor& anchor, const std::string& direc
   const std::string relative = directory.empty() ? "config.json" : directory + "/config.json";
   const auto note = [&](const Errors& errors) {
     Error first = errors.front();
-    config.warnings.add(
-        std::move(first)
-            .in_file(anchor.display(relative))
-            .try_this("The file is not used: whether weights are quantized is told by their names only"));
+    config.warnings.add(std::move(first)
+                            .in_file(anchor.display(relative))
+                            .try_this("Check that this is the model's config.json. lading ignores it, and detects "
+                                      "quantized weights by their names only."));
   };
   const auto file = anchor.open_file(relative);
   if (!file) {
@@ -69,7 +69,7 @@ ModelConfig read_model_config(const io::Anchor& anchor, const std::string& direc
       note(found.error());
     }
   } catch (const std::bad_alloc&) {
-    note(Errors(Error(Code::kOutOfMemory, "no memory to read the configuration")));
+    note(Errors(Error(Code::kOutOfMemory, "not enough memory to read the model's configuration")));
   }
   return config;
 }

@@ -127,7 +127,7 @@ def add_identifiers():
     CASES.accept("cache_by_HF_HOME_if_HF_HUB_CACHE_is_empty", None, empty_variable)
     CASES.accept("cache_of_a_name_without_organisation", None, without_organisation)
     CASES.accept("path_before_cache", None, local_directory_of_that_name)
-    remedy = {"placed": False, "says": ("Nothing is downloaded", "HF_HOME")}
+    remedy = {"placed": False, "says": ("lading does not download", "HF_HOME")}
     CASES.refuse(
         "cache_without_the_repository", None, partial(by_id, name="org/other"), "not_found", file="org/other", **remedy
     )
@@ -272,7 +272,7 @@ def add_hashes():
     CASES.accept("hash_unknown_outside_a_cache", None, hash_unknown)
     unverified = Problem("unverified", file=f"{SNAPSHOT}/{INDEX}", placed=False)
     CASES.accept("hash_unknown_of_a_copied_index", None, index_copied, unverified)
-    expected = {"says": ("damaged", "delete the blob"), "at": 0}
+    expected = {"says": ("damaged", "Delete the damaged blob"), "at": 0}
     for name in ("one.safetensors", "two.safetensors", INDEX):
         file = f"{SNAPSHOT}/{name}"
         CASES.refuse(

@@ -212,8 +212,8 @@ def add_mismatches():
         "tensors_in_no_shard",
         19,
         partial(with_map, weight_map=extra),
-        missing_tensor("d", "none"),
-        missing_tensor("e", "none"),
+        missing_tensor("d", "no shard"),
+        missing_tensor("e", "no shard"),
     )
     swapped = {"a": "two.safetensors", "b": "two.safetensors", "c": "one.safetensors"}
     CASES.refuse_all(

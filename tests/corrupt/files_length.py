@@ -67,7 +67,7 @@ def add_unknown_bytes():
         "only_0xff": b"\xff" * 64,
     }.items():
         CASES.refuse(
-            f"not_safetensors_{name}", 2, partial(bytes, content), "header_too_large", says=("no safetensors",), at=0
+            f"not_safetensors_{name}", 2, partial(bytes, content), "header_too_large", says=("a safetensors file",), at=0
         )
 
 
@@ -77,7 +77,7 @@ def add_lengths_that_cut_wrongly():
     CASES.refuse("header_length_one_short", 4, partial(with_length, GOOD_HEADER_BYTES - 1), "json_syntax")
     text = file_of("{}")[8:]
     CASES.refuse(
-        "header_length_takes_data_in", 4, partial(with_length, 4, text + b"xy"), "json_syntax", says=("behind",)
+        "header_length_takes_data_in", 4, partial(with_length, 4, text + b"xy"), "json_syntax", says=("after the end",)
     )
     CASES.refuse(
         "header_length_takes_in_data_that_is_a_space",

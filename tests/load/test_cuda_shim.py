@@ -194,7 +194,7 @@ def test_F46_a_lost_gpu_fails_the_load_and_is_left_alone(load, settings):
     loaded = load(settings, *TWO_RANKS, "--threads", "1")
     assert loaded.exit_code == 5
     assert "[device_failed]" in loaded.err
-    assert "start the process anew" in loaded.err
+    assert "Restart the process" in loaded.err
     assert loaded.report["work_after_sticky"] == 0
     assert loaded.mistakes == []
 

@@ -89,7 +89,7 @@ def test_only_a_ledger_is_overwritten(load, folder, content):
     file.write_text(content)
     done = load("--ledger", file)
     assert done.returncode == 5
-    assert "is no ledger" in done.stderr
+    assert "is not a ledger" in done.stderr
     assert "loaded" not in done.stdout
     assert file.read_text() == content
 
@@ -115,7 +115,7 @@ def test_the_limit_for_the_size_of_files_is_an_error(load, folder):
         before = file.read_bytes() if file.exists() else None
         done = load("--ledger", file, limit=limit_file_size)
         assert done.returncode == 5, done
-        assert "File too large" in done.stderr and "the load itself is done" in done.stderr
+        assert "File too large" in done.stderr and "the load itself is complete" in done.stderr
         assert names(folder) == there
         assert before is None or file.read_bytes() == before
         assert load("--ledger", file).returncode == 0

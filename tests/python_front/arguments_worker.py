@@ -64,7 +64,7 @@ def refused(call, *said):
     try:
         call()
     except lading.LadingError as error:
-        missing = [words for words in said if words not in str(error)]
+        missing = [words for words in said if words not in error.full_text()]
         return f"it does not say {missing}: {error}" if missing else None
     return "it was not refused"
 
@@ -124,7 +124,7 @@ def parallelize_fails(rank, repository):
         lading.from_pretrained(repository, parallelize=parallelize)
         yield "it was not refused"
     except lading.LadingError as error:
-        if "parallelize raised ValueError: no such plan" not in str(error) or error.problems[0].rank != 1:
+        if "parallelize raised ValueError: no such plan" not in error.full_text() or error.problems[0].rank != 1:
             yield f"it says {error}"
         causes = []
         cause = error

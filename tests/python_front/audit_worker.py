@@ -63,7 +63,7 @@ def judged(model, checkpoint, want, like=None, **options):
         lading.audit(model, checkpoint, like=like, timeout=60, raise_on="error", **options)
         raised = ""
     except lading.LadingError as error:
-        raised = str(error)
+        raised = error.full_text()
     return {
         "wrong": models.wrong(model, want) if want is not None else None,
         "found": sorted({(one.code, one.tensor) for one in report.problems}),

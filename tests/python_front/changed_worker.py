@@ -30,14 +30,14 @@ FILES = {
 CASES = [
     ("tie", "embed only", (0.0, True)),
     ("tie", "both equal", (0.0, True)),
-    ("tie", "both differ", "two keys of one tie hold different values"),
+    ("tie", "both differ", "two keys of one tie have different values"),
     ("untie", "embed only", "the checkpoint does not have this parameter"),
     ("untie", "both differ", (100.0, False)),
     ("nothing", "both differ", (100.0, False)),
     ("tied from the start", "embed only", (0.0, True)),
     ("init", "embed only", "written on meta after"),
     ("init through .data", "embed only", "written on meta after"),
-    ("replace", "embed only", "nothing says what the value"),
+    ("replace", "embed only", "no source for its value"),
     ("replace, recorded", "embed only", (9.0, False)),
 ]
 
@@ -46,7 +46,7 @@ CASES = [
 ONE_OF_TWO = [
     ("tied from the start", "both equal", (0.0, False)),
     ("tied from the start", "both differ", (100.0, False)),
-    ("tied from the start", "embed only", "nothing says what the value"),
+    ("tied from the start", "embed only", "no source for its value"),
 ]
 
 
@@ -165,7 +165,7 @@ def outcome(shard, what, file):
     try:
         lading.materialize(model, file, progress=False, device="cpu", allow_missing=missing, timeout=30)
     except lading.LadingError as error:
-        return str(error)
+        return error.full_text()
     value = whole()
     names = dict(model.named_parameters(remove_duplicate=False))
     head, embed = (next(one for name, one in names.items() if part in name) for part in ("head.weight", "embed.weight"))

@@ -169,7 +169,7 @@ def with_a_wrong_byte(rank, scratch):
     except lading.LadingError as error:
         on_meta_still = all(value.is_meta for value in model.parameters())
         return {
-            "text": str(error),
+            "text": error.full_text(),
             "codes": [p.code for p in error.problems],
             "tensors": list(error.tensors),
             "untouched": on_meta_still,
@@ -196,7 +196,7 @@ def after_a_failure(rank, scratch, made):
         lading.materialize(model, scratch, device="cpu", exchange="job", progress=False)
         text = "well"
     except lading.LadingError as error:
-        text = str(error)
+        text = error.full_text()
     finally:
         exchanging.Wires.broadcast = real
     model.load_state_dict({name: torch.zeros_like(value) for name, value in made.items()})

@@ -155,9 +155,9 @@ def deepspeed_refusals(folder):
         spoil(engine)
         before = {name: tensor.detach().clone() for name, tensor in engine.module.named_parameters()}
         error = refused(lambda engine=engine: load(engine, path))
-        if error.code != "copies" or words not in str(error) or not all(one.remedy for one in error.problems):
+        if error.code != "copies" or words not in error.full_text() or not all(one.remedy for one in error.problems):
             problems.append(f"{words}: {error}")
-        problems += same_everywhere(str(error))
+        problems += same_everywhere(error.full_text())
         problems += differences(dict(engine.module.named_parameters()), before, words)
     return problems
 
@@ -193,7 +193,7 @@ def ddp_and_its_buckets(folder):
     model = DistributedDataParallel(filled(4))
     error = refused(lambda: load(model, path, device="cuda:0"))
     if error.tensors != ("one.bias", "one.weight", "two.weight") or error.code != "copies":
-        problems.append(str(error))
+        problems.append(error.full_text())
     return problems
 
 
@@ -220,7 +220,7 @@ def accelerate_offload_is_refused(folder):
         offload(model)
         error = refused(lambda model=model: load(model, path, device="cpu"))
         named = "the model" if way == "by classes" else "'two'"
-        if error.code != "copies" or named not in str(error) or "remove_hook_from_module" not in str(error):
+        if error.code != "copies" or named not in error.full_text() or "remove_hook_from_module" not in error.full_text():
             problems.append(f"{way}: {error}")
         accelerate.hooks.remove_hook_from_module(model, recurse=True)
         load(model, path, device="cpu")
@@ -258,8 +258,8 @@ def merged_adapters_are_refused(folder):
     model = adapted(4)
     model.merge_adapter()
     error = refused(lambda: load(model, path, adapter=place))
-    is_told = error.code == "copies" and len(error.problems) == 2 and "unmerge_adapter" in str(error)
-    problems = [] if is_told else [str(error)]
+    is_told = error.code == "copies" and len(error.problems) == 2 and "unmerge_adapter" in error.full_text()
+    problems = [] if is_told else [error.full_text()]
     model.unmerge_adapter()
     load(model, path, adapter=place)
     model.merge_adapter()
@@ -343,7 +343,7 @@ def extra_state_that_fails_on_one_rank(folder):
     try:
         load(OnlyOneBears(), path)
     except lading.LadingError as error:
-        return [] if "rank 1" in str(error) and "bad version" in str(error) else [f"told otherwise: {error}"]
+        return [] if "rank 1" in error.full_text() and "bad version" in error.full_text() else [f"told otherwise: {error}"]
     return ["not told"]
 
 

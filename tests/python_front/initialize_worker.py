@@ -125,7 +125,7 @@ def one_starts_from_a_checkpoint(rank, folder):
         else:
             lading.materialize(model, folder, seed=SEED, device="cpu", progress=False, timeout=30)
     except lading.LadingError as error:
-        return str(error)
+        return error.full_text()
     return "loaded"
 
 

@@ -170,7 +170,7 @@ def verdict(what, model, expected, init, load):
     except lading.LadingError as error:
         is_loud = all(problem.code in ("adapter", "plan", "skeleton") for problem in error.problems)
         must_load = not init and what == "from a file"
-        return [f"{what}: {error}"] if not is_loud or (must_load and "init_lora_weights=" in str(error)) else []
+        return [f"{what}: {error}"] if not is_loud or (must_load and "init_lora_weights=" in error.full_text()) else []
     wrong = differences(tensors(model), expected)
     if init in CHANGES_BASE:
         return [f"{what}: it was not refused"]
@@ -189,7 +189,7 @@ def loads_from_a_file(bench, kind, config):
     try:
         lading.materialize(model, bench.folder, device="cpu", adapter=bench.adapter)
     except lading.LadingError as error:
-        return [str(error)]
+        return [error.full_text()]
     return []
 
 
@@ -240,7 +240,7 @@ def pissa_by_the_file(bench):
     try:
         loaded(bench, pissa(init_lora_weights=True), bench.adapter)
     except lading.LadingError as error:
-        return [] if "adapter_config.json" in str(error) and error.problems[0].remedy else [str(error)]
+        return [] if "adapter_config.json" in error.full_text() and error.problems[0].remedy else [error.full_text()]
     return ["it was not refused"]
 
 
@@ -267,7 +267,7 @@ def adapters_in_a_plain_model(bench):
     try:
         lading.materialize(model, bench.folder)
     except lading.LadingError as error:
-        return [] if "pissa" in str(error) and len(error.tensors) == 4 else [str(error)]
+        return [] if "pissa" in error.full_text() and len(error.tensors) == 4 else [error.full_text()]
     return ["it was not refused"]
 
 

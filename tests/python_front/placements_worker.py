@@ -73,7 +73,7 @@ def outcome(load):
         load()
         text = ""
     except lading.LadingError as error:
-        text = str(error)
+        text = error.full_text()
     if different := same_everywhere(text):
         raise AssertionError(different)
     return text

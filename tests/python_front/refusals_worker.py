@@ -29,8 +29,8 @@ WRONG = {
     "model.norm.weight": "does not have this parameter",
     "surplus.weight": "the model does not have",
     "lm_head.weight": "another shape",
-    NORM: "two sources for one tensor",
-    EXPERTS: "conversion of it",
+    NORM: "the tensor has two sources",
+    EXPERTS: "conversion of this tensor",
 }
 
 
@@ -123,7 +123,7 @@ def refusal(model, checkpoint):
     """(the error, what is wrong with how it was told and with what it left)"""
     before = held(model)
     error = refused(lambda: lading.materialize(model, checkpoint, device="cpu", progress=False, timeout=60))
-    problems = same_everywhere(str(error)) if dist.is_initialized() else []
+    problems = same_everywhere(error.full_text()) if dist.is_initialized() else []
     if error.begun or lading.is_incomplete(model):
         problems.append("it says that it has begun")
     problems += [f"{name} was changed" for name, now in held(model).items() if now != before[name]]
@@ -158,4 +158,4 @@ def in_two_shards(folder):
     error, problems = refusal(build("cpu"), folder / "twice")
     names = sorted(load_file(folder / "bad" / "model.safetensors"))[18:20]
     told = sorted({problem.tensor for problem in error.problems})
-    return problems + ([] if told == names and error.rule == "R45" else [str(error)])
+    return problems + ([] if told == names and error.rule == "R45" else [error.full_text()])

@@ -40,7 +40,7 @@ def ours(name, trust):
         lading.skeleton_of(name, trust_remote_code=trust)
         model = lading.from_pretrained(name, device="cpu", progress=False, trust_remote_code=trust)
     except lading.LadingError as error:
-        return {"refused": str(error), "attempts": attempts[before:]}
+        return {"refused": error.full_text(), "attempts": attempts[before:]}
     return {"ours": facts(model), "attempts": attempts[before:]}
 
 

@@ -119,7 +119,7 @@ def stopped(rank, folder):
         lading.materialize(model, folder / "full.safetensors", device="cpu", progress=fail, timeout=30)
     except lading.LadingError as error:
         problems = expect(rank == 0, called != [])
-        problems += [] if "raised ValueError: enough on rank 0" in str(error) else [f"it says {error}"]
+        problems += [] if "raised ValueError: enough on rank 0" in error.full_text() else [f"it says {error}"]
         problems += expect((0, "cancelled", True), (error.rank, error.code, bool(error.error_id)))
         if rank == 0:
             problems += expect("ValueError('enough on rank 0')", repr(error.__cause__))

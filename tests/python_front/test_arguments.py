@@ -129,18 +129,18 @@ def test_a_device_map_over_several_devices_is_refused(folder, unbuilt, device_ma
 
 def test_devices_are_checked_before_anything_is_built(folder, unbuilt):
     for options, said in (
-        ({"device": None}, "nothing says where"),
+        ({"device": None}, "its device is unknown"),
         ({"device": "gpu"}, "which torch does not know"),
         ({"device": "meta"}, "holds no values"),
         ({"device": None, "device_map": "gpu"}, "which torch does not know"),
-        ({"device_map": "cuda:0"}, "Leave device_map out"),
+        ({"device_map": "cuda:0"}, "Omit device_map"),
     ):
         with pytest.raises(lading.LadingError, match=said):
             load(folder, **options)
 
 
 def test_torch_dtype_is_dtype(folder, unbuilt):
-    with pytest.raises(lading.LadingError, match="Leave torch_dtype out"):
+    with pytest.raises(lading.LadingError, match="Omit torch_dtype"):
         load(folder, dtype="bf16", torch_dtype=torch.float16)
 
 
@@ -169,7 +169,7 @@ def test_all_that_is_refused_is_refused_at_once_and_no_secret_is_told(folder, un
     text = str(refusal.value)
     assert len(refusal.value.problems) == 7 and all(problem.remedy for problem in refusal.value.problems)
     assert "hf_secret" not in text and "`hf download org/name --force-download`" in text
-    for said in ("quantize it afterwards", "allow_mismatch=", "safetensors files only"):
+    for said in ("quantize it afterwards", "allow_mismatch=", "only safetensors files"):
         assert said in text
 
 

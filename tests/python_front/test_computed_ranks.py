@@ -314,7 +314,7 @@ def flat_shards_are_refused(mesh, file):
     model.table = FullyShardedDataParallel(model.table, process_group=mesh.get_group(), **how)
     cut = {"head.weight": lading.Computed(lambda table: table[::2], "table.weight")}
     error, problems = told(lambda: load(model, file, rest() | cut, device="cpu"))
-    return [*problems, *([] if "flattened and shared out" in str(error) else [str(error)])]
+    return [*problems, *([] if "flattened and sharded" in str(error) else [str(error)])]
 
 
 def an_input_that_is_whole_needs_nobody(mesh, file):

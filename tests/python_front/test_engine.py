@@ -135,9 +135,9 @@ def test_all_problems_are_in_one_error(checkpoint):
     assert {"layer.weight", "lost.1", "lost.2"} <= set(error.tensors)
     assert error.code == error.problems[0].code and error.rule == error.problems[0].rule
     text = str(error)
-    assert text.startswith(f"{len(error.problems)} problems:")
+    assert text.startswith(str(error.problems[0]))
     for problem in error.problems:
-        assert str(problem) in text
+        assert problem.message in text and f'"{problem.tensor}"' in text and problem.remedy in text
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == text and again.problems == error.problems and again.stage == "planning"
 
@@ -161,7 +161,7 @@ def test_unknown_fields_are_named(checkpoint):
 def test_memory_that_does_not_fit(checkpoint):
     plan = _engine.plan({"checkpoint": checkpoint})
     memory = Memory(plan)
-    with pytest.raises(LadingError, match="one memory for each destination.*expected 6, found 5") as raised:
+    with pytest.raises(LadingError, match="number of memories.*expected 6, found 5") as raised:
         plan.load(memory[:-1])
     assert raised.value.stage == "request"
     with pytest.raises(LadingError, match="too small") as raised:
@@ -204,7 +204,7 @@ def test_what_value_raises_is_the_cause(checkpoint):
     assert raised.value.tensors == ("made.1", "made.2"), "all values that could not be had"
     assert "KeyError: 'made.1'" in str(raised.value)
     assert isinstance(raised.value.__cause__, KeyError) and not raised.value.begun
-    with pytest.raises(LadingError, match="nobody hands in the value"):
+    with pytest.raises(LadingError, match="the caller did not supply it"):
         plan.load(Memory(plan))
 
 
@@ -348,13 +348,13 @@ def test_the_named_library_is_taken_and_torch_is_not_imported():
 def test_a_library_that_is_not_there(tmp_path):
     done = import_engine({"LADING_LIBRARY": str(tmp_path / "liblading.so")})
     assert done.returncode == 1
-    assert "ImportError: LADING_LIBRARY is" in done.stderr and "no such file" in done.stderr
+    assert "ImportError: LADING_LIBRARY is" in done.stderr and "that file does not exist" in done.stderr
 
 
 def test_a_library_that_is_another():
     libc = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in line)
     done = import_engine({"LADING_LIBRARY": libc})
-    assert done.returncode == 1 and "is no lading library" in done.stderr
+    assert done.returncode == 1 and "is not a lading library" in done.stderr
 
 
 def test_a_library_of_another_abi_is_refused(tmp_path, monkeypatch):

@@ -147,7 +147,7 @@ def test_R61_a_large_value_that_cannot_be_made_leaves_memory_as_it_was(tmp_path)
         model = Derived(table)
     model.a = nn.Parameter(torch.full((4,), 5.0))
     table[0] = 1  # what the constructor read is not what it was
-    with pytest.raises(lading.LadingError, match="was changed afterwards") as raised:
+    with pytest.raises(lading.LadingError, match="changed afterwards") as raised:
         load(model, tmp_path / "model.safetensors")
     assert not raised.value.begun and not lading.is_incomplete(model)
     assert model.a.tolist() == [5.0] * 4

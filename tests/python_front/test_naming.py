@@ -93,12 +93,12 @@ def test_R43_what_matches_nothing_is_told_with_names_that_are_there(folder):
 
 def test_R46_two_names_for_a_key(folder):
     text = refusal(folder, mapping=models.MAPPING | {"transformer.h.*.attn.qkv.*": "blocks.*.fused.*"})
-    assert "by several names" in text and "transformer.h.0.attn.qkv.bias" in text
+    assert "several names" in text and "transformer.h.0.attn.qkv.bias" in text
 
 
 def test_R46_two_keys_of_one_name(folder):
     text = refusal(folder, key_mapping=models.KEY_MAPPING | {r"qkv\.bias": "norm.bias"})
-    assert '"blocks.0.norm.bias"' in text and "2 keys would be called this" in text
+    assert '"blocks.0.norm.bias"' in text and "2 keys would get this name" in text
 
 
 def test_an_exact_name_goes_before_a_pattern_and_none_passes_a_key_over(folder, tmp_path):
@@ -134,11 +134,12 @@ def test_words_that_are_none(folder, options, error):
 
 def test_R39_without_a_common_name_that_is_said_first_and_the_rest_by_patterns(folder):
     lines = refusal(folder).splitlines()
-    assert "have no tensor in common" in lines[1] and "mapping={" in lines[1]
-    assert "blocks.0.norm.bias" in lines[1] and "transformer.wte.weight" in lines[1]
-    assert any("blocks.*.norm.bias" in line and "the model has 3 tensors" in line for line in lines)
-    assert any("transformer.h.*.ln.bias" in line and "the checkpoint has 3 tensors" in line for line in lines)
-    assert len(lines) < 17
+    assert "have no tensor in common" in lines[0] and "(mapping=)" in lines[0]
+    assert "blocks.0.norm.bias" in lines[0] and "transformer.wte.weight" in lines[0]
+    assert any("the checkpoint does not have this parameter" in line and "allow_missing=" in line for line in lines)
+    assert any("blocks.{0..2}.norm" in line for line in lines)
+    assert any("transformer.h.{0..2}.ln" in line for line in lines)
+    assert len(lines) < 24
 
 
 # ---- transformers

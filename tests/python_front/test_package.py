@@ -192,8 +192,8 @@ print(len(report.digests))
     ("source", "complaint"),
     [
         ("int lading_abi_version(void) { return 999; }", "has ABI version 999"),
-        ("int another_library;", "is no lading library"),
-        (None, "there is no such file"),
+        ("int another_library;", "is not a lading library"),
+        (None, "that file does not exist"),
     ],
 )
 def test_a_wrong_engine_is_refused_at_import(bare, tmp_path, source, complaint):

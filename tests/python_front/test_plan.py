@@ -69,7 +69,7 @@ def test_its_text_and_its_json(checkpoint):
         "reads ",
         "host memory beside the model",
         "not in a file: norm.bias",
-        "keys that nothing reads: surplus",
+        "keys that are not read: surplus",
         "the device is cpu",
         plan.plan_digest,
     ):

@@ -217,4 +217,4 @@ def test_cached_repositories_need_no_network(plain, tmp_path):
     }
     assert answers["org/code!"]["ours"]["generates"] == "custom"
     assert "trust_remote_code=True" in answers["org/code"]["refused"]
-    assert "Nothing is downloaded" in answers["org/absent"]["refused"]
+    assert "lading does not download" in answers["org/absent"]["refused"]

@@ -93,7 +93,7 @@ def test_what_is_not_cached_is_refused_with_the_command_that_downloads_it(answer
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_path_has_no_revision(answers, name):
-    assert answers[name]["path"].startswith("LadingError: ") and "Leave revision out" in answers[name]["path"]
+    assert answers[name]["path"].startswith("LadingError: ") and "Omit revision" in answers[name]["path"]
 
 
 def test_a_revision_without_a_checkpoint_is_refused():

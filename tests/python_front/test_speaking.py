@@ -146,7 +146,7 @@ def test_R65_adapters_without_a_file_are_initialised_and_not_missing(saved, capl
     report = load(model, path)
     name = "base_model.model.extra.lora_{}.default.weight".format
     assert report.missing_keys == [] and report.initialized == [name("A"), name("B")]
-    assert "2 tensors initialised that no checkpoint is expected to have" in str(report)
+    assert "2 tensors initialised, which checkpoints do not usually have" in str(report)
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
@@ -162,7 +162,7 @@ def test_the_report_says_first_what_a_person_needs_first(saved):
     assert [line.strip() for line in text[1:5]] == [
         "1 tensor missing from the checkpoint, and initialised: extra.bias",
         "1 tensor of another shape in the checkpoint, and initialised: extra.weight",
-        "1 key in the checkpoint that nothing reads: odd",
+        "1 key in the checkpoint, not read: odd",
         "1 tensor: built as F32, loaded as BF16, as the checkpoint has them",
     ]
     assert 'warning: tensor "extra.weight"' in text[-1] and "expected [2, 4], found [3, 4]" in text[-1]
@@ -184,7 +184,7 @@ def test_initialised_tensors_are_a_warning_in_the_log(saved, caplog):
     caplog.clear()
     load(Net(), path, allow_missing="*")
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        "12 tensors missing from the checkpoint, with the value of before: layers.*.bias (12)"
+        "12 tensors missing from the checkpoint, and kept as before: layers.*.bias (12)"
     ]
 
 
@@ -227,8 +227,8 @@ def test_R23_what_was_not_followed_is_in_the_warnings_and_not_in_the_notes(saved
 
 
 RECORDED = (
-    "27 trainable parameters will be computed in F32, because the checkpoint has them in F32, and not in the compute "
-    'dtype BF16 (R26). Pass compute_record="ignore" to compute them in that dtype, except those that the model keeps '
+    "27 trainable parameters will be computed in F32, not in the compute dtype BF16, because the checkpoint has them in "
+    'F32 (R26). Pass compute_record="ignore" to compute them in that dtype, except those that the model keeps '
     "in F32."
 )
 

@@ -69,8 +69,8 @@ def test_the_logger_says_what_was_done(path, caplog):
         lading.materialize(built(), path, device="cpu", allow_missing=["*"], strict=False, mapping={"b.*": None})
     text = caplog.text
     assert "1 tensor missing from the checkpoint, and initialised: b.weight" in text
-    assert "1 key in the checkpoint that nothing reads: odd" in text
-    assert "keys that a rule passes over: b.weight" in text
+    assert "1 key in the checkpoint, not read: odd" in text
+    assert "keys that a rule ignores: b.weight" in text
     assert "tensors (" in text
 
 

@@ -205,14 +205,14 @@ def bad_adapter_files(rank, folder):
     save_file(state, place / "adapter_model.safetensors")
     make = functools.partial(build, lambda: lora("llama", target_modules=["q_proj"], r=2), "skeleton")
     error = refused(lambda: lading.materialize(make(), folder / "llama", device="cpu", adapter=place))
-    problems = [] if len(error.problems) == 3 and "surplus" in error.tensors else [str(error)]
+    problems = [] if len(error.problems) == 3 and "surplus" in error.tensors else [error.full_text()]
     (place / "adapter_model.safetensors").unlink()
     (place / "adapter_model.bin").write_bytes(b"no")
     error = refused(lambda: lading.materialize(make(), folder / "llama", device="cpu", adapter=place))
-    problems += [] if error.code == "unsupported_format" else [str(error)]
+    problems += [] if error.code == "unsupported_format" else [error.full_text()]
     plain = build(models.MODELS["llama"], "skeleton")
     error = refused(lambda: lading.materialize(plain, folder / "llama", device="cpu", adapter=place))
-    return problems + ([] if "not a PeftModel" in str(error) else [str(error)])
+    return problems + ([] if "not a PeftModel" in error.full_text() else [error.full_text()])
 
 
 def seed_000_one_device(rank, folder):
@@ -454,7 +454,7 @@ def fsdp1_missing_keys_are_not_hidden(rank, folder):
     make = functools.partial(build, models.MODELS["small_untied"], "skeleton")
     model = flat(make(), use_orig_params=True)
     error = refused(lambda: lading.materialize(model, place, timeout=60))
-    problems = same_everywhere(str(error)) + ([] if error.tensors == ("head.weight",) else [str(error)])
+    problems = same_everywhere(error.full_text()) + ([] if error.tensors == ("head.weight",) else [error.full_text()])
     lading.materialize(model, place, allow_missing="head.weight", timeout=60)
     whole = make()
     lading.materialize(whole, place, device="cpu", allow_missing="head.weight", group=False)
@@ -471,7 +471,7 @@ def emptied_buffers_are_refused(rank, folder):
             buffer.fill_(-7.0)
     error = refused(lambda: lading.materialize(model, folder / "small_untied", timeout=60))
     wanted = ("blocks.0.table", "blocks.1.table", "softcap")
-    problems = [] if error.tensors == wanted and error.rule == "R6" else [str(error)]
+    problems = [] if error.tensors == wanted and error.rule == "R6" else [error.full_text()]
     lading.materialize(model, folder / "small_untied", keep=["*table", "softcap"], timeout=60)
     return problems + ([] if float(model.softcap) == -7.0 else ["a value that was to be kept is gone"])
 
@@ -537,7 +537,7 @@ def offloaded(rank, folder):
         model = build(models.MODELS["small"], "skeleton")
         fully_shard(model, mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=True))
         error = refused(lambda: lading.materialize(model, folder / "small", timeout=60))
-        problems += [] if error.rule == "R36" and all(one.is_meta for one in model.parameters()) else [str(error)]
+        problems += [] if error.rule == "R36" and all(one.is_meta for one in model.parameters()) else [error.full_text()]
     return problems
 
 
@@ -638,7 +638,7 @@ def a_stage_of_another_model_is_refused(rank, folder):
     part = torch.nn.ModuleDict({"other": torch.nn.Linear(2, 2, device="meta")})
     whole = build(models.MODELS["small"], "skeleton")
     error = refused(lambda: lading.materialize(part, folder / "small", device="cpu", whole=whole, timeout=60))
-    return [] if error.tensors == ("other.bias", "other.weight") else [str(error)]
+    return [] if error.tensors == ("other.bias", "other.weight") else [error.full_text()]
 
 
 # ---- expert parallelism

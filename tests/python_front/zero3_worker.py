@@ -224,7 +224,7 @@ def narrower_partitions_are_refused(folder):
     want, path = saved(folder, "small")
     model = build(models.MODELS["small"], torch.bfloat16)
     error = refused(lambda: load(model, path))
-    problems = same_everywhere(str(error))
+    problems = same_everywhere(error.full_text())
     partitioned = {name for name, tensor in models.tensors(model).items() if hasattr(tensor, "ds_tensor")}
     missing = partitioned - set(error.tensors) - {"head.weight"}
     if missing or error.begun or not model.embed.weight.ds_tensor.isnan().all():
@@ -249,9 +249,9 @@ def wrong_keys_are_listed(folder):
     dist.barrier()
     model = build(models.MODELS["small_untied"])
     error = refused(lambda: load(model, bad))
-    problems = same_everywhere(str(error))
+    problems = same_everywhere(error.full_text())
     for name in ("blocks.0.up.weight", "blocks.0.scale", "blocks.1.norm.bias", "stranger"):
-        if name not in str(error):
+        if name not in error.full_text():
             problems.append(f"{name} is not in {error}")
     untouched = model.embed.weight.ds_tensor.isnan().all()
     return problems + ([] if untouched else ["something was written"])
@@ -265,8 +265,8 @@ def one_rank_fails_and_all_are_told(folder):
         short.write_bytes(path.read_bytes()[:-100])
         path = short
     error = refused(lambda: load(build(models.MODELS["small"]), path))
-    problems = same_everywhere(str(error))
-    return problems if f"rank {dist.get_world_size() - 1}" in str(error) else [*problems, str(error)]
+    problems = same_everywhere(error.full_text())
+    return problems if f"rank {dist.get_world_size() - 1}" in error.full_text() else [*problems, error.full_text()]
 
 
 def values_may_be_kept(folder):
@@ -296,7 +296,7 @@ def not_while_gathered(folder):
     model = build(models.MODELS["small"])
     with deepspeed.zero.GatheredParameters([model.embed.weight]):
         error = refused(lambda: load(model, path))
-    return same_everywhere(str(error)) + ([] if "GatheredParameters" in str(error) else [str(error)])
+    return same_everywhere(error.full_text()) + ([] if "GatheredParameters" in error.full_text() else [error.full_text()])
 
 
 def not_in_a_forward_pass(folder):
@@ -311,7 +311,7 @@ def not_in_a_forward_pass(folder):
     hook.remove()
     text = str(told[0])
     problems = same_everywhere(text)
-    if "gathered it for somebody who is using it" not in text or "Load outside of forward passes" not in text:
+    if "gathered this parameter, which is in use" not in text or "Load outside forward passes" not in text:
         problems.append(text)
     load(engine, path)  # and afterwards it can be loaded
     return problems
@@ -348,8 +348,8 @@ def every_other_refusal(folder):
         on_nvme: ("is on NVMe", f"{before}, without offload to NVMe"),
         quantized: ("is quantized (ZeRO++)", before),
         on_two_devices: ("on several devices", before),
-        with_an_unknown_optimizer: ("does not say where its own copy of it is", before),
-        with_zenflow: ("in a way that lading does not know", before),
+        with_an_unknown_optimizer: ("does not expose its copy of this parameter", before),
+        with_zenflow: ("in a way that lading does not support", before),
         offloaded: ("has offloaded its state", "Call engine.reload_states() first"),
     }
     problems = []
@@ -366,7 +366,7 @@ def every_other_refusal(folder):
         if not all(same_or_nan(one, old) for one, old in zip(now, kept, strict=True)):
             problems.append(f"{spoil.__name__}: something was written")
     model = build(models.MODELS["small"])
-    words = ("tied memory that is already there cannot be untied", "Untie the model before it is allocated and sharded")
+    words = ("tied tensors that already have memory cannot be untied", "Untie the model before it is allocated and sharded.")
     return problems + refused_with(lambda: load(model, untied, ties="untie"), words)
 
 

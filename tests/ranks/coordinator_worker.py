@@ -104,7 +104,7 @@ def _told(case, rank, port, scratch):
             told["devices"] = _play(ranks, case, scratch)
         except LadingError as error:
             told["error"] = {
-                "text": str(error),
+                "text": error.full_text(),
                 "id": error.error_id,
                 "problems": [[problem.code, problem.rank, problem.tensor] for problem in error.problems],
                 "exit_code": error.exit_code,

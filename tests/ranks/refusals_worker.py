@@ -153,7 +153,7 @@ def load(model, options):
     try:
         lading.materialize(model, device="cpu", progress=False, timeout=TIMEOUT_S, **options)
     except lading.LadingError as error:
-        ended = {"text": str(error), "id": error.error_id, "code": error.code, "begun": error.begun}
+        ended = {"text": error.full_text(), "id": error.error_id, "code": error.code, "begun": error.begun}
     changed = [name for name, value in model.named_parameters() if bits(value) != before[name]]
     return ended | {"changed": changed, "incomplete": lading.is_incomplete(model), "version": _engine.version()}
 

@@ -38,9 +38,9 @@ def test_R44_a_ledger_that_one_rank_cannot_write_is_refused_by_all(mpirun, check
     script = f'exec "$@" 2> {checkpoints}/said.$OMPI_COMM_WORLD_RANK'
     code, _, _ = mpirun("load", checkpoints / "same", *LAYOUT, "--ledger", place / "ledger.json", script=script)
     assert code != 0
-    for rank in range(RANKS):
-        text = (checkpoints / f"said.{rank}").read_text()
-        assert "ledger.rank2.json" in text and "is no ledger" in text and "error id " in text, text
+    speakers, others = said(checkpoints, speakers=[0, 2])
+    assert speakers.startswith("failed: rank 2: ") and "ledger.rank2.json" in speakers and "is not a ledger" in speakers
+    assert all(text.startswith("failed: ") and "is not a ledger" in text for text in others), others
     assert [path.name for path in place.iterdir()] == [taken.name]
     assert taken.read_text() == "precious"
 
@@ -53,10 +53,43 @@ def test_R44_a_rank_with_another_checkpoint_is_refused_by_all(mpirun, checkpoint
     )
     code, _, _ = mpirun("load", *LAYOUT, script=script)
     assert code != 0
-    texts = {(checkpoints / f"said.{rank}").read_text() for rank in range(RANKS)}
-    assert len(texts) == 1, texts
-    (text,) = texts
-    assert text.startswith("failed: ") and "error id " in text
-    assert (
-        'tensor "v": the ranks do not have the same checkpoint: dtype; found F32 on ranks 0-1, 3; F16 on rank 2' in text
+    text, _ = said(checkpoints, speakers=[0])  # every rank has found the difference
+    assert text.startswith("failed: ")
+    assert 'tensor "v": the ranks differ in checkpoint: dtype; found F32 on ranks 0-1, 3; F16 on rank 2' in text
+
+
+def test_R44_a_refusal_of_one_rank_has_one_label_and_two_speakers(mpirun, checkpoints):
+    script = (
+        f'if [ "$OMPI_COMM_WORLD_RANK" = 2 ]; then at={checkpoints}/none; else at={checkpoints}/same; fi\n'
+        f'exec "$@" "$at" 2> {checkpoints}/said.$OMPI_COMM_WORLD_RANK'
     )
+    code, _, _ = mpirun("load", *LAYOUT, script=script)
+    assert code != 0
+    text, others = said(checkpoints, speakers=[0, 2])
+    assert text.startswith("refused: rank 2: ") and "[not_found]" in text
+    assert all(line.startswith("refused: rank ") for line in others)
+
+
+def test_R44_what_every_rank_refuses_is_printed_once(mpirun, checkpoints):
+    script = f'exec "$@" 2> {checkpoints}/said.$OMPI_COMM_WORLD_RANK'
+    code, _, _ = mpirun("load", checkpoints / "none", *LAYOUT, script=script)
+    assert code != 0
+    texts = [(checkpoints / f"said.{rank}").read_text() for rank in range(RANKS)]
+    assert texts[0].startswith("refused: ") and "[not_found]" in texts[0]
+    for rank, text in enumerate(texts[1:], 1):
+        assert text.startswith(f"refused: rank {rank}: ") and "rank 0 prints the details" in text
+        assert text.count("\n") == 1, text
+
+
+def said(checkpoints, speakers):
+    """The text of the ranks that speak, which is one, and the lines of the others."""
+    texts = {rank: (checkpoints / f"said.{rank}").read_text() for rank in range(RANKS)}
+    told = {texts.pop(rank) for rank in speakers}
+    assert len(told) == 1, told
+    (text,) = told
+    error_id = text[text.index("error id ") :].split()[2]
+    named = "rank 0 prints" if speakers == [0] else "rank 0 and rank 2 print"
+    for rank, line in texts.items():
+        assert line.count("\n") == 1 and f"rank {rank}: " in line, line
+        assert f"{named} the details; error id {error_id}" in line, line
+    return text, list(texts.values())

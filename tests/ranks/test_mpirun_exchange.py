@@ -84,6 +84,6 @@ def test_without_it_every_rank_reads_everything(mpirun, folder):
 
 def test_a_process_alone_has_nobody_to_exchange_with(run, folder):
     code, _, error = run("load", folder / "ckpt", *DDP, "--exchange", "job")
-    assert code == 2 and "no other processes" in error
+    assert code == 2 and "needs other processes" in error
     code, _, error = run("load", folder / "ckpt", *DDP, "--exchange", "never")
     assert code == 0, error

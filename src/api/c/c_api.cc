@@ -81,7 +81,10 @@ Handle refused(std::string_view kind, const lading::Refusal& refusal) {
 }
 
 Handle misused(std::string_view kind, std::string message) {
-  return refused(kind, lading::Refusal{Stage::kRequest, Error(Code::kUsage, std::move(message))});
+  return refused(
+      kind,
+      lading::Refusal{Stage::kRequest,
+                      Error(Code::kUsage, std::move(message)).try_this("Correct the call (docs/reference/c-api.md).")});
 }
 
 // Runs what makes an answer. Memory that runs out is a problem like any other, unless there is none for telling it.
@@ -92,7 +95,7 @@ lading_handle* guarded(RefusalAnswer refusal, const Make& make) noexcept {
     try {
       return make().release();
     } catch (const std::bad_alloc&) {
-      const Error error(Code::kOutOfMemory, "there is not enough memory");
+      const Error error(Code::kOutOfMemory, "not enough memory");
       refusal.exit_code = refusal.stage ? exit_code(error.code) : lading::Exit::kLoad;
       return refused(refusal, error).release();
     } catch (const std::exception& e) {
@@ -107,7 +110,7 @@ lading_handle* guarded(RefusalAnswer refusal, const Make& make) noexcept {
 template <class Parse, class Use>
 lading_handle* with_request(std::string_view kind, const char* json, const Parse& parse, const Use& use) noexcept {
   return guarded({kind, Stage::kRequest}, [&]() -> Handle {
-    if (json == nullptr) return misused(kind, "there is no request: it is NULL");
+    if (json == nullptr) return misused(kind, "the request is NULL");
     auto request = parse(json);
     if (!request) return refused(kind, {Stage::kRequest, std::move(request).error()});
     return use(*std::move(request));
@@ -177,18 +180,22 @@ class Callbacks {
 
   Result<lading::HostTensor> value(const std::string& name, std::uint64_t rank, lading_value value) {
     if (name.find('\0') != std::string::npos) {
-      return lading::fail(Error(Code::kUsage, "a name with a NUL in it cannot be asked for"));
+      return lading::fail(Error(Code::kUsage, "the name contains a NUL, so that its value cannot be requested")
+                              .try_this("Rename the tensor."));
     }
     callback_error.clear();
     const int failed = given_.value(given_.user, name.c_str(), rank, &value);
     look_at_flag();
     if (failed != 0) {
-      return lading::fail(Error(Code::kUsage, callback_error.empty() ? "the value could not be had" : callback_error));
+      return lading::fail(
+          Error(Code::kUsage, callback_error.empty() ? "the callback did not supply the value" : callback_error)
+              .try_this("Supply the value in the callback `value`."));
     }
     const auto dtype = lading::dtype_from_name(value.dtype != nullptr ? value.dtype : "");
     if (!dtype) {
-      return lading::fail(Error(Code::kUsage, "the value that was handed in has no dtype that is known")
-                              .wanted("a name as in safetensors, such as BF16"));
+      return lading::fail(Error(Code::kUsage, "the supplied value has an unknown dtype")
+                              .wanted("a name as in safetensors, such as BF16")
+                              .try_this("Set the dtype of the value."));
     }
     if (value.data == nullptr) return lading::HostTensor{{}, *dtype, {}, value.size_bytes};
     return lading::HostTensor{{static_cast<const std::byte*>(value.data), value.size_bytes}, *dtype};
@@ -206,7 +213,8 @@ struct Memories {
 // What is exchanged, as the C++ API has it.
 Result<void> connect(const lading_exchange& exchange, std::size_t destinations, lading::LoadRequest& request) {
   if (exchange.owners == nullptr || exchange.receive == nullptr) {
-    return lading::fail(Error(Code::kUsage, "an exchange must say who reads what, and receive"));
+    return lading::fail(Error(Code::kUsage, "the exchange lacks owners or a receive function")
+                            .try_this("Set `owners` and `receive`, or pass NULL instead of the exchange."));
   }
   for (std::size_t i = 0; i < destinations; ++i) {
     const std::int64_t owner = exchange.owners[i];
@@ -215,8 +223,9 @@ Result<void> connect(const lading_exchange& exchange, std::size_t destinations, 
   request.receive = [exchange](const lading::LoadReport&) -> Result<void> {
     callback_error.clear();
     if (exchange.receive(exchange.user) == 0) return {};
-    return lading::fail(Error(Code::kIncomplete,
-                              callback_error.empty() ? "what other ranks read could not be received" : callback_error));
+    return lading::fail(Error(Code::kIncomplete, callback_error.empty()
+                                                     ? "the bytes that other ranks read could not be received"
+                                                     : callback_error));
   };
   return {};
 }
@@ -224,9 +233,10 @@ Result<void> connect(const lading_exchange& exchange, std::size_t destinations, 
 Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callbacks* given,
             const lading_exchange* exchange) {
   if (memories.count != plan.destinations.size() || (memories.list == nullptr && memories.count > 0)) {
-    Error error(Code::kUsage, "there must be one memory for each destination, in the plan's order");
+    Error error(Code::kUsage, "the number of memories is not the number of destinations");
     error.expected = std::to_string(plan.destinations.size());
     error.found = memories.list == nullptr ? "none" : std::to_string(memories.count);
+    error.remedy = "Pass one memory for each destination, in the plan's order.";
     return refused("load", {Stage::kRequest, std::move(error)});
   }
   lading::LoadRequest request = plan.request;
@@ -323,7 +333,7 @@ const uint64_t* lading_replicas(const lading_handle* plan, uint64_t destination,
 
 lading_handle* lading_owners(const lading_handle* plan, const char* request) {
   const auto use = [&](const std::vector<std::string>& nodes) {
-    if (plan == nullptr || !plan->plan) return misused("owners", "the handle is no plan");
+    if (plan == nullptr || !plan->plan) return misused("owners", "the handle is not a plan");
     const auto owners = owners_of(plan->plan->report, nodes);
     return owners ? answered(answer_of(*owners)) : refused("owners", {Stage::kRequest, owners.error()});
   };
@@ -332,14 +342,14 @@ lading_handle* lading_owners(const lading_handle* plan, const char* request) {
 
 lading_handle* lading_plan_document(const lading_handle* plan) {
   return guarded({"plan", Stage::kRequest}, [&] {
-    if (plan == nullptr || !plan->plan) return misused("plan", "the handle is no plan");
+    if (plan == nullptr || !plan->plan) return misused("plan", "the handle is not a plan");
     return answered(plan_json(plan->plan->report));
   });
 }
 
 lading_handle* lading_sampled_contents(const lading_handle* plan) {
   return guarded({"contents", Stage::kCheckpoint}, [&] {
-    if (plan == nullptr || !plan->plan) return misused("contents", "the handle is no plan");
+    if (plan == nullptr || !plan->plan) return misused("contents", "the handle is not a plan");
     auto contents = sampled_contents(plan->plan->report);
     if (!contents) return refused("contents", {Stage::kCheckpoint, std::move(contents).error()});
     return answered(lading::answer_of_contents(*contents));
@@ -355,7 +365,7 @@ lading_handle* lading_load_exchanged(const lading_handle* plan, const lading_mem
                                      const lading_callbacks* callbacks, const lading_exchange* exchange) {
   // Who runs out of memory here may have filled some already.
   return guarded({"load", std::nullopt, true}, [&] {
-    if (plan == nullptr || !plan->plan) return misused("load", "the handle is no plan");
+    if (plan == nullptr || !plan->plan) return misused("load", "the handle is not a plan");
     return load(*plan->plan, {memories, memory_count}, callbacks, exchange);
   });
 }
@@ -364,7 +374,7 @@ lading_handle* lading_ledger(const lading_handle* load) {
   return guarded({"ledger", Stage::kRequest}, [&] {
     if (load != nullptr && load->loaded) return answered(ledger_json(*load->loaded));
     if (load != nullptr && !load->ledger.empty()) return answered(load->ledger);
-    return misused("ledger", "the handle is no load, or one of a load that wrote nothing");
+    return misused("ledger", "the handle is not a load, or its load wrote nothing");
   });
 }
 
@@ -381,7 +391,7 @@ lading_handle* lading_verify(const char* request) {
 
 lading_handle* lading_digest(const void* data, uint64_t size_bytes, uint64_t begin_bytes) {
   return guarded({"digest", Stage::kRequest}, [&] {
-    if (data == nullptr && size_bytes > 0) return misused("digest", "there are no bytes: the address is NULL");
+    if (data == nullptr && size_bytes > 0) return misused("digest", "the address of the bytes is NULL");
     const std::span bytes(static_cast<const std::byte*>(data), size_bytes);
     return answered(lading::answer_of_digest(lading::device::digest_of(bytes, begin_bytes).text()));
   });
@@ -389,7 +399,7 @@ lading_handle* lading_digest(const void* data, uint64_t size_bytes, uint64_t beg
 
 lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes) {
   return guarded({"memory", std::nullopt}, [&]() -> Handle {
-    if (device == nullptr) return misused("memory", "there is no device: it is NULL");
+    if (device == nullptr) return misused("memory", "the device is NULL");
     const auto parsed = lading::layout::parse_device(device);
     if (!parsed) return refused("memory", {Stage::kRequest, parsed.error()});
     const auto available = lading::available_memory(*parsed);

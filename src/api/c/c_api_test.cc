@@ -224,9 +224,9 @@ TEST_F(CApiTest, R12_ALoadMayStartFromNothing) {
   EXPECT_EQ(plan.exit_code(), 0) << plan.text();
   EXPECT_THAT(plan.text(), HasSubstr(R"("path": "")"));
   const Answer both(lading_plan((begin + R"("checkpoint": "here", )" + skeleton + "}").c_str()));
-  EXPECT_THAT(both.text(), HasSubstr("a checkpoint is named, and the load is to start without one"));
+  EXPECT_THAT(both.text(), HasSubstr("a checkpoint is given, but the load is to start without one"));
   const Answer neither(lading_plan((begin.substr(0, begin.size() - 2) + "}").c_str()));
-  EXPECT_THAT(neither.text(), HasSubstr("without a checkpoint there must be a skeleton"));
+  EXPECT_THAT(neither.text(), HasSubstr("a load without a checkpoint needs a skeleton"));
 }
 
 TEST_F(CApiTest, InlineDocumentsAreCutOutWhole) {
@@ -369,14 +369,14 @@ TEST_F(CApiTest, ACallbackThatFailsIsQuoted) {
               }),
               HasSubstr(R"(the table is \"lost\")"));
   EXPECT_THAT(load([](void*, const char*, std::uint64_t, lading_value*) { return 1; }),
-              AllOf(HasSubstr("could not be had"), Not(HasSubstr("lost"))))
+              AllOf(HasSubstr("did not supply the value"), Not(HasSubstr("lost"))))
       << "an old text is not told again";
   EXPECT_THAT(load([](void*, const char*, std::uint64_t, lading_value* out) {
                 *out = {"12345678", 8, "float32"};
                 return 0;
               }),
-              HasSubstr("no dtype that is known"));
-  EXPECT_THAT(load(nullptr), HasSubstr("nobody hands in the value"));
+              HasSubstr("an unknown dtype"));
+  EXPECT_THAT(load(nullptr), HasSubstr("the caller did not supply it"));
 }
 
 TEST_F(CApiTest, TheFlagAndProgressStopALoad) {

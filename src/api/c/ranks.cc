@@ -1,6 +1,5 @@
 // The C ABI's part for ranks: a Coordinator on a store that the caller brings. Wiring, and JSON on both sides
 // (docs/schema/ranks.md). Nothing throws out of here.
-#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "api/c/handle.h"
+#include "api/c/problems.h"
 #include "base/json_fields.h"
 #include "base/json_writer.h"
 #include "lading/inspect.h"
@@ -26,6 +26,8 @@ using lading::JsonFields;
 using lading::JsonValue;
 using lading::JsonWriter;
 using lading::Result;
+using lading::c_api::read_problem;
+using lading::c_api::write_problem;
 using lading::ranks::CallbackBackend;
 using lading::ranks::CallbackChannel;
 using lading::ranks::CallbackRank;
@@ -62,7 +64,7 @@ Reply reply_of(int state, lading_notes notes, std::size_t expected) {
   std::string why = lading::c_api::take_callback_error();
   if (state == 1) return Reply::absent();
   if (state == 0 && notes.values.size() == expected) return Reply::ready(std::move(notes.values));
-  if (state == 0) why = "the store's function did not answer one note for each key";
+  if (state == 0) why = "the store's wait function did not return one note for each key";
   return Reply::gone(std::move(why));
 }
 
@@ -122,7 +124,8 @@ Result<NewRequest, Errors> parse_new(std::string_view json) {
   read_seconds(fields, "stall_timeout_s", out.options.stall_timeout);
   fields.finish();
   if (errors.empty() && out.rank.rank >= out.rank.size) {
-    errors.add(Error(lading::Code::kUsage, "a rank's number is less than the number of ranks"));
+    errors.add(Error(lading::Code::kUsage, "the rank is not below the number of ranks")
+                   .try_this("Correct \"rank\" or \"size\" in the request."));
   }
   if (!errors.empty()) return lading::fail(std::move(errors));
   out.rank.answer_timeout = out.options.silence_limit();
@@ -136,35 +139,6 @@ struct StepRequest {
   std::optional<Failure> failure;
   lading::ranks::Patience patience = lading::ranks::Patience::kStepTimeout;
 };
-
-Problem read_problem(const JsonValue& value, const std::string& path, Errors& errors) {
-  Problem problem;
-  Error& error = problem.error;
-  JsonFields fields(value, path, errors);
-  std::string code;
-  fields.string("code", code);
-  fields.string("message", error.message);
-  fields.optional_string("file", error.file);
-  fields.optional_string("rule", error.rule);
-  fields.optional_string("expected", error.expected);
-  fields.optional_string("found", error.found);
-  fields.optional_string("remedy", error.remedy);
-  if (const auto tensor = fields.find("tensor"); tensor && tensor->is_string())
-    error.tensor = std::string(tensor->text());
-  if (const auto rank = fields.find("rank")) {
-    if (const auto number = rank->as_uint64(); number && *number < 0x7FFF'FFFF) error.rank = static_cast<int>(*number);
-  }
-  if (const auto bytes = fields.find("bytes"); bytes && bytes->is_array() && bytes->size() == 2) {
-    std::array<std::uint64_t, 2> ends{};
-    std::size_t next = 0;
-    for (const lading::JsonMember end : *bytes) ends[next++] = end.value.as_uint64().value_or(0);
-    error.bytes = lading::ByteRange{ends[0], ends[1]};
-  }
-  const auto known = lading::ranks::code_from_word(code);
-  error.code = known.value_or(lading::Code::kUsage);
-  if (!known) problem.other_code = std::move(code);
-  return problem;
-}
 
 Failure read_failure(const JsonValue& value, const std::string& path, Errors& errors) {
   Failure failure;
@@ -180,7 +154,7 @@ Failure read_failure(const JsonValue& value, const std::string& path, Errors& er
   fields.finish();
   failure.exit_code = exit_code > 0 && exit_code < 256 ? static_cast<lading::Exit>(exit_code) : lading::Exit::kInternal;
   failure.problems.count_not_listed(not_listed);
-  if (failure.others.empty()) failure.problems.add(Error(lading::Code::kInternal, "a failure without a problem"));
+  if (failure.others.empty()) failure.problems.add(Error(lading::Code::kInternal, "the failure has no problem"));
   return failure;
 }
 
@@ -249,26 +223,8 @@ void write_ranks(JsonWriter& json, const lading::ranks::RankSet& ranks) {
   json.end_array();
 }
 
-void write_problem(JsonWriter& json, const Problem& problem) {
-  const Error& error = problem.error;
-  const auto text = [&](std::string_view key, const std::string& value) {
-    if (!value.empty()) json.key(key).string(value);
-  };
-  json.begin_object();
-  json.key("code").string(problem.code());
-  json.key("message").string(error.message);
-  text("file", error.file);
-  if (error.tensor) json.key("tensor").string(*error.tensor);
-  if (error.bytes) json.key("bytes").begin_array().number(error.bytes->begin).number(error.bytes->end).end_array();
-  if (error.rank) json.key("rank").number(static_cast<std::uint64_t>(*error.rank));
-  text("rule", error.rule);
-  text("expected", error.expected);
-  text("found", error.found);
-  text("remedy", error.remedy);
-  json.end_object();
-}
-
-lading_handle* told(const Verdict& verdict) {
+// `size`: how many ranks there are; 0 if the verdict is of this process alone.
+lading_handle* told(const Verdict& verdict, std::uint64_t size = 0) {
   JsonWriter json;
   const lading::Exit exit_code = verdict.exit_code != lading::Exit::kOk ? verdict.exit_code : lading::Exit::kInternal;
   begin_answer(json, "ranks", exit_code);
@@ -279,6 +235,11 @@ lading_handle* told(const Verdict& verdict) {
   json.key("detail").string(verdict.detail);
   json.key("at_fault");
   write_ranks(json, verdict.at_fault);
+  json.key("refused").boolean(verdict.is_refusal());
+  if (size > 0) {
+    json.key("speakers");
+    write_ranks(json, verdict.speakers(size));
+  }
   json.key("problems").begin_array();
   for (const Problem& problem : verdict.problems) write_problem(json, problem);
   json.end_array();
@@ -317,7 +278,9 @@ lading_handle* refused(const Errors& errors) {
   return told(verdict);
 }
 
-lading_handle* misused(const char* message) { return refused(Error(lading::Code::kUsage, message)); }
+lading_handle* misused(const char* message) {
+  return refused(Error(lading::Code::kUsage, message).try_this("Correct the call (docs/reference/c-api.md)."));
+}
 
 template <class Make>
 lading_handle* guarded(const Make& make) noexcept {
@@ -325,7 +288,7 @@ lading_handle* guarded(const Make& make) noexcept {
     try {
       return make();
     } catch (const std::bad_alloc&) {
-      return refused(Error(lading::Code::kOutOfMemory, "there is not enough memory"));
+      return refused(Error(lading::Code::kOutOfMemory, "not enough memory"));
     } catch (const std::exception& e) {
       return refused(Error(lading::Code::kInternal, e.what()));
     }
@@ -337,14 +300,16 @@ lading_handle* guarded(const Make& make) noexcept {
 template <class Use>
 lading_handle* with_step(lading_ranks* ranks, const char* request, const Use& use) noexcept {
   return guarded([&] {
-    if (ranks == nullptr) return misused("there are no ranks: they are NULL");
-    if (request == nullptr) return misused("there is no request: it is NULL");
+    if (ranks == nullptr) return misused("the ranks are NULL");
+    if (request == nullptr) return misused("the request is NULL");
     const auto parsed = parse_step(request);
     return parsed ? use(ranks->coordinator, *parsed) : refused(parsed.error());
   });
 }
 
-lading_handle* answer_of(const Result<void, Verdict>& result) { return result ? well() : told(result.error()); }
+lading_handle* answer_of(const Result<void, Verdict>& result, Coordinator& coordinator) {
+  return result ? well() : told(result.error(), coordinator.channel().size());
+}
 
 }  // namespace
 
@@ -374,7 +339,7 @@ lading_handle* lading_ranks_new(const char* request, const lading_store* store, 
 
 lading_handle* lading_ranks_begin(lading_ranks* ranks, const char* request) {
   return with_step(ranks, request, [](Coordinator& coordinator, const StepRequest& parsed) {
-    return answer_of(coordinator.begin(parsed.fields));
+    return answer_of(coordinator.begin(parsed.fields), coordinator);
   });
 }
 
@@ -382,9 +347,10 @@ lading_handle* lading_ranks_agree(lading_ranks* ranks, const char* request) {
   return with_step(ranks, request, [](Coordinator& coordinator, const StepRequest& parsed) {
     const auto step =
         coordinator.agree(parsed.step, parsed.fields, parsed.failure ? &*parsed.failure : nullptr, parsed.patience);
-    if (!step) return told(step.error());
+    const std::uint64_t size = coordinator.channel().size();
+    if (!step) return told(step.error(), size);
     if (parsed.records) {
-      if (auto same = agree_records(coordinator, parsed.step, *parsed.records); !same) return told(same.error());
+      if (auto same = agree_records(coordinator, parsed.step, *parsed.records); !same) return told(same.error(), size);
     }
     return agreed(*step);
   });
@@ -407,14 +373,14 @@ lading_handle* lading_ranks_fail(lading_ranks* ranks, const char* request) {
   return with_step(ranks, request, [](Coordinator& coordinator, const StepRequest& parsed) {
     if (!parsed.failure) return misused("the request has no failure");
     const Verdict verdict = coordinator.fail(*parsed.failure);
-    return verdict.failed() ? told(verdict) : well();
+    return verdict.failed() ? told(verdict, coordinator.channel().size()) : well();
   });
 }
 
 lading_handle* lading_ranks_commit(lading_ranks* ranks) {
   return guarded([&] {
-    if (ranks == nullptr) return misused("there are no ranks: they are NULL");
-    return answer_of(ranks->coordinator.commit());
+    if (ranks == nullptr) return misused("the ranks are NULL");
+    return answer_of(ranks->coordinator.commit(), ranks->coordinator);
   });
 }
 

@@ -108,7 +108,7 @@ class Reader {
     if (number && *number <= std::numeric_limits<std::uint32_t>::max()) {
       out = static_cast<std::uint32_t>(*number);
     } else {
-      fields_.problem(*value, "threads", "not a number of threads", "a whole number; 0 is as many as help");
+      fields_.problem(*value, "threads", "not a number of threads", "a whole number; 0 chooses the number");
     }
   }
 
@@ -217,7 +217,7 @@ class Reader {
     } else if (value.is_string()) {
       out = Document::file(std::string(value.text()));
     } else {
-      fields_.problem(value, key, "no document", "an object, or the path of a file that holds it");
+      fields_.problem(value, key, "not a document", "an object, or the path of a file that holds it");
     }
   }
 

@@ -43,13 +43,13 @@ class CudaDevice : public Device {
       return {};
     }
     const Whereabouts& wrong = is_ours(first) ? last : first;
-    return fail(Error(Code::kUsage, "the memory that was handed in is not on the tensor's device")
+    return fail(Error(Code::kUsage, "the given memory is not on the tensor's device")
                     .by_rule("R34")
                     .wanted(fmt::format("memory of {}", name()))
                     .got(wrong.kind == kMemoryOfDevice ? fmt::format("memory of cuda:{}", wrong.index)
                          : is_ours(first)              ? "memory that ends before the tensor does"
                                                        : "memory that no GPU owns")
-                    .try_this("allocate it on the device that the layout names for this rank"));
+                    .try_this("Allocate it on the device that the layout gives to this rank."));
   }
 
   Result<std::shared_ptr<std::byte>> allocate(std::uint64_t size_bytes) override {
@@ -91,7 +91,7 @@ class CudaDevice : public Device {
         .by_rule("R64")
         .wanted(fmt::format("{} bytes", wanted_bytes))
         .got(fmt::format("{} bytes free", free_bytes))
-        .try_this("free device memory, cut the model over more GPUs, or ask for a narrower dtype");
+        .try_this("Free device memory, shard the model over more GPUs, or request a narrower dtype.");
   }
 
   struct Whereabouts {
@@ -106,7 +106,7 @@ class CudaDevice : public Device {
     Whereabouts at;
     int attributes[] = {kPointerMemoryType, kPointerOrdinal, kPointerRangeStart, kPointerRangeSize};
     void* values[] = {&at.kind, &at.index, &at.begin, &at.size_bytes};
-    LADING_TRY(gpu_->call("looking at the memory that was handed in", gpu_->driver().pointer_attributes, 4U,
+    LADING_TRY(gpu_->call("looking up the given memory", gpu_->driver().pointer_attributes, 4U,
                           static_cast<int*>(attributes), static_cast<void**>(values), address));
     return at;
   }

@@ -116,7 +116,7 @@ TEST_F(CudaFaults, NoDriver) {
   const Error error = error_of("cuda:0");
   ::unsetenv("LADING_LIBCUDA");
   EXPECT_EQ(error.code, Code::kNoDevice);
-  EXPECT_THAT(error.text(), HasSubstr("there is no CUDA driver"));
+  EXPECT_THAT(error.text(), HasSubstr("the CUDA driver could not be opened"));
   EXPECT_THAT(error.text(), HasSubstr("libnowhere.so.1"));
 }
 
@@ -178,7 +178,7 @@ TEST_F(CudaFaults, F45_WithoutMemoryForStagingItIsSlowerAndRight) {
   const Result<Made> made = make_on_gpu();
   ASSERT_TRUE(made) << made.error().text();
   expect_right(*made);
-  EXPECT_THAT(made->notes, testing::Contains(HasSubstr("no device memory for staging")));
+  EXPECT_THAT(made->notes, testing::Contains(HasSubstr("no device memory is left for staging")));
   EXPECT_EQ(shim.faults(), Faults()) << shim.report();
 }
 
@@ -226,7 +226,7 @@ TEST_F(CudaFaults, F46_AGpuThatIsLostWhileItWorks) {
     } else {
       EXPECT_EQ(made.error().code, Code::kDeviceFailed);
       EXPECT_THAT(made.error().text(), HasSubstr("CUDA_ERROR_LAUNCH_FAILED (719)"));
-      EXPECT_THAT(made.error().remedy, HasSubstr("start the process anew"));
+      EXPECT_THAT(made.error().remedy, HasSubstr("Restart the process"));
     }
     ASSERT_EQ(shim.faults(), Faults()) << nth << shim.report();
   }

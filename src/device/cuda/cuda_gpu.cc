@@ -35,15 +35,15 @@ Result<std::shared_ptr<Gpu>> Gpu::open(int index) {
     return fail(driver.error(status, "counting GPUs failed"));
   }
   if (index < 0 || index >= count) {
-    return fail(Error(Code::kNoDevice, fmt::format("there is no cuda:{} here", index))
+    return fail(Error(Code::kNoDevice, fmt::format("cuda:{} does not exist", index))
                     .by_rule("R34")
                     .wanted(fmt::format("an index below {}", count))
                     .got(std::to_string(index))
-                    .try_this("look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and at the layout's devices"));
+                    .try_this("Check nvidia-smi, CUDA_VISIBLE_DEVICES, and the layout's devices."));
   }
   LADING_ASSIGN_OR_RETURN(std::shared_ptr<Gpu> gpu, in_use(driver, index));
   // Destinations may still be written or read by what the caller has issued on streams of its own.
-  LADING_TRY(gpu->call("waiting for the work under way", gpu->driver_.synchronize_context));
+  LADING_TRY(gpu->call("waiting for running work", gpu->driver_.synchronize_context));
   return gpu;
 }
 
@@ -68,7 +68,7 @@ Result<void> Gpu::start() {
     Error error = driver_.error(status, name() + ": taking its primary context failed");
     if (status == kOutOfMemory) error.code = Code::kDeviceMemory;
     if (error.remedy.empty())
-      error.remedy = "look at nvidia-smi: is the GPU in exclusive mode, out of memory, or in error?";
+      error.remedy = "Check nvidia-smi: the GPU may be in exclusive mode, out of memory, or in error.";
     return fail(std::move(error));
   }
   context_ = context;
@@ -78,8 +78,10 @@ Result<void> Gpu::start() {
 Result<void> Gpu::load_kernels() {
   int major = 0;
   int minor = 0;
-  LADING_TRY(call("asking for its kind", driver_.device_attribute, &major, kComputeCapabilityMajor, device_));
-  LADING_TRY(call("asking for its kind", driver_.device_attribute, &minor, kComputeCapabilityMinor, device_));
+  LADING_TRY(
+      call("asking for its compute capability", driver_.device_attribute, &major, kComputeCapabilityMajor, device_));
+  LADING_TRY(
+      call("asking for its compute capability", driver_.device_attribute, &minor, kComputeCapabilityMinor, device_));
   std::vector<KernelImage> images;
   for (const KernelImage& image : kernel_images()) {
     if (image.sm == 0 || runs_on(image.sm, major, minor)) images.push_back(image);
@@ -96,8 +98,8 @@ Result<void> Gpu::load_kernels() {
     if (!is_of_image(status)) break;
   }
   if (images.empty()) {
-    return fail(Error(Code::kNoDevice, "this build of lading has no code for GPUs")
-                    .try_this("build it with clang, which writes that code (LADING_WITH_CUDA_KERNELS=ON)"));
+    return fail(Error(Code::kNoDevice, "this build of lading has no GPU kernels")
+                    .try_this("Build lading with clang and LADING_WITH_CUDA_KERNELS=ON."));
   }
   LADING_TRY(judge("loading the kernels", status));
   LADING_TRY(call("finding a kernel", driver_.find_function, &move_, module_, kMoveKernel));
@@ -144,7 +146,7 @@ Result<void> Gpu::judge(std::string_view doing, Status status) const {
   Error error = driver_.error(status, fmt::format("{}: {} failed", name(), doing));
   if (status == kOutOfMemory) error.code = Code::kDeviceMemory;
   if (is_lost() && error.remedy.empty()) {
-    error.remedy = "the GPU's context is gone: start the process anew; look at nvidia-smi and dmesg (Xid)";
+    error.remedy = "Restart the process, because the GPU's context is lost, and check nvidia-smi and dmesg (Xid).";
   }
   return fail(std::move(error));
 }

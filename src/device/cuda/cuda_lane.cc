@@ -92,7 +92,7 @@ Result<void> CudaLane::prepare() {
 // memory of its own, and one buffer is as good as two.
 Result<void> CudaLane::pin_what_can_be(Status refusal) {
   gpu_->add_note(
-      fmt::format("{}: the staging ring is smaller, because host memory could not be pinned ({}); loading is "
+      fmt::format("{}: the staging buffers are smaller, because host memory could not be pinned ({}); loading is "
                   "slower (raise the memlock limit)",
                   gpu_->name(), gpu_->driver().describe(refusal)));
   for (StagingBuffer& buffer : buffers_) {

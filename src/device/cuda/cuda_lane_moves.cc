@@ -164,7 +164,7 @@ Result<Address> CudaLane::source_of_kernels() {
     const Status status = gpu_->call_freely(driver.allocate, &here.twin, stride_bytes(options_));
     if (status == kOutOfMemory && here.is_pinned) {
       gpu_->add_note(
-          fmt::format("{}: no device memory for staging is left; casts read host memory and are slower", gpu_->name()));
+          fmt::format("{}: no device memory is left for staging; casts read host memory and are slower", gpu_->name()));
       here.twin = 0;
       // The driver is asked for the address of what was pinned, not of a place inside it.
       std::byte* const pinned = is_pinned_ ? slab_.bytes().data() : here.data;

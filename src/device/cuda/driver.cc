@@ -11,7 +11,8 @@ namespace {
 // Every function that is used is there since then.
 constexpr int kOldestVersion = 12000;
 
-constexpr const char* kAfterFork = "CUDA does not survive fork(): start the process anew (multiprocessing: \"spawn\")";
+constexpr const char* kAfterFork =
+    "Start the process anew instead of forking it (multiprocessing: \"spawn\"): CUDA does not survive fork().";
 
 std::string version_of(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
@@ -21,7 +22,7 @@ Error none(std::string message, std::string remedy) {
 
 Error too_old(const std::string& found) {
   return none(fmt::format("the NVIDIA driver is too old: {}", found),
-              fmt::format("install a driver for CUDA {} or newer", version_of(kOldestVersion)));
+              fmt::format("Install a driver for CUDA {} or newer.", version_of(kOldestVersion)));
 }
 
 }  // namespace
@@ -40,7 +41,8 @@ Error Driver::error(Status status, std::string_view what) const {
   if (status == kNotInitialized) {
     return Error(Code::kDeviceFailed, fmt::format("{}: {}", what, describe(status))).try_this(kAfterFork);
   }
-  return Error(Code::kDeviceFailed, fmt::format("{}: {}", what, describe(status)));
+  return Error(Code::kDeviceFailed, fmt::format("{}: {}", what, describe(status)))
+      .try_this("Check nvidia-smi and the kernel's log (dmesg).");
 }
 
 Result<Driver> Driver::find() {
@@ -50,8 +52,8 @@ Result<Driver> Driver::find() {
   void* const handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = ::dlerror();
-    return fail(none(fmt::format("there is no CUDA driver: {}", why != nullptr ? why : library),
-                     "install the NVIDIA driver; in a container, let it have the GPU (--gpus all)"));
+    return fail(none(fmt::format("the CUDA driver could not be opened: {}", why != nullptr ? why : library),
+                     "Install the NVIDIA driver; in a container, pass the GPU through (--gpus all)."));
   }
   Driver driver;
 #define LADING_FIND(member, symbol, ...)                                              \
@@ -61,12 +63,12 @@ Result<Driver> Driver::find() {
 #undef LADING_FIND
   if (const Status status = driver.init(0); status != kSuccess) {
     if (status == kNoGpu) {
-      return fail(none("the CUDA driver sees no GPU", "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES"));
+      return fail(none("the CUDA driver sees no GPU", "Check nvidia-smi and CUDA_VISIBLE_DEVICES."));
     }
     return fail(none(fmt::format("the CUDA driver could not be started: {}", driver.describe(status)),
                      status == kNotInitialized
                          ? kAfterFork
-                         : "look at nvidia-smi: driver and kernel module must be of the same version"));
+                         : "Check nvidia-smi: driver and kernel module must have the same version."));
   }
   if (driver.driver_version(&driver.version_) != kSuccess || driver.version_ < kOldestVersion) {
     return fail(too_old(fmt::format("it is for CUDA {}", driver.version_text())));

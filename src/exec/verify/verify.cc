@@ -27,8 +27,8 @@ using ledger::Tensor;
 Error verification_was_cancelled() { return {Code::kCancelled, "the verification was cancelled"}; }
 
 Error verification_is_out_of_memory() {
-  return Error(Code::kOutOfMemory, "the host has no memory left for the verification")
-      .try_this("free memory, or allow fewer threads");
+  return Error(Code::kOutOfMemory, "not enough host memory for the verification")
+      .try_this("Free memory, or use fewer threads.");
 }
 
 bool is_from_files(Provenance provenance) {
@@ -37,9 +37,9 @@ bool is_from_files(Provenance provenance) {
 
 std::string why_not(Provenance provenance) {
   switch (provenance) {
-    case Provenance::kHost: return "not from files: the model's constructor computes it, or the caller handed it in";
+    case Provenance::kHost: return "not from files: the model's constructor computes it, or the caller supplied it";
     case Provenance::kCall: return "not from files: it was computed from other tensors";
-    default: return "not from files: the value that was there was kept";
+    default: return "not from files: the load kept its existing value";
   }
 }
 
@@ -93,7 +93,7 @@ class Verification {
     try {
       if (can_be_compared(number)) result = verify_open(group, outcome);
     } catch (const std::bad_alloc&) {
-      result = fail(Error(Code::kOutOfMemory, "there is no memory left to put the tensor together"));
+      result = fail(Error(Code::kOutOfMemory, "not enough memory to assemble the tensor"));
     }
     for (const std::uint32_t file : group.files) {
       auto released = files_.release(file);
@@ -110,12 +110,13 @@ class Verification {
     const Group& group = groups_[number];
     GroupOutcome& outcome = outcomes_[number];
     if (std::any_of(group.members.begin(), group.members.end(), [&](std::uint32_t t) { return misfits_[t]; })) {
-      outcome.reason = "its records do not fit the placements of the ledger";
+      outcome.reason = "its records contradict the placements of the ledger";
       return false;
     }
     if (!too_much_[number] || !is_from_files(ledger_.tensors[group.root].provenance)) return true;
     Error error =
-        Error(Code::kUnverified, "its records claim too much that no file holds: padding, or initial values")
+        Error(Code::kUnverified,
+              "the records of the tensor claim too many bytes that no file has: padding, or initial values")
             .by_rule("R64")
             .wanted(fmt::format("at most {}, and {} in the whole ledger", human_bytes(options_.most_tensor_bytes),
                                 human_bytes(options_.most_made_bytes)))
@@ -144,7 +145,7 @@ class Verification {
       return compare(group, **made, nullptr, outcome);
     }
     if (!check_sources(ledger_, inputs_.catalog, root, outcome.differences)) {
-      outcome.reason = "the checkpoint does not have what it was made of";
+      outcome.reason = "the checkpoint does not have its sources";
       return {};
     }
     LADING_TRY(compare_expression(group, root.expression, nullptr, outcome));
@@ -166,8 +167,10 @@ class Verification {
     if (!values) return refuse(group, std::move(values).error(), outcome);
     const std::uint64_t memory_bytes = (*values)->memory_bytes();
     if (memory_bytes > options_.most_tensor_bytes) {
-      const std::string needed = fmt::format("putting it together takes {} of memory", human_bytes(memory_bytes));
-      return refuse(group, Error(Code::kUnverified, needed).by_rule("R64"), outcome);
+      const std::string needed = fmt::format("assembling it takes {} of memory", human_bytes(memory_bytes));
+      return refuse(group,
+                    Error(Code::kUnverified, needed).by_rule("R64").try_this("Verify on a machine with more memory."),
+                    outcome);
     }
     const MemoryGate::Room room(gate_, memory_bytes);
     auto compared = compare(group, **values, other, outcome);
@@ -223,8 +226,8 @@ class Verification {
     report_.read_bytes = crew_.read_bytes();
     account_for_keys(ledger_, inputs_.catalog, report_.differences);
     if (report_.records_verified == 0 && report_.differences.empty()) {
-      report_.differences.add(Error(Code::kUnverified, "the ledger has nothing that files could confirm")
-                                  .try_this("load with --ledger, with digests on, something that files hold"));
+      report_.differences.add(Error(Code::kUnverified, "the ledger has no tensor that the files could confirm")
+                                  .try_this("Load a checkpoint with --ledger and with digests."));
     }
     return std::move(report_);
   }

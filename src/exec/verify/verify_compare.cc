@@ -59,8 +59,8 @@ bool compare_share(const GroupComparison& comparison, const Share& share, const 
   for (const auto& [digest, records] : wrong) {
     const ledger::Record& first = ledger.records[records.front()];
     const std::string message =
-        other == nullptr ? fmt::format("{} and the files do not hold the same values", ranks_text(ledger, records))
-                         : fmt::format("{} holds other values than {}", other->text(), ranks_text(ledger, records));
+        other == nullptr ? fmt::format("{} and the files have different values", ranks_text(ledger, records))
+                         : fmt::format("{} and {} have different values", other->text(), ranks_text(ledger, records));
     outcome.differences.add(Error(Code::kValuesDiffer, message)
                                 .of_tensor(ledger.tensors[first.tensor].name)
                                 .on_rank(static_cast<int>(first.rank))
@@ -121,7 +121,7 @@ void check_digests(const ledger::Ledger& ledger, const ledger::TensorDigests& di
         Error(Code::kUnverified, fmt::format("no digest was taken on {}", ranks_text(ledger, without)))
             .of_tensor(ledger.tensors[t].name)
             .on_rank(static_cast<int>(ledger.records[without.front()].rank))
-            .try_this("load with verification on"));
+            .try_this("Load with digests: without --no-digests, or in Python with verify=True."));
   }
 }
 

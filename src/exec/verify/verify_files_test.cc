@@ -113,7 +113,7 @@ TEST(Verify, R38_AKeyThatIsGoneIsNamed) {
   loaded.load();
   std::erase_if(loaded.catalog.tensors, [](const auto& tensor) { return tensor.name == "b"; });
   const VerifyReport report = loaded.report();
-  EXPECT_EQ(only(report), "values_differ built rank -1: \"b\": the checkpoint has no such key any more");
+  EXPECT_EQ(only(report), "values_differ built rank -1: \"b\": the checkpoint no longer has the key");
   EXPECT_EQ(report.tensors_verified, 6U);
   EXPECT_EQ(report.not_verified.front().tensor, "built");
 }
@@ -126,7 +126,7 @@ TEST(Verify, AKeyOfAnotherShapeOrPlaceIsNamed) {
   loaded.catalog.tensors[0].shape = Shape{8, 4};
   loaded.bill.tensors[0].sources[0].bytes.begin -= 1;
   loaded.bill.tensors[0].sources[0].bytes.end -= 1;
-  EXPECT_EQ(only(loaded.report()), "values_differ w rank -1: \"w\": the key lies elsewhere");
+  EXPECT_EQ(only(loaded.report()), "values_differ w rank -1: \"w\": the key is at other bytes");
 }
 
 TEST(Verify, R64_ATensorThatTakesTooMuchMemoryIsNotVerified) {

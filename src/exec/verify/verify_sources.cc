@@ -35,7 +35,7 @@ Errors check_files(const Ledger& ledger, const Catalog& catalog) {
   for (const ledger::File& file : ledger.files) {
     const auto number = find_file(catalog, file);
     const auto differs = [&](std::string_view what, std::string wanted, std::string got) {
-      differences.add(Error(Code::kFileChanged, fmt::format("not the file that was loaded: {}", what))
+      differences.add(Error(Code::kFileChanged, fmt::format("the file is not the one that was loaded: {}", what))
                           .in_file(file.name)
                           .by_rule("R45")
                           .wanted(std::move(wanted))
@@ -63,7 +63,7 @@ bool check_sources(const Ledger& ledger, const Catalog& catalog, const Tensor& t
                           .got(std::move(got)));
     };
     if (found == nullptr) {
-      differs("the checkpoint has no such key any more", "", "");
+      differs("the checkpoint no longer has the key", "", "");
       usable = false;
     } else if (found->dtype != source.dtype || found->shape != source.shape) {
       differs(
@@ -71,7 +71,7 @@ bool check_sources(const Ledger& ledger, const Catalog& catalog, const Tensor& t
           fmt::format("{} {}", found->dtype ? name(*found->dtype) : quote(found->unknown_dtype), found->shape.text()));
       usable = false;
     } else if (catalog.files[found->file].name != ledger.files[source.file].name || found->bytes != source.bytes) {
-      differs("the key lies elsewhere", fmt::format("bytes {} to {}", source.bytes.begin, source.bytes.end),
+      differs("the key is at other bytes", fmt::format("bytes {} to {}", source.bytes.begin, source.bytes.end),
               fmt::format("bytes {} to {} of {}", found->bytes.begin, found->bytes.end,
                           quote(catalog.files[found->file].name)));
     }
@@ -98,7 +98,8 @@ void account_for_keys(const Ledger& ledger, const Catalog& catalog, Errors& diff
     differences.add(Error(Code::kUnverified, "the checkpoint has a key that the ledger does not account for")
                         .by_rule("R38")
                         .of_tensor(tensor.name)
-                        .in_file(catalog.files[tensor.file].name));
+                        .in_file(catalog.files[tensor.file].name)
+                        .try_this("Verify with the checkpoint that was loaded."));
   }
 }
 
@@ -109,12 +110,11 @@ std::string changed_since_load(const Ledger& ledger, const VerifyInputs& inputs,
     if (!file.identity || !number || *number >= inputs.identities.size()) continue;
     const io::FileIdentity& now = inputs.identities[*number];
     if (now.inode != file.identity->inode) {
-      return fmt::format("Look at {}: it is not the file that the load read, but a copy or a replacement.",
-                         quote(file.name));
+      return fmt::format("Check {}: it is a copy or a replacement of the file that the load read.", quote(file.name));
     }
     if (now.mtime_s != static_cast<std::int64_t>(file.identity->mtime_s) ||
         now.mtime_ns != static_cast<std::int64_t>(file.identity->mtime_ns)) {
-      return fmt::format("Look at {}: it was written to since the load.", quote(file.name));
+      return fmt::format("Check {}: it was modified after the load.", quote(file.name));
     }
   }
   return "";

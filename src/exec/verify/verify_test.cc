@@ -26,7 +26,7 @@ TEST(Verify, R1_EverythingThatWasLoadedAgrees) {
   EXPECT_EQ(report.not_verified[0].tensor, "kept");
   EXPECT_THAT(report.not_verified[0].reason, HasSubstr("kept"));
   EXPECT_EQ(report.not_verified[1].tensor, "rope");
-  EXPECT_THAT(report.not_verified[1].reason, HasSubstr("handed it in"));
+  EXPECT_THAT(report.not_verified[1].reason, HasSubstr("supplied it"));
 }
 
 // The way of the executor and this one are different; random expressions must come to the same digests.
@@ -103,7 +103,7 @@ TEST(Verify, R1_AMissingRecordIsNamed) {
   Loaded loaded(world_of({"w", {8, 4}}, {{"dp", 4}}, {}));
   loaded.load();
   loaded.bill.records.erase(loaded.bill.records.begin() + 2);
-  EXPECT_EQ(only(loaded.report()), "incomplete w rank 2: the rank has it, and there is no record of it");
+  EXPECT_EQ(only(loaded.report()), "incomplete w rank 2: the ledger has no record of the tensor on this rank");
 }
 
 TEST(Verify, ReplicasThatDisagreeAreNamed) {
@@ -198,7 +198,9 @@ TEST(Verify, ValuesOfRecordsThatDoNotFitAreNotCompared) {
   Record& record = loaded.record(1, "w");
   record.region.runs[0] = {{0, 8}};
   const VerifyReport report = loaded.report();
-  EXPECT_EQ(only(report), "incomplete w rank 1: the record is of another part than the placement gives the rank");
+  EXPECT_EQ(
+      only(report),
+      "incomplete w rank 1: the record does not describe the part of the tensor that its placement gives to the rank");
   EXPECT_EQ(report.read_bytes, 0U);
   ASSERT_EQ(report.not_verified.size(), 1U);
   EXPECT_THAT(report.not_verified[0].reason, HasSubstr("do not fit"));

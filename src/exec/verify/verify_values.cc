@@ -31,7 +31,9 @@ Result<CastStep> cast_between(DType from, DType to) {
   if (from == to) return CastStep{};
   const CastStep step{device::find_cast(from, to)};
   if (step.cast != nullptr) return step;
-  return fail(Error(Code::kDType, fmt::format("there is no cast from {} to {}", name(from), name(to))).by_rule("R24"));
+  return fail(Error(Code::kDType, fmt::format("{} cannot be cast to {}", name(from), name(to)))
+                  .by_rule("R24")
+                  .try_this("Check that the ledger belongs to this checkpoint."));
 }
 
 // A checkpoint tensor in the storage dtype, any stretch of it.
@@ -129,7 +131,9 @@ struct Nest {
 };
 
 Error not_in_dtype(double value, DType dtype) {
-  return Error(Code::kDType, fmt::format("{} has no bits for the constant {}", name(dtype), value)).by_rule("R13");
+  return Error(Code::kDType, fmt::format("{} cannot represent the constant {}", name(dtype), value))
+      .by_rule("R13")
+      .try_this("Check that the ledger belongs to this checkpoint.");
 }
 
 void fill(std::span<std::byte> out, double value, DType dtype) {

@@ -186,7 +186,7 @@ TEST(PlannerBugs, R11_AKeyThatIsReadInPartIsReported) {
   world.mapping.rules.push_back(mapping::Rule::build("half", "half", mapping::ExpressionTemplate::literal(expression)));
   const auto plan = world.plan();
   ASSERT_TRUE(plan) << verdict(plan);
-  EXPECT_NE(all_text(plan->warnings).find("4 that are read"), std::string::npos) << all_text(plan->warnings);
+  EXPECT_NE(all_text(plan->warnings).find("4 elements that are read"), std::string::npos) << all_text(plan->warnings);
 }
 
 TEST(PlannerBugs, R43_ADtypeForASubtreeThatIsNotThere) {

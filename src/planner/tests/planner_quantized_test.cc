@@ -69,7 +69,7 @@ TEST(PlannerQuantized, R48_ACheckpointWhosePayloadsHaveOtherNamesIsCalledQuantiz
   const auto refused = make_plan(inputs, {0});
   ASSERT_FALSE(refused);
   const std::string first = refused.error().front().text();
-  EXPECT_NE(first.find("the checkpoint is quantized (gptq), and the model is not"), std::string::npos) << first;
+  EXPECT_NE(first.find("the checkpoint is quantized (gptq), but the model is not"), std::string::npos) << first;
   EXPECT_NE(first.find("\"a.qweight\""), std::string::npos) << first;
   EXPECT_NE(first.find("config.json says quant_method \"gptq\""), std::string::npos) << first;
   EXPECT_GT(refused.error().size(), 1U) << "the keys are told too";

@@ -399,11 +399,12 @@ int refuse(char* why, const char* text) {
 extern "C" __attribute__((visibility("default"))) int lading_mpi_start(int version, lading_mpi_plugin* plugin,
                                                                        char* why) {
   if (version != LADING_MPI_PLUGIN_VERSION) return refuse(why, "liblading_mpi.so belongs to another version of lading");
-  if (state != nullptr) return refuse(why, "MPI was started already");
+  if (state != nullptr) return refuse(why, "MPI is already running");
   int provided = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
     return refuse(why, "MPI did not start");
-  if (provided < MPI_THREAD_MULTIPLE) return refuse(why, "this MPI cannot be used by several threads");
+  if (provided < MPI_THREAD_MULTIPLE)
+    return refuse(why, "this MPI does not support several threads (MPI_THREAD_MULTIPLE)");
   state = new State;  // until the process ends: calls that were left behind may still use it
   MPI_Comm_dup(MPI_COMM_WORLD, &state->comm);
   MPI_Comm_set_errhandler(state->comm, MPI_ERRORS_RETURN);
