@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -15,6 +14,7 @@
 #include "planner/input_checks.h"
 #include "planner/nothing_in_common.h"
 #include "planner/source_table.h"
+#include "planner/source_words.h"
 
 namespace lading::planner {
 namespace {
@@ -25,32 +25,6 @@ using model::Kind;
 using model::Presence;
 using model::RecipeKind;
 using model::Tensor;
-
-std::string_view describe(Kind kind) {
-  switch (kind) {
-    case Kind::kParameter: return "parameter";
-    case Kind::kBuffer: return "buffer";
-    case Kind::kNonPersistentBuffer: return "non-persistent buffer";
-    case Kind::kAttribute: return "plain attribute";
-    case Kind::kExtraState: return "extra state";
-  }
-  return "tensor";
-}
-
-Provenance provenance_of(RecipeKind kind) {
-  switch (kind) {
-    case RecipeKind::kFill: return Provenance::kFill;
-    case RecipeKind::kHost: return Provenance::kHost;
-    case RecipeKind::kCall: return Provenance::kCall;
-    default: return Provenance::kRandom;
-  }
-}
-
-// A fill with NaN is the same as another one.
-bool is_same(model::Recipe one, model::Recipe other) {
-  if (std::isnan(one.value) && std::isnan(other.value)) one.value = other.value = 0;
-  return one == other;
-}
 
 class SourceDecider {
  public:
@@ -63,6 +37,7 @@ class SourceDecider {
         is_told_by_patterns_(is_told_by_patterns(inputs, names)),
         out_(out),
         allow_missing_(inputs.policy.allow_missing),
+        not_expected_(inputs.policy.not_expected),
         allow_mismatch_(inputs.policy.allow_mismatch),
         keep_(inputs.policy.keep),
         external_(inputs.policy.external),
@@ -81,6 +56,10 @@ class SourceDecider {
     }
     for (const auto& [key, why] : left_alone_) {
       if (!sources_.is_read(key)) out_.plan.ignored_keys.emplace_back(key, why);
+    }
+    for (auto* names : {&out_.plan.keys.missing, &out_.plan.keys.mismatched, &out_.plan.keys.initialized}) {
+      std::sort(names->begin(), names->end());
+      names->erase(std::unique(names->begin(), names->end()), names->end());
     }
     return std::move(errors_);
   }
@@ -113,6 +92,8 @@ class SourceDecider {
     }
   }
 
+  enum class FromFile { kTaken, kRefused, kNothing, kOtherShape };
+
   void decide(const Members& members) {
     const StatementId head = members.front();
     for (std::size_t m = 1; m < members.size(); ++m) {
@@ -133,7 +114,31 @@ class SourceDecider {
     }
     const FromFile from_file = by_file(members);
     if (from_file == FromFile::kRefused) give_up(members);
-    if (from_file == FromFile::kNothing || from_file == FromFile::kOtherShape) by_value(members, from_file);
+    if (from_file != FromFile::kNothing && from_file != FromFile::kOtherShape) return;
+    by_value(members, from_file);
+    if (!out_.tensors[head].is_refused) report_keys(members, from_file);
+  }
+
+  // Of tensors that no file gives a value. One that somebody put in is nobody's surprise.
+  void report_keys(const Members& members, FromFile from_file) {
+    const bool is_kept = statement(members.front()).provenance == Provenance::kKept;
+    const bool other_shape = from_file == FromFile::kOtherShape;
+    if (is_kept && !other_shape && is_assigned(members)) return;
+    KeyReport& keys = out_.plan.keys;
+    for (const StatementId i : members) {
+      const Tensor& t = tensor(i);
+      if (!can_be_in_a_file(t.kind)) continue;
+      if (!is_kept) keys.initialized.push_back(t.name);
+      if (other_shape) {
+        keys.mismatched.push_back(t.name);
+      } else if (is_expected(t)) {
+        keys.missing.push_back(t.name);
+      }
+    }
+  }
+
+  [[nodiscard]] bool is_assigned(const Members& members) const {
+    return std::any_of(members.begin(), members.end(), [&](StatementId i) { return tensor(i).assigned; });
   }
 
   bool by_users_word(const Members& members) {
@@ -167,6 +172,7 @@ class SourceDecider {
     }
     s.provenance = Provenance::kKept;
     s.kept_device = kept->device;
+    s.kept_by_name = true;
     speakers(members).memory = StatementId(static_cast<std::size_t>(kept - skeleton_.tensors.data()));
     s.rule = "R14";
     s.reason = "it keeps the value that it has (keep)";
@@ -181,8 +187,6 @@ class SourceDecider {
       for (std::string& key : expression->keys()) left_alone_.emplace(std::move(key), why);
     }
   }
-
-  enum class FromFile { kTaken, kRefused, kNothing, kOtherShape };
 
   FromFile by_file(const Members& members) {
     Statement& s = statement(members.front());
@@ -229,6 +233,7 @@ class SourceDecider {
                         .got(fmt::format("{} from {}", pieces->shape.text(), shorten(expression.text())));
       if (allow_mismatch_.matches(t.name)) {
         out_.plan.warnings.add(std::move(error).by_rule("R21").try_this("It is not read, which allow_mismatch allows"));
+        out_.plan.keys.mismatched.push_back(t.name);
         return FromFile::kOtherShape;
       }
       errors_.add(std::move(error).by_rule("R41").try_this(
@@ -299,16 +304,15 @@ class SourceDecider {
   void by_value(const Members& members, FromFile from_file) {
     Statement& s = statement(members.front());
     const bool other_shape = from_file == FromFile::kOtherShape;
-    const auto is_expected = [&](StatementId i) { return can_be_in_a_file(tensor(i).kind); };
-    if (!names_.settled && !other_shape && std::any_of(members.begin(), members.end(), is_expected)) {
+    const auto may_have_a_key = [&](StatementId i) { return can_be_in_a_file(tensor(i).kind); };
+    if (!names_.settled && !other_shape && std::any_of(members.begin(), members.end(), may_have_a_key)) {
       give_up(members);  // a mapping that holds may find it
       return;
     }
-    const bool is_assigned =
-        std::any_of(members.begin(), members.end(), [&](StatementId i) { return tensor(i).assigned; });
+    const bool was_assigned = is_assigned(members);
     const auto missing =
         std::find_if(members.begin(), members.end(), [&](StatementId i) { return is_missing(tensor(i)); });
-    if (!other_shape && !is_assigned && missing != members.end()) {
+    if (!other_shape && !was_assigned && missing != members.end()) {
       report_missing(members, tensor(*missing));
       return;
     }
@@ -320,10 +324,10 @@ class SourceDecider {
       if (tensor(i).presence != Presence::kReal) continue;
       s.provenance = Provenance::kKept;
       s.kept_device = tensor(i).device;
-      s.rule = other_shape ? "R21" : is_assigned ? "R14" : "R7";
-      s.reason = other_shape   ? "the checkpoint has it in another shape, so it keeps the value that it has"
-                 : is_assigned ? "no file has it, and the value that was put in after the model was built is kept"
-                               : "no file has it, and it keeps the value that it has";
+      s.rule = other_shape ? "R21" : was_assigned ? "R14" : "R7";
+      s.reason = other_shape    ? "the checkpoint has it in another shape, so it keeps the value that it has"
+                 : was_assigned ? "no file has it, and the value that was put in after the model was built is kept"
+                                : "no file has it, and it keeps the value that it has";
       return;
     }
     const std::string_view why = other_shape        ? "the checkpoint has it in another shape, so it is initialised"
@@ -341,10 +345,12 @@ class SourceDecider {
 
   [[nodiscard]] bool has_checkpoint() const { return !inputs_.catalog.files.empty(); }
 
-  // A key that the checkpoint should have had, and that nobody said may be missing (R39).
-  [[nodiscard]] bool is_missing(const Tensor& t) const {
-    return has_checkpoint() && can_be_in_a_file(t.kind) && !t.adapter && !allow_missing_.matches(t.name);
+  // A key that the checkpoint should have.
+  [[nodiscard]] bool is_expected(const Tensor& t) const {
+    return has_checkpoint() && can_be_in_a_file(t.kind) && !t.adapter && !not_expected_.matches(t.name);
   }
+  // One that nobody said may be missing (R39).
+  [[nodiscard]] bool is_missing(const Tensor& t) const { return is_expected(t) && !allow_missing_.matches(t.name); }
 
   bool take_recipe(const Members& members, std::optional<model::Recipe> Tensor::*which, std::string_view rule,
                    std::string_view reason) {
@@ -411,6 +417,7 @@ class SourceDecider {
   const bool is_told_by_patterns_;
   Decisions& out_;
   NameList allow_missing_;
+  NameList not_expected_;
   NameList allow_mismatch_;
   NameList keep_;
   NameList external_;

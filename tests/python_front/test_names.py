@@ -78,7 +78,7 @@ def test_every_name_is_loaded(tmp_path, how):
 
 
 def test_what_a_library_lets_be_missing_is_just_that(tmp_path, library):
-    library(Conversion(allow_missing=["w*"]))
+    library(Conversion(not_expected=["w*"]))
     path = saved(tmp_path, {name: value for name, value in values().items() if name not in ("w*", "wa")})
     with pytest.raises(lading.LadingError) as refusal:
         lading.materialize(skeleton(), path, device="cpu", progress=False)

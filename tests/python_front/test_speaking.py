@@ -223,13 +223,13 @@ def test_R23_what_was_not_followed_is_in_the_warnings_and_not_in_the_notes(saved
         report = load(built(), saved(values()), dtype=BF16)
     (warning,) = [one for one in report.warnings if one.code == "dtype"]
     assert warning.rule == "R23" and not any("requested" in note for note in report.notes)
-    assert "warning: dtype BF16 was requested, but 28 tensors of the checkpoint stay F32" in str(report)
+    assert "dtype BF16 was requested, but 28 tensors of the checkpoint stay F32" in str(report)
 
 
 RECORDED = (
     "27 trainable parameters will be computed in F32, because the checkpoint has them in F32, and not in the compute "
-    'dtype BF16 (R26). Pass compute_record="ignore" to compute them in that dtype, except those that the model keeps '
-    "in F32."
+    'dtype BF16 (R26). Pass compute_record="ignore" to compute them in BF16, except those that the model keeps in '
+    "F32."
 )
 
 
