@@ -1,5 +1,5 @@
 # GPU kernels are optional: without them src/device/cuda/no_kernels.cc is built instead. They need a clang++ that knows
-# NVPTX and nothing of CUDA; where ptxas is found, machine code is made beside the PTX (docs/gpu-kernels.md).
+# NVPTX and nothing of CUDA; where ptxas is found, machine code is made too (docs/how-it-works/gpu-kernels.md).
 #
 # Gives LADING_KERNELS_TWIN_LEFT_OUT, LADING_KERNEL_IMAGES_SOURCE (empty without kernels), and lading_kernels, the target
 # that makes the images.

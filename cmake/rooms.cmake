@@ -107,6 +107,7 @@ function(lading_room room)
 endfunction()
 
 lading_room(base PUBLIC byte_range.h detail/inline_vector.h dtype.h error.h export.h name_pattern.h provenance.h result.h shape.h THIRD_PARTY fmt::fmt simdjson::simdjson)
+lading_room(manual USES base PUBLIC help.h THIRD_PARTY fmt::fmt)
 lading_room(checkpoint USES base THIRD_PARTY fmt::fmt)
 lading_room(io USES base PUBLIC read_method.h THIRD_PARTY fmt::fmt uring::uring)
 lading_room(source USES base checkpoint io THIRD_PARTY fmt::fmt OpenSSL::Crypto xxhash::xxhash)
@@ -124,10 +125,20 @@ lading_room(device USES base THIRD_PARTY fmt::fmt hwy::hwy)
 lading_room(ledger USES base model layout mapping plan device TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt)
 lading_room(exec USES base checkpoint model layout mapping plan io device ledger TESTS_USE policy planner checker THIRD_PARTY fmt::fmt Threads::Threads)
 lading_room(doctor USES base io device exec PUBLIC doctor.h THIRD_PARTY fmt::fmt)
-lading_room(api USES base checkpoint io source model layout mapping policy plan planner checker device ledger exec ranks doctor THIRD_PARTY fmt::fmt)
+lading_room(api USES base checkpoint io source model layout mapping policy plan planner checker device ledger exec ranks doctor manual THIRD_PARTY fmt::fmt)
 lading_room(cli USES base api THIRD_PARTY fmt::fmt CLI11::CLI11)
 
-# Random values are the same bits everywhere (docs/random.md): what is not written as fma is not fused.
+# The texts of `lading help` are pages of docs.
+set(manual_source ${PROJECT_BINARY_DIR}/generated/manual_pages.cc)
+set(manual_docs ${PROJECT_SOURCE_DIR}/docs)
+add_custom_command(OUTPUT ${manual_source}
+  COMMAND ${CMAKE_COMMAND} -DDOCS=${manual_docs} -DOUTPUT=${manual_source} -P ${PROJECT_SOURCE_DIR}/cmake/manual_pages.cmake
+  DEPENDS ${PROJECT_SOURCE_DIR}/cmake/manual_pages.cmake ${manual_docs}/contract.md ${manual_docs}/error-codes.md
+    ${manual_docs}/exit-codes.md ${manual_docs}/policy-words.md
+  COMMENT "Taking pages of docs into the library" VERBATIM)
+target_sources(lading_manual PRIVATE ${manual_source})
+
+# Random values are the same bits everywhere (docs/how-it-works/random.md): what is not written as fma is not fused.
 set_source_files_properties(src/device/random.cc src/device/random_recipe.cc src/device/random_tail.cc
   src/device/cuda/sample_body_test.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 

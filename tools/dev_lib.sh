@@ -23,6 +23,7 @@ usage() {
 ./dev bench   measure loading, peers side by side; the results go to bench/results
 ./dev zoo     load 40 architectures of transformers, and compare every tensor (./dev zoo --help)
 ./dev compat  the front's tests on other versions of torch and transformers (./dev compat --help)
+./dev docs    build the documentation's site into build/docs-site, and check its links
 ./dev wheel   the Python package, for other machines too: sdist and wheel go to build/wheels
 TEXT
 }
@@ -67,7 +68,7 @@ setup_system() {
 # .venv is rebuilt only when what it should hold changes.
 setup_python() {
   local wanted
-  wanted=$(cat requirements-*.txt | sha256sum | cut -d' ' -f1)
+  wanted=$(cat requirements-deepspeed.txt requirements-dev.txt | sha256sum | cut -d' ' -f1)
   [ "$(cat .venv/.wanted 2>/dev/null)" = "$wanted" ] && return 0
   say "setting up .venv"
   python3 -m venv --clear .venv
@@ -76,6 +77,18 @@ setup_python() {
   DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "${pip[@]}" --no-build-isolation -r requirements-deepspeed.txt \
     || die "DeepSpeed could not be installed; see above why"
   echo "$wanted" >.venv/.wanted
+}
+
+# The site's packages have an environment of their own: they must not change what tests run with.
+setup_docs() {
+  local wanted venv=build/docs-venv
+  wanted=$(sha256sum requirements-docs.txt | cut -d' ' -f1)
+  [ "$(cat $venv/.wanted 2>/dev/null)" = "$wanted" ] && return 0
+  say "setting up $venv"
+  python3 -m venv --clear $venv
+  $venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-docs.txt \
+    || die "Python packages could not be installed; see above which"
+  echo "$wanted" >$venv/.wanted
 }
 
 # configure_and_build PRESET [cmake --build arguments]

@@ -1,4 +1,4 @@
-"""What happens to which rank at which moment, how a load ended, and whether that is as promised (docs/reliability.md).
+"""What happens to which rank at which moment, how a load ended, and whether that is right (docs/how-it-works/reliability.md).
 
     for case in cases_of(100, seed=1, faults=FAULTS):
         ...                                            # a launcher runs it, and gives an `Outcome`

@@ -1,4 +1,4 @@
-"""Adds outcomes up into the tables that docs/reliability.md records."""
+"""Adds outcomes up into the tables that docs/how-it-works/reliability.md records."""
 
 from __future__ import annotations
 

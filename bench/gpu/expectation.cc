@@ -38,7 +38,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
 bool is_nan(std::uint16_t bits) { return (bits & 0x7FFFU) > 0x7F80U; }
 bool is_nan(std::uint32_t bits) { return (bits & 0x7FFFFFFFU) > 0x7F800000U; }
 
-// docs/casts.md: to the nearest, of two the even one; a NaN becomes quiet and keeps sign and upper payload.
+// docs/how-it-works/casts.md: to the nearest, of two the even one; a NaN becomes quiet and keeps sign and upper
+// payload.
 std::uint16_t to_bf16(std::uint32_t bits) {
   if (is_nan(bits)) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);
   return static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);

@@ -1,4 +1,4 @@
-"""The quick start: ten lines, from a checkpoint to a model that is filled. It writes model.safetensors where it is run.
+"""The quick start of the README: from a checkpoint to a filled model. It writes model.safetensors where it is run.
 
 python examples/python/quickstart.py
 """
@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 
 import lading
 
-save_file(torch.nn.Linear(4, 2).state_dict(), "model.safetensors")  # a checkpoint, as any tool writes it
+save_file(torch.nn.Linear(4, 2).state_dict(), "model.safetensors")  # any safetensors checkpoint will do
 
-with lading.skeleton():  # on meta: no memory, and what constructors do is recorded
+with lading.skeleton():  # tensors take no memory; lading records what the constructor computes
     model = torch.nn.Linear(4, 2)
 report = lading.materialize(model, "model.safetensors", device="cpu")  # or "cuda:0"
 

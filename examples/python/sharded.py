@@ -1,4 +1,4 @@
-"""The sharded part of the README: a checkpoint is written, and each rank reads its own part of it.
+"""The FSDP2 program of the README: rank 0 writes a checkpoint, and each rank reads its own part of it.
 
 torchrun --nproc-per-node 2 examples/python/sharded.py
 """
@@ -20,13 +20,13 @@ kind = "cuda" if torch.cuda.is_available() else "cpu"
 dist.init_process_group("nccl" if kind == "cuda" else "gloo")
 mesh = init_device_mesh(kind, (dist.get_world_size(),))
 if dist.get_rank() == 0:
-    save_file(build().state_dict(), "sharded.safetensors")  # a checkpoint, as any tool writes it
+    save_file(build().state_dict(), "sharded.safetensors")
 dist.barrier()
 
-with lading.skeleton():  # on meta: no rank ever holds the whole model
+with lading.skeleton():  # no rank ever holds the whole model
     model = build()
 for layer in model:
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
-print(lading.materialize(model, "sharded.safetensors"))  # the device is the mesh's
+print(lading.materialize(model, "sharded.safetensors"))  # each rank reads its own part
 dist.destroy_process_group()

@@ -1,4 +1,5 @@
-// Whether ranks hand bytes to each other instead of reading them all: what is known, and the answer (docs/exchange.md).
+// Whether ranks hand bytes to each other instead of reading them all: the facts, and the choice
+// (docs/guides/exchange.md).
 #pragma once
 
 #include <cstdint>

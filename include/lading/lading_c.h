@@ -1,4 +1,4 @@
-/* The C ABI of lading: for fronts in other languages, the Python one first (docs/c-api.md).
+/* The C ABI of lading: for fronts in other languages, the Python one first (docs/reference/c-api.md).
  *
  * Requests and answers are JSON texts, UTF-8, ended by a NUL (docs/schema/request.md). Whatever can fail answers a
  * handle, and the handle knows whether it went well: lading_exit_code() is 0, and lading_text() is the answer; or it is
@@ -83,8 +83,8 @@ LADING_API const lading_destination* lading_destinations(const lading_handle* pl
  * destination. */
 LADING_API const uint64_t* lading_replicas(const lading_handle* plan, uint64_t destination, uint64_t* count);
 
-/* Whether ranks that hold the same bytes exchange them, and who then reads what (docs/exchange.md). The request has
- * "nodes", and may have "exchange" and measured speeds. */
+/* Whether ranks that hold the same bytes exchange them, and who then reads what (docs/guides/exchange.md). The request
+ * has "nodes", and may have "exchange" and measured speeds. */
 LADING_API lading_handle* lading_owners(const lading_handle* plan, const char* request);
 
 /* How fast the plan's first rank reads the plan's files, from a few small parts: "bytes_per_second" in the answer. For
@@ -136,7 +136,7 @@ LADING_API void lading_set_error(const char* text);
 LADING_API lading_handle* lading_load(const lading_handle* plan, const lading_memory* memories, uint64_t memory_count,
                                       const lading_callbacks* callbacks);
 
-/* Bytes that are read once for several ranks (docs/exchange.md). */
+/* Bytes that are read once for several ranks (docs/guides/exchange.md). */
 typedef struct lading_exchange {
   /* By destination, as many as there are: the rank that reads it for all that hold the same bytes; negative: every rank
    * reads it for itself. What another rank reads is not read here. */
@@ -160,13 +160,17 @@ LADING_API lading_handle* lading_ledger(const lading_handle* load);
 /* Compares the digests in a ledger with the files. The exit code is 6 where they differ. */
 LADING_API lading_handle* lading_verify(const char* request);
 
-/* The digest (docs/digests.md) of bytes that stand at [begin_bytes, …) of a tensor: "digest" in the answer. Nothing is
- * copied. Digests of the parts of a tensor add up to its own. */
+/* The digest (docs/how-it-works/digests.md) of bytes that stand at [begin_bytes, …) of a tensor: "digest" in the
+ * answer. Nothing is copied. Digests of the parts of a tensor add up to its own. */
 LADING_API lading_handle* lading_digest(const void* data, uint64_t size_bytes, uint64_t begin_bytes);
 
 /* Whether a device ("cpu", "cuda:1") has so many bytes free: for callers that allocate the memory of a load, before
  * they do. The exit code is 5 if it has fewer. */
 LADING_API lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes);
+
+/* What an error code, a rule, an exit code or a word of a policy means, and what to do (docs/schema/help.md). NULL: all
+ * topics. The exit code is 2 if there is no such topic. */
+LADING_API lading_handle* lading_help(const char* topic);
 
 /* The GPUs of this machine. */
 LADING_API lading_handle* lading_gpus(void);
@@ -176,7 +180,7 @@ LADING_API lading_handle* lading_gpus(void);
 LADING_API int lading_pattern_matches(const char* pattern, uint64_t pattern_size, const char* name, uint64_t name_size);
 
 /* ---- The ranks of one load: they agree before bytes move, notice a rank that fails or falls silent, and end together
- * (docs/reliability.md).
+ * (docs/how-it-works/reliability.md).
  *
  *   lading_ranks* ranks = NULL;
  *   lading_handle* made = lading_ranks_new(request, &store, &ranks);

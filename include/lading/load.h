@@ -111,7 +111,8 @@ class LoadHandle {
 struct LoadedTensor {
   DestinationInfo destination;
   std::span<std::byte> memory;  ///< on the destination's device: of a GPU's, only the address means something here
-  std::string digest;  ///< of this part, 32 digits; "" without digests. Parts add up to the whole (docs/digests.md)
+  std::string digest;           ///< of this part, 32 digits; "" without digests. Parts add up to the whole
+                                ///< (docs/how-it-works/digests.md)
 };
 
 struct LoadReport {
@@ -149,9 +150,9 @@ LADING_API Result<LoadReport, LoadFailure> materialize(const LoadRequest& reques
 /// What a load of this plan fills, in the order in which it asks for memory.
 LADING_API std::vector<DestinationInfo> destinations_of(const PlanReport& plan);
 
-/// Who reads what, where ranks hold the same bytes (docs/exchange.md): `nodes` names the node of each rank, and a
-/// destination is read once on each node. In the order of destinations_of(). All ranks that hold the same bytes get the
-/// same answer for them.
+/// Who reads what, where ranks hold the same bytes (docs/guides/exchange.md): `nodes` names the node of each rank, and
+/// a destination is read once on each node. In the order of destinations_of(). All ranks that hold the same bytes get
+/// the same answer for them.
 LADING_API Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>& nodes);
 
 /// Whether the ranks of a plan hand bytes to each other, and between which of them: the nodes for owners_of().

@@ -1,5 +1,5 @@
 // One load by the processes of one `mpirun`, each of which fills its own rank: they agree on the plan before bytes
-// move, and are done together or not at all (docs/reliability.md).
+// move, and are done together or not at all (docs/how-it-works/reliability.md).
 #pragma once
 
 #include <cstdint>

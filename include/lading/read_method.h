@@ -8,7 +8,7 @@
 
 namespace lading {
 
-/// kAuto looks at where files lie and whether they are cached (docs/io.md).
+/// kAuto looks at where files lie and whether they are cached (docs/how-it-works/io.md).
 enum class ReadMethod : std::uint8_t { kAuto, kPread, kDirect, kUring, kUringDirect };
 
 /// The one list: the command line, requests of the C ABI and benches take their words from it.

@@ -89,8 +89,8 @@ enum class PinStrength : std::uint8_t {
 };
 
 struct Pin {
-  /// A tensor's name; or dotted components that must appear in the name, side by side (docs/dtypes.md), "*" in one of
-  /// them for any characters of that component.
+  /// A tensor's name; or dotted components that must appear in the name, side by side
+  /// (docs/how-it-works/dtype-contract.md), "*" in one of them for any characters of that component.
   NamePattern pattern;
   PinStrength strength = PinStrength::kFloat16AndBFloat16;
 

@@ -23,6 +23,7 @@ _HOMES = {
     "Report": "report",
     "audit": "audit_model",
     "from_pretrained": "pretrained",
+    "help": "helping",
     "initialize": "initializing",
     "is_incomplete": "loading",
     "materialize": "loading",
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from .errors import LadingError as LadingError
     from .frozen import cast_frozen as cast_frozen
     from .fsdp1 import empty_parameters as empty_parameters
+    from .helping import help as help
     from .initializing import initialize as initialize
     from .inventory import take_inventory as take_inventory
     from .inventory_json import skeleton_json as skeleton_json

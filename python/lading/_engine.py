@@ -112,6 +112,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
         ("lading_ledger", handle, [handle]),
         ("lading_verify", handle, [text]),
         ("lading_check_memory", handle, [text, ctypes.c_uint64]),
+        ("lading_help", handle, [text]),
         ("lading_gpus", handle, []),
         ("lading_pattern_matches", ctypes.c_int, [text, ctypes.c_uint64, text, ctypes.c_uint64]),
         ("lading_set_error", None, [text]),
@@ -395,7 +396,7 @@ class Plan:
             return json.loads(_Answer(_library.lading_sampled_contents(self._answered.handle)).checked())["contents"]
 
     def exchange(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Whether ranks exchange bytes, and who reads what (docs/exchange.md): the answer "owners" of
+        """Whether ranks exchange bytes, and who reads what (docs/guides/exchange.md): the answer "owners" of
         docs/schema/request.md. If its `exchange` is "measure", it wants to be asked again with speeds."""
         return json.loads(_Answer(_library.lading_owners(self._answered.handle, _request(facts))).checked())
 
@@ -513,7 +514,7 @@ def check_memory(device: str, needed_bytes: int) -> int | None:
 
 
 def digest(address: int, size_bytes: int) -> str:
-    """Of the bytes of a whole tensor in host memory, where they are (docs/digests.md)."""
+    """Of the bytes of a whole tensor in host memory, where they are (docs/how-it-works/digests.md)."""
     answered = _Answer(_library.lading_digest(address or None, size_bytes, 0))
     found: str = json.loads(answered.checked())["digest"]
     return found
@@ -523,6 +524,13 @@ def pattern_matches(pattern: str, name: str) -> bool:
     """Whether a pattern of names, as policies have it, matches this one (docs/schema/policy.md)."""
     first, second = pattern.encode(errors="surrogatepass"), name.encode(errors="surrogatepass")
     return bool(_library.lading_pattern_matches(first, len(first), second, len(second)))
+
+
+def help_text(topic: str | None) -> str:
+    """What a topic means and what to do; None lists all topics."""
+    answered = _Answer(_library.lading_help(None if topic is None else topic.encode()))
+    said: str = json.loads(answered.checked())["text"]
+    return said
 
 
 def gpus() -> dict[str, Any]:

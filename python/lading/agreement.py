@@ -6,7 +6,7 @@
         load(cancelled=ranks.has_failed)                              # True soon after another rank has failed
         ranks.commit()                                                # only if all ranks have come here
 
-The engine's protocol (docs/reliability.md, `lading.coordinator`) on the store of a process group; no collective is
+The engine's protocol (docs/how-it-works/reliability.md, `lading.coordinator`) on a group's store; no collective is
 used. An exception that leaves the block is told to all ranks, which raise the same text; without one the block ends
 only when all ranks are at its end. A thread gives signs of life in between. One process alone has an `Agreement`
 too, which asks nobody. Messages are JSON. An `Agreement` is used by one thread.

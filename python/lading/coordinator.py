@@ -1,4 +1,4 @@
-"""The ranks of one load, on a store of torch.distributed: the engine's own protocol (docs/reliability.md), through the
+"""The ranks of one load, on torch.distributed's store: the engine's protocol (docs/how-it-works/reliability.md), by the
 C ABI.
 
     with Coordinator(store, rank, size) as ranks:

@@ -4,7 +4,8 @@ try:
     lading.materialize(model, "org/name", device="cuda:0")
 except lading.LadingError as error:
     print(error)                # every problem, one a line, and what to do about it
-    error.code                  # "plan": a stable word (docs/formats.md), of the first problem
+    error.code                  # "plan": a stable word (docs/error-codes.md), of the first problem
+    lading.help(error.code)     # what it means
     error.tensors               # the names that the problems are about
     [p.rule for p in error.problems]
 """
@@ -140,12 +141,14 @@ class LadingError(Exception):
 
     def _text(self) -> str:
         state = "The load had begun: what it was to fill is incomplete." if self.begun else ""
+        topics = ", ".join(f'"{topic}"' for topic in (self.code, self.rule) if topic)
+        where_help_is = f"Run lading.help({topics}) to see what this means and what to do."
         if len(self.problems) == 1 and not self.not_listed:
-            return "\n".join(filter(None, [str(self.problems[0]), state]))
+            return "\n".join(filter(None, [str(self.problems[0]), state, where_help_is]))
         lines = [f"{len(self.problems) + self.not_listed} problems:", *(f"  {problem}" for problem in self.problems)]
         if self.not_listed:
             lines.append(f"  and {self.not_listed} more like these")
-        return "\n".join(filter(None, [*lines, state]))
+        return "\n".join(filter(None, [*lines, state, where_help_is]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The text is made of the problems, so it is they that travel between processes.

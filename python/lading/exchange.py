@@ -3,7 +3,8 @@
     exchange, notes = agreed_exchange(plan, slots, {"exchange": "node", "nodes": nodes}, ranks, group, device)
     plan.load(memories, owners=exchange.owners, receive=lambda is_stopped: exchange.run(tell, is_stopped))
 
-Whether ranks exchange, and who reads what, is the engine's choice (`Plan.exchange`, docs/exchange.md). Bytes are broadcast in blocks. All ranks of a
+The engine chooses whether ranks exchange, and the readers (`Plan.exchange`, docs/guides/exchange.md). Bytes are
+broadcast in blocks. All ranks of a
 block know it alike, and blocks go in the order of the plan, which is the same on all ranks. Their process groups are
 our own: one that had to be given up leaves the user's in step.
 Nothing here waits for a rank that has failed: work that is under way is left behind, with the memory that it may still

@@ -3,7 +3,7 @@
     lading.cast_frozen(model, torch.bfloat16)       # {"vision.std_bias": torch.bfloat16, …}
 
 FSDP2 casts parameters when it gathers them, and nothing else: an F32 buffer of a frozen tower makes F32 of every
-activation that meets it. Which tensors are meant is the engine's word (R28, docs/dtypes.md).
+activation that meets it. Which tensors are meant is the engine's word (R28, docs/guides/dtypes.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A load that fills a parameter is worth nothing if the next forward pass or optimizer step uses somebody's older copy of
 it. `HOLDERS` lists everyone who is known to keep one. A holder is recognised by facts about modules, parameters and
 optimizers, never by a model's name. Its copy is either refreshed once everything is loaded, or the load is refused
-before anything is written. docs/wrappers.md has the same list for users; each holder names its tests.
+before anything is written. docs/guides/wrappers.md has the same list for users; each holder names its tests.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def materialize(
         checkpoint: a file, a directory, an index, or a repository in the Hugging Face cache.
         revision: of a repository in that cache: a branch, a tag, or a commit. None is "main".
         device: this rank's device. None uses the device of the sharding, or of the parameters that have memory.
-        dtype: "auto" (as in the checkpoint), or a floating dtype to ask for; docs/dtypes.md says what comes out.
+        dtype: "auto" (as in the checkpoint), or a floating dtype to ask for; docs/guides/dtypes.md says what comes out.
         cast: "promote" (a request never narrows), "exact" (as transformers means it), "destination" (memory decides).
         compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
         compute_record, pins, subtree_dtypes: as in `lading.resolve_dtypes`.
@@ -147,7 +147,7 @@ def materialize(
             says what a load takes in all.
         exchange: "never": each rank reads all that it holds. Where ranks hold the same bytes, one of them can read them
             and hand them to the others: "node" within a machine, "job" everywhere, "auto" if a measurement says that
-            it is clearly faster (docs/exchange.md).
+            it is clearly faster (docs/guides/exchange.md).
         progress: True shows a bar of tqdm on a terminal; where there is none, a long load logs a line every ten seconds
             (level INFO). Or a function, called several times a second with `done_bytes` and `total_bytes` of this
             rank; what it raises stops the load on all ranks. All of it on the group's first rank only.

@@ -139,7 +139,7 @@ def _refused(table: Table, name: Name, what: str, found: str = "") -> Problem:
         expected=", ".join(name.parameters) if found else "",
         found=found,
         remedy=f"Install {table.library} {table.versions}, which this lading works with, or a newer lading "
-        "(docs/compatibility.md).",
+        "(docs/reference/compatibility.md).",
     )
 
 

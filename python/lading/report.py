@@ -26,7 +26,7 @@ class LoadedTensor(NamedTuple):
     local_shape: tuple[int, ...]
     device: str
     aliases: tuple[str, ...]
-    digest: str  # of this part; parts add up to the whole (docs/digests.md)
+    digest: str  # of this part; parts add up to the whole (docs/how-it-works/digests.md)
 
     @classmethod
     def of(cls, name: str, destination: Any, digest: str) -> LoadedTensor:

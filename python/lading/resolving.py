@@ -4,7 +4,7 @@
     print(dtypes)                                        # a line per tensor
     dtypes["layers.0.mixer.A_log"].storage               # torch.float32: a request never narrows (R23)
 
-The engine decides (docs/dtypes.md); only headers of files are read, and the model is not touched. Without a checkpoint
+The engine decides (docs/guides/dtypes.md); it reads only file headers and leaves the model alone. Without a checkpoint
 it is about what is there: real tensors as they are, others as they were constructed.
 """
 

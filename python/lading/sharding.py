@@ -7,7 +7,7 @@
     lading.materialize(model, "path/to/checkpoint", compute_dtype=torch.bfloat16)
 
 A unit of FSDP2 has one storage dtype and one compute dtype, or its first forward pass fails. Which units there have to
-be, and what each computes in, is the engine's word (docs/dtypes.md); here `fully_shard` is called as it says.
+be, and what each computes in, is the engine's word (docs/guides/dtypes.md); here `fully_shard` is called as it says.
 """
 
 from __future__ import annotations

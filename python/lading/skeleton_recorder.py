@@ -55,9 +55,9 @@ def is_recording() -> bool:
 def skeleton(*, seed: int = 0) -> Iterator[Recording]:
     """Builds on meta and records. `seed` only matters to constructors that look at their own random values.
 
-    with lading.skeleton():
-        model = Model()
-    lading.materialize(model, "path/to/checkpoint", device="cuda:0")
+        with lading.skeleton():
+            model = Model()
+        lading.materialize(model, "path/to/checkpoint", device="cuda:0")
     """
     if is_recording():
         yield _active.recording

@@ -11,7 +11,7 @@ filled, straight from the files: nothing is gathered. After `deepspeed.initializ
 another dtype, which are made from the partitions, as `initialize` makes them, or from the files where these have more
 bits (zero3_masters.py).
 
-DeepSpeed is never imported here: all facts are read off the tensors. docs/zero3.md says what is refused.
+DeepSpeed is never imported here: all facts are read off the tensors. docs/guides/zero3.md says what is refused.
 """
 
 from __future__ import annotations

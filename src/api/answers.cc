@@ -18,7 +18,7 @@ using Lines = JsonWriter::Lines;
 
 // Answers that the command line gives too have a schema of their own.
 std::string schema_of(std::string_view kind) {
-  const bool has_own = kind == "inspect" || kind == "load" || kind == "verify";
+  const bool has_own = kind == "help" || kind == "inspect" || kind == "load" || kind == "verify";
   return has_own ? fmt::format("lading.{}/1", kind) : "lading.answer/1";
 }
 
@@ -382,6 +382,32 @@ std::string answer_of(const DTypesReport& report) {
   }
   json.end_array();
   return end(json, report.warnings, {});
+}
+
+std::string answer_of_help(const std::vector<HelpTopic>& topics, const std::string& text) {
+  JsonWriter json;
+  begin(json, "help", Exit::kOk);
+  json.key("text").string(text);
+  json.key("topics").begin_array();
+  for (const HelpTopic& topic : topics) {
+    json.begin_object();
+    json.key("name").string(topic.name);
+    json.key("kind").string(word(topic.kind));
+    json.key("group").string(topic.group);
+    json.key("meaning").string(topic.meaning);
+    json.key("parts").begin_array();
+    for (const HelpPart& part : topic.parts) {
+      json.begin_object(Lines::kOne);
+      json.key("label").string(part.label);
+      json.key("text").string(part.text);
+      json.end_object();
+    }
+    json.end_array();
+    json.key("page").string(topic.page);
+    json.end_object();
+  }
+  json.end_array();
+  return end(json, {}, {});
 }
 
 std::string answer_of(const device::GpuSurvey& survey) {

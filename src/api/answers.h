@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lading/dtypes.h"
+#include "lading/help.h"
 #include "lading/inspect.h"
 #include "lading/load.h"
 #include "lading/plan.h"
@@ -48,6 +49,9 @@ struct LoadAnswer {
 [[nodiscard]] std::string answer_of(const LoadAnswer& load);
 /// docs/schema/verify.md
 [[nodiscard]] std::string answer_of(const Verification& verification);
+
+/// docs/schema/help.md
+[[nodiscard]] std::string answer_of_help(const std::vector<HelpTopic>& topics, const std::string& text);
 
 /// docs/schema/request.md
 [[nodiscard]] std::string answer_of(const PlanAnswer& planned);

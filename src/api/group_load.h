@@ -1,6 +1,6 @@
 // One load by several processes, each of which fills its own rank: they agree on the plan before bytes move, and are
-// done together or not at all. What several ranks hold alike can be read by one of them for all (docs/exchange.md).
-// Wiring between ranks::Coordinator, ranks::exchange() and load_plan().
+// done together or not at all. What several ranks hold alike can be read by one of them for all
+// (docs/guides/exchange.md). Wiring between ranks::Coordinator, ranks::exchange() and load_plan().
 #pragma once
 
 #include <string>

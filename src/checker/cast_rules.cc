@@ -5,7 +5,8 @@
 namespace lading::checker {
 namespace {
 
-// Between these a cast is one rounding. Packed elements and the scales of blocks stay what they are (docs/dtypes.md).
+// Between these a cast is one rounding. Packed elements and the scales of blocks stay what they are
+// (docs/how-it-works/dtype-contract.md).
 bool is_cast_float(DType dtype) {
   switch (dtype) {
     case DType::kF8E5M2:

@@ -1,4 +1,5 @@
-// Which casts the executor can do. The checker's own reading of docs/dtypes.md. Internal to the room.
+// Which casts the executor can do. The checker's own reading of docs/how-it-works/dtype-contract.md. Internal to the
+// room.
 #pragma once
 
 #include "lading/dtype.h"

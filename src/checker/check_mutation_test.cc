@@ -1,6 +1,6 @@
 // Thousands of random changes to random good plans: the checker must say what an oracle says that looks at
-// every element (check_naive_verdict.h), in both directions.
-#include "checker/check_mutations.h"
+// every element (check_naive_verdict_for_tests.h), in both directions.
+#include "checker/check_mutations_for_tests.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "checker/check_naive_verdict.h"
+#include "checker/check_naive_verdict_for_tests.h"
 #include "checker/check_read_mutations_for_tests.h"
 #include "checker/checker.h"
 

@@ -2,7 +2,7 @@
 // gives a change away.
 #pragma once
 
-#include "checker/check_mutations.h"
+#include "checker/check_mutations_for_tests.h"
 
 namespace lading::checker::naive {
 

@@ -1,7 +1,8 @@
 // Checkpoints of other formats: a file is recognised by its first bytes, a directory by the names in it. Pure.
 //
 // Only magic numbers and names are compared. Nothing is unpickled, unpacked or parsed, and no size that a file states
-// is used. The error says what the file is, and the command that converts or fetches it: docs/formats.md lists them.
+// is used. The error says what the file is, and the command that converts or fetches it: docs/reference/formats.md
+// lists them.
 #pragma once
 
 #include <cstddef>

@@ -265,7 +265,7 @@ class HeaderReader {
     return true;
   }
 
-  // Rows 10 and 11 of the fault table: shape times dtype must be the span.
+  // Faults 10 and 11 (docs/how-it-works/faults.md): shape times dtype must be the span.
   void check_size(const HeaderTensor& tensor, const JsonValue& shape) {
     if (!tensor.dtype) return check_size_of_unknown(tensor, shape);
     const auto size = tensor.shape.size_bytes(*tensor.dtype);

@@ -2,7 +2,7 @@
 //
 // A file is 8 bytes of little-endian header length, that many bytes of JSON, then the data. The
 // tensors must tile the data exactly: no hole, no overlap, nothing behind (R45). What is refused,
-// and the places where we are stricter than the format's text (S1 to S3), stand in docs/formats.md.
+// and the places where we are stricter than the format's text (S1 to S3), stand in docs/reference/formats.md.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli/diff_command.h"
 #include "cli/doctor_command.h"
+#include "cli/help/help_command.h"
 #include "cli/inspect_command.h"
 #include "cli/load_command.h"
 #include "cli/plan_command.h"
@@ -69,9 +70,7 @@ Exit run_demo(const DemoArguments& arguments, Output& output) {
   return run_verify(verify_arguments, output);
 }
 
-}  // namespace
-
-Exit run(const std::vector<std::string>& arguments, Output& output) {
+Exit run_command(const std::vector<std::string>& arguments, Output& output) {
   CLI::App app("lading fills every parameter and every buffer of a model, on every rank, from checkpoint files.",
                "lading");
   app.require_subcommand(1);
@@ -82,6 +81,7 @@ Exit run(const std::vector<std::string>& arguments, Output& output) {
   VerifyArguments verify_arguments;
   DiffArguments diff_arguments;
   DoctorArguments doctor_arguments;
+  HelpArguments help_arguments;
   DemoArguments demo_arguments;
   add_inspect(app, inspect_arguments);
   const CLI::App* plan = add_plan(app, plan_arguments);
@@ -89,6 +89,7 @@ Exit run(const std::vector<std::string>& arguments, Output& output) {
   const CLI::App* verify = add_verify(app, verify_arguments);
   const CLI::App* diff = add_diff(app, diff_arguments);
   const CLI::App* doctor = add_doctor(app, doctor_arguments);
+  const CLI::App* help = add_help(app, help_arguments);
   CLI::App* demo =
       app.add_subcommand("demo", "Write a small sample checkpoint, inspect it, load it as eight ranks and verify it");
   demo->add_option("--dir", demo_arguments.directory, "Where to write it")->capture_default_str();
@@ -110,10 +111,23 @@ Exit run(const std::vector<std::string>& arguments, Output& output) {
   if (skeleton->parsed()) return tell_where_skeleton_is(output);
   if (demo->parsed()) return run_demo(demo_arguments, output);
   if (load->parsed()) return run_load(load_arguments, output);
+  if (help->parsed()) {
+    for (const CLI::App* one : app.get_subcommands([](const CLI::App*) { return true; }))
+      help_arguments.commands.push_back(one->get_name());
+    return run_help(help_arguments, output);
+  }
   if (doctor->parsed()) return run_doctor(doctor_arguments, output);
   if (verify->parsed()) return run_verify(verify_arguments, output);
   if (diff->parsed()) return run_diff(diff_arguments, output);
   return plan->parsed() ? run_plan(plan_arguments, output) : run_inspect(inspect_arguments, output);
+}
+
+}  // namespace
+
+Exit run(const std::vector<std::string>& arguments, Output& output) {
+  const Exit code = run_command(arguments, output);
+  tell_where_help_is(output);
+  return code;
 }
 
 }  // namespace lading::cli

@@ -17,6 +17,7 @@ enum class Colour { kOff, kOn };
 struct Output {
   std::string out;
   std::string err;
+  std::string topics;  ///< of the first problem that was told, for `lading help`: "header_overlap R45"
   Colour out_colour = Colour::kOff;
   Colour err_colour = Colour::kOff;
   /// Writes to standard error at once, for progress; nothing: progress is not shown.

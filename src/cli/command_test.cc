@@ -83,7 +83,7 @@ TEST(Command, ARefusalIsThreeAndListsEveryProblem) {
   const Ran broken = run_with({"inspect", dir.path()});
   EXPECT_EQ(broken.code, 3);
   EXPECT_EQ(broken.out, "");
-  EXPECT_EQ(std::count(broken.err.begin(), broken.err.end(), '\n'), 3);
+  EXPECT_EQ(std::count(broken.err.begin(), broken.err.end(), '\n'), 3 + 1) << "and one about help";
   for (const char* word : {"\"a\"", "\"b\"", "\"c\"", "header_field", "m.safetensors"}) {
     EXPECT_THAT(broken.err, HasSubstr(word));
   }

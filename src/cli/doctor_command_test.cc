@@ -97,7 +97,8 @@ TEST(DoctorOutput, TextIsInColumnsAndSafe) {
             "                     costs: everything\n"
             "unknown  page_cache  overlay\n"
             "\n"
-            "1 slower, 1 missing; speeds were measured on other machines (docs/doctor.md) and show what to expect, no "
+            "1 slower, 1 missing; speeds were measured on other machines (docs/reference/doctor.md) and show what to "
+            "expect, no "
             "more\n");
 }
 

@@ -38,7 +38,8 @@ std::string summary(const std::vector<Finding>& findings, const Style& style) {
   if (slower + missing == 0) return style.green("nothing slows loads down") + "\n";
   std::string out = fmt::format("{} slower, {} missing", slower, missing);
   if (slower > 0)
-    out += style.dim("; speeds were measured on other machines (docs/doctor.md) and show what to expect, no more");
+    out += style.dim(
+        "; speeds were measured on other machines (docs/reference/doctor.md) and show what to expect, no more");
   return out + "\n";
 }
 

@@ -39,7 +39,7 @@ Exit run_inspect(const InspectArguments& arguments, Output& output) {
     tell(problems, style.red("refused:"), output);
     return code;
   }
-  tell(inspection->warnings, style.yellow("note:"), output);
+  tell_notes(inspection->warnings, output);
   output.out += arguments.json ? answer_of(*inspection, arguments.list)
                                : inspection_text(*inspection, arguments.list, output.out_colour);
   return Exit::kOk;

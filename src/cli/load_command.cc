@@ -56,7 +56,7 @@ Exit refuse_usage(const Error& error, const LoadArguments& arguments, Output& ou
 Exit tell_success(const LoadReport& report, const LoadArguments& arguments, Output& output,
                   std::optional<std::uint64_t> group_read_bytes = {}) {
   const Style style(output.err_colour);
-  tell(report.plan.warnings, style.yellow("note:"), output);
+  tell_notes(report.plan.warnings, output);
   for (const std::string& note : report.notes) output.err += fmt::format("{} {}\n", style.yellow("note:"), note);
   if (arguments.ledger) {
     if (auto written = write_ledger(*arguments.ledger, ledger_json(report)); !written) {
@@ -120,7 +120,8 @@ CLI::App* add_load(CLI::App& app, LoadArguments& arguments) {
   command
       ->add_option_function<std::string>(
           "--exchange", [&arguments](const std::string& word) { arguments.exchange = kExchanges.at(word); },
-          "Under mpirun: what several ranks hold is read once per node or job, and handed over (docs/exchange.md)")
+          "Under mpirun: what several ranks hold is read once per node or job, and handed over "
+          "(docs/guides/exchange.md)")
       ->check(CLI::IsMember(kExchanges));
   command->add_option("--ledger", arguments.ledger, "Write the bill of lading to this file (docs/schema/ledger.md)");
   command->add_option(

@@ -107,7 +107,8 @@ TEST_F(LoadCommand, PlansAreNoLedgers) {
   const std::string plan = dir_.path("plan.json");
   const Ran diff = run_with({"diff", plan, plan});
   EXPECT_EQ(diff.code, 4);
-  EXPECT_EQ(std::count(diff.err.begin(), diff.err.end(), '\n'), 2) << "one line for each: " << diff.err;
+  EXPECT_EQ(std::count(diff.err.begin(), diff.err.end(), '\n'), 2 + 1)
+      << "one line for each, and one about help: " << diff.err;
   EXPECT_THAT(diff.err, HasSubstr("is a plan, not a ledger"));
   EXPECT_THAT(diff.err, HasSubstr("use lading plan CKPT … --diff PLAN"));
   EXPECT_THAT(run_with({"verify", sample(), plan}).err, HasSubstr("is a plan, not a ledger"));

@@ -30,7 +30,8 @@ bool print(std::string_view text, std::FILE* stream) {
 std::atomic<bool> interrupted = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler sets it");
 
-// The first signal asks the command to end in order; a second one ends it. docs/exit-codes.md lists the signals.
+// The first signal asks the command to end in order; a second one ends it. docs/exit-codes.md lists the
+// signals.
 const std::atomic<bool>* catch_signals() {
   struct sigaction action = {};
   action.sa_handler = [](int) { interrupted = true; };

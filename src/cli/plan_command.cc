@@ -143,7 +143,7 @@ Exit run_plan(const PlanArguments& arguments, Output& output) {
   request->ranks = arguments.ranks;
   const auto report = make_plan(*request);
   if (!report) return tell_refusal(report.error(), arguments, output);
-  tell(report->warnings, Style(output.err_colour).yellow("note:"), output);
+  tell_notes(report->warnings, output);
   if (arguments.explain) return run_explain(*report, arguments, output);
   if (arguments.diff) return run_diff(*report, arguments, output);
   output.out += arguments.json ? plan_json(*report) : plan_text(*report, arguments.list, output.out_colour);

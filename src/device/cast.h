@@ -1,8 +1,8 @@
 // Casts of arrays between element types, on the host.
 //
 // A cast is one correctly rounded step: to nearest, ties to even. A NaN becomes quiet and keeps its sign and the
-// top bits of its payload; ±Inf stays where the target has it. docs/casts.md says the rest. The thread's floating-point
-// environment does not matter. Widening integers is exact. Thread-safe, no state.
+// top bits of its payload; ±Inf stays where the target has it. docs/how-it-works/casts.md says the rest. The thread's
+// floating-point environment does not matter. Widening integers is exact. Thread-safe, no state.
 #pragma once
 
 #include <cstddef>

@@ -9,9 +9,9 @@
 #include <random>
 #include <set>
 
-#include "device/cast_check.h"
+#include "device/cast_check_for_tests.h"
 #include "device/cast_paths.h"
-#include "device/cast_reference.h"
+#include "device/cast_reference_for_tests.h"
 
 namespace lading::device {
 namespace {

@@ -1,4 +1,4 @@
-// The keys of the digest, fixed for ever: docs/digests.md says them in words.
+// The keys of the digest, fixed for ever: docs/how-it-works/digests.md says them in words.
 //
 // All are numbers of splitmix64's sequence, from four starting points: the first 256 bits of the fraction of pi.
 #pragma once

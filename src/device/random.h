@@ -2,9 +2,9 @@
 //
 // Element i of a tensor depends on the seed, the tensor's canonical name and i alone: Philox 4x32-10 with a key made of
 // seed and name, counter i / 4, word i % 4. A word becomes a number by fixed polynomials in F32 with explicit fma and
-// no libm, so that another device can repeat it to the bit; then it is cast once to the storage dtype. docs/random.md
-// says all of it; random_word.h is the plain definition. The bits are a promise. Thread-safe, no state; the process's
-// random numbers and floating-point modes are neither used nor changed.
+// no libm, so that another device can repeat it to the bit; then it is cast once to the storage dtype.
+// docs/how-it-works/random.md says all of it; random_word.h is the plain definition. The bits are a promise.
+// Thread-safe, no state; the process's random numbers and floating-point modes are neither used nor changed.
 #pragma once
 
 #include <cstddef>

@@ -170,8 +170,8 @@ double error_of(double z, double tail) {
   return (z < 0.5 ? (0.5 - tail) - 0.5 * std::erf(scaled) : 0.5 * std::erfc(scaled) - tail) / density;
 }
 
-// Two million words, or with LADING_RANDOM_WORDS=4294967296 all that there are: docs/random.md. The plain definition is
-// what instruction sets without fma run, so in the long run only the others are compared with it.
+// Two million words, or with LADING_RANDOM_WORDS=4294967296 all that there are: docs/how-it-works/random.md. The plain
+// definition is what instruction sets without fma run, so in the long run only the others are compared with it.
 TEST(RandomRecipe, R16_SweepOfTheNormalOverWords) {
   const char* asked = std::getenv("LADING_RANDOM_WORDS");
   const std::uint64_t count = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 1U << 21;

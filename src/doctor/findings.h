@@ -1,6 +1,6 @@
 // From facts about a machine to findings: what is good, what is slower, and what that costs.
 //
-// Pure. The speeds in the texts were measured on one machine each; docs/doctor.md says which.
+// Pure. The speeds in the texts were measured on one machine each; docs/reference/doctor.md says which.
 #pragma once
 
 #include <cstdint>

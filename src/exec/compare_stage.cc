@@ -24,8 +24,15 @@ struct Difference {
   bool found = false;
 };
 
-Difference compare_run(const std::byte* source, const std::byte* target, std::uint64_t elems, device::Cast cast,
-                       DType from, DType to) {
+struct Conversion {
+  DType from;
+  DType to;
+  device::Cast cast;  // null where both are the same
+};
+
+Difference compare_run(const std::byte* source, const std::byte* target, std::uint64_t elems,
+                       const Conversion& conversion) {
+  const auto& [from, to, cast] = conversion;
   constexpr std::uint64_t kAtOnce = 512;
   std::array<std::byte, kAtOnce * 8> made;
   for (std::uint64_t done = 0; done < elems; done += kAtOnce) {
@@ -125,40 +132,59 @@ Result<void> compare_constant(const Load& load, const Lanes& lanes, const Destin
   return result;
 }
 
-// A run is compared in pieces that fit in a window.
-Result<void> compare_run_of(const Load& load, Sight& sight, const DestinationState& state, const Step& step,
-                            const std::byte* read, std::uint64_t to, Differs differs) {
-  const plan::Source& source = load.inputs.plan.sources[step.source];
-  const device::Cast cast = source.dtype == state.dtype() ? nullptr : device::find_cast(source.dtype, state.dtype());
-  constexpr std::uint64_t kAtOnce = Sight::kWindowBytes / 8;
-  for (std::uint64_t done = 0; done < step.run_elems; done += kAtOnce) {
-    const std::uint64_t elems = std::min(kAtOnce, step.run_elems - done);
-    const std::uint64_t begin_bytes = to + bytes_of_elems(done, state.dtype());
-    LADING_ASSIGN_OR_RETURN(const std::byte* const found, sight.of(begin_bytes, bytes_of_elems(elems, state.dtype())));
-    const Difference difference =
-        compare_run(read + bytes_of_elems(done, source.dtype), found, elems, cast, source.dtype, state.dtype());
-    if (!difference.found) continue;
-    const std::uint64_t elem = begin_bytes * 8 / bits(state.dtype()) + difference.elem;
-    return fail(differs(state, source.key, elem).in_file(load.inputs.plan.files[source.file].name));
-  }
-  return {};
-}
+// What a step has read, against the destination's memory.
+class StepComparison {
+ public:
+  StepComparison(const Load& load, const Lanes& lanes, const Step& step, Differs differs)
+      : load_(load),
+        state_(*load.states[step.destination]),
+        source_(load.inputs.plan.sources[step.source]),
+        sight_(load, lanes, state_),
+        conversion_{
+            .from = source_.dtype,
+            .to = state_.dtype(),
+            .cast = source_.dtype == state_.dtype() ? nullptr : device::find_cast(source_.dtype, state_.dtype())},
+        step_(step),
+        differs_(differs) {}
 
-Result<void> compare_step(const Load& load, const Lanes& lanes, const std::byte* read, const Step& step,
-                          Differs differs) {
-  const DestinationState& state = *load.states[step.destination];
-  Sight sight(load, lanes, state);
-  // In the destination's order, which may be in another device's memory; what was read is at hand in any order.
-  std::vector<ByteLoop> loops = step.loops;
-  sort_by_target(loops);
-  Result<void> result;
-  lading::for_each_run(loops, [&](const RunOffsets& at) {
-    result = compare_run_of(load, sight, state, step, read + step.source_begin_bytes + at.source,
-                            step.target_begin_bytes + at.target, differs);
-    return result.has_value();
-  });
-  return result;
-}
+  Result<void> run(const std::byte* read) {
+    // In the destination's order, which may be in another device's memory; what was read is at hand in any order.
+    std::vector<ByteLoop> loops = step_.loops;
+    sort_by_target(loops);
+    Result<void> result;
+    lading::for_each_run(loops, [&](const RunOffsets& at) {
+      result = compare(read + step_.source_begin_bytes + at.source, step_.target_begin_bytes + at.target);
+      return result.has_value();
+    });
+    return result;
+  }
+
+ private:
+  // One run, in pieces that fit in a window.
+  Result<void> compare(const std::byte* read, std::uint64_t to) {
+    constexpr std::uint64_t kAtOnce = Sight::kWindowBytes / 8;
+    for (std::uint64_t done = 0; done < step_.run_elems; done += kAtOnce) {
+      const std::uint64_t elems = std::min(kAtOnce, step_.run_elems - done);
+      const std::uint64_t begin_bytes = to + bytes_of_elems(done, conversion_.to);
+      LADING_ASSIGN_OR_RETURN(const std::byte* const found,
+                              sight_.of(begin_bytes, bytes_of_elems(elems, conversion_.to)));
+      const Difference difference =
+          compare_run(read + bytes_of_elems(done, conversion_.from), found, elems, conversion_);
+      if (!difference.found) continue;
+      const std::uint64_t elem = begin_bytes * 8 / bits(conversion_.to) + difference.elem;
+      return fail(differs_(state_, source_.key, elem).in_file(load_.inputs.plan.files[source_.file].name));
+    }
+    return {};
+  }
+
+  const Load& load_;
+  const DestinationState& state_;
+  const plan::Source& source_;
+  Sight sight_;
+  Conversion conversion_;
+  const Step& step_;
+  Differs differs_;
+};
 
 Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& file, const ReadTask& task,
                           Differs differs) {
@@ -166,7 +192,7 @@ Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& 
   LADING_ASSIGN_OR_RETURN(const std::span<std::byte> buffer, lane.acquire_staging_buffer());
   std::byte* const read = place_in(buffer, task);
   LADING_TRY(read_rows(load, file, task, read, task.row_bytes));
-  for (const Step& step : task.steps) LADING_TRY(compare_step(load, lanes, read, step, differs));
+  for (const Step& step : task.steps) LADING_TRY(StepComparison(load, lanes, step, differs).run(read));
   return lane.release_staging_buffer();
 }
 

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "exec/random_load_for_tests.h"
-#include "io/faulty_backend.h"
+#include "io/faulty_backend_for_tests.h"
 
 // The sanitizers' runtimes bring an operator new of their own.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

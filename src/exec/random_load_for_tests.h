@@ -1,5 +1,5 @@
 // For tests: random plans with files and memory of their own, and what the memory must hold after a load, worked out
-// element by element from the meaning of the plan (checker/check_naive.h). Shares no code with the executor.
+// element by element from the meaning of the plan (checker/check_naive_for_tests.h). Shares no code with the executor.
 #pragma once
 
 #include <cstring>
@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "checker/check_random_plan.h"
+#include "checker/check_random_plan_for_tests.h"
 #include "device/cast.h"
 #include "device/random.h"
 #include "exec/executor.h"

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/element_bytes.h"
-#include "checker/check_random_plan.h"
+#include "checker/check_random_plan_for_tests.h"
 #include "support/loop_begins.h"
 
 namespace lading::exec {

@@ -2,7 +2,7 @@
 //
 // A file is looked at as a whole once: on what file system it lies, how large it is, how much of it is in the page
 // cache. Only where that left it open (a file that is partly in the cache) is each read looked at. The reasons and
-// the measurements are in docs/io.md. Thread-safe; `pick` is cheap enough for every read of megabytes.
+// the measurements are in docs/how-it-works/io.md. Thread-safe; `pick` is cheap enough for every read of megabytes.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,8 @@ class Fd {
 };
 
 /// What makes a file the same file, unchanged: compared after a load (R45). The ctime is left out: links, owners
-/// and modes change it while the bytes stay. A new ctime only makes a load read the file twice (docs/io.md).
+/// and modes change it while the bytes stay. A new ctime only makes a load read the file twice
+/// (docs/how-it-works/io.md).
 struct FileIdentity {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "io/anchor.h"
-#include "io/faulty_backend.h"
+#include "io/faulty_backend_for_tests.h"
 #include "support/temp_dir.h"
 
 namespace lading::io {

@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "layout/brute_force.h"
+#include "layout/brute_force_for_tests.h"
 #include "layout/layout.h"
 #include "layout/region.h"
 

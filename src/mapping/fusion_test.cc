@@ -5,7 +5,7 @@
 
 #include "mapping/pieces.h"
 #include "mapping/resolve.h"
-#include "mapping/resolve_test_support.h"
+#include "mapping/resolve_for_tests.h"
 
 namespace lading::mapping {
 namespace {

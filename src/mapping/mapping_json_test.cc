@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "mapping/resolve_test_support.h"
+#include "mapping/resolve_for_tests.h"
 
 namespace lading::mapping {
 namespace {

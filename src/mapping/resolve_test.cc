@@ -11,7 +11,7 @@
 
 #include "mapping/pattern.h"
 #include "mapping/resolve.h"
-#include "mapping/resolve_test_support.h"
+#include "mapping/resolve_for_tests.h"
 
 namespace lading::mapping {
 namespace {
@@ -244,7 +244,7 @@ TEST(Resolve, AnOptionalRenameOutOfTheModelLeavesTheKeyItsName) {
   EXPECT_THAT(resolved->key_notes, IsEmpty());
 }
 
-// Fault 28: patterns that backtrack for ever elsewhere.
+// Fault 28 (docs/how-it-works/faults.md): patterns that backtrack for ever elsewhere.
 TEST(Resolve, CatastrophicPatternsFinishAtOnce) {
   World world{{{"t", kSmall}}, {{"t", kSmall}}};
   world.checkpoint.emplace(std::string(100'000, 'a'), kSmall);

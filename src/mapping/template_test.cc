@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "mapping/resolve_test_support.h"
+#include "mapping/resolve_for_tests.h"
 
 namespace lading::mapping {
 namespace {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/near_names.h"
 #include "base/text.h"
 #include "model/skeleton_json.h"
 #include "plan/words.h"
@@ -194,23 +195,6 @@ class Explainer {
   std::vector<ExplainedFact> facts_;
 };
 
-// How many characters to insert, delete or replace; gives up above `limit`.
-std::size_t distance(std::string_view a, std::string_view b, std::size_t limit) {
-  const std::size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
-  if (difference > limit) return limit + 1;
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 std::vector<ExplainedFact> explain(const Plan& plan, const Statement& statement, const RankPlan* rank) {
@@ -218,20 +202,10 @@ std::vector<ExplainedFact> explain(const Plan& plan, const Statement& statement,
 }
 
 std::vector<std::string> near_names(const Plan& plan, std::string_view name) {
-  constexpr std::size_t kShown = 5;
-  constexpr std::size_t kLongest = 300;  // beyond, nobody typed it
-  const std::size_t limit = std::max<std::size_t>(3, std::min(name.size(), kLongest) / 4);
-  std::vector<std::pair<std::size_t, const std::string*>> near;
-  for (const Statement& s : plan.statements) {
-    if (name.size() > kLongest || s.name.size() > kLongest) continue;
-    const bool part = !name.empty() && s.name.find(name) != std::string::npos;
-    const std::size_t far = part ? 0 : distance(name, s.name, limit);
-    if (far <= limit) near.emplace_back(far, &s.name);
-  }
-  std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < std::min(kShown, near.size()); ++i) names.push_back(*near[i].second);
-  return names;
+  std::vector<std::string_view> names;
+  names.reserve(plan.statements.size());
+  for (const Statement& s : plan.statements) names.push_back(s.name);
+  return lading::near_names(names, name);
 }
 
 }  // namespace lading::plan

@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "checker/check_random_plan.h"
+#include "checker/check_random_plan_for_tests.h"
 #include "support/planner_support.h"
 
 namespace lading::plan {

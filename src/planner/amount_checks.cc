@@ -7,7 +7,7 @@
 namespace lading::planner {
 namespace {
 
-// What planning and loading keep of a tensor for one rank, measured (docs/formats.md).
+// What planning and loading keep of a tensor for one rank, measured (docs/reference/formats.md).
 constexpr std::uint64_t kBytesKeptPerTensor = 3'500;
 constexpr std::uint64_t kMaxBytesKept = 2'000'000'000;
 constexpr std::uint64_t kMaxTimesTheFiles = 4;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "checker/check_naive_reads.h"
+#include "checker/check_naive_reads_for_tests.h"
 #include "support/loop_begins.h"
 
 namespace lading::planner {

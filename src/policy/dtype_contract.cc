@@ -1,4 +1,4 @@
-// The dtype contract, R22 to R29 and R31, R32. docs/dtypes.md has the same as one table, and
+// The dtype contract, R22 to R29 and R31, R32. docs/how-it-works/dtype-contract.md has the same as one table, and
 // dtype_table_test.cc holds the two together: change both.
 #include <fmt/format.h>
 

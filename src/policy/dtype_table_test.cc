@@ -1,5 +1,5 @@
-// docs/dtypes.md and decide_dtype say the same, over every combination. The table's words are given their
-// meaning here a second time, without the code's help.
+// docs/how-it-works/dtype-contract.md and decide_dtype say the same, over every combination. The table's words are
+// given their meaning here a second time, without the code's help.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,8 +64,8 @@ std::vector<std::string> split(std::string_view text, char separator) {
 }
 
 std::vector<Row> read_table() {
-  const std::string table =
-      model::between(model::doc_text("dtypes.md"), "<!-- dtype table -->\n", "<!-- end of dtype table -->");
+  const std::string table = model::between(model::doc_text("how-it-works/dtype-contract.md"), "<!-- dtype table -->\n",
+                                           "<!-- end of dtype table -->");
   std::vector<Row> rows;
   std::istringstream lines{table};
   std::string line;

@@ -125,7 +125,7 @@ struct DTypeRefusal : Error {
   bool is_of_payload = false;        ///< packed or 8-bit elements, which no cast can widen without their scale (R48)
 };
 
-/// One table for everything: docs/dtypes.md.
+/// One table for everything: docs/how-it-works/dtype-contract.md.
 Result<DTypeDecision, DTypeRefusal> decide_dtype(const Policy& policy, const DTypeQuestion& question);
 
 /// A member of a tie class with what was decided for it.

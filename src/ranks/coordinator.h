@@ -10,7 +10,7 @@
 //
 // Each step ends with one decided entry, its verdict. The first rank writes "agreed" once everybody has spoken, a rank
 // that fails or misses another writes "failed": whichever comes first stands, for all. What holds, and what cannot:
-// docs/reliability.md.
+// docs/how-it-works/reliability.md.
 //
 // Invariants: commit() is well only if every rank has called it without a failure. Two ranks that learn a verdict learn
 // the same. begin() and agree() wait at most step_timeout for ranks that live, and a deadline more for one that does

@@ -1,4 +1,4 @@
-// What agreement costs with many ranks, in a simulation: docs/scaling.md has the numbers.
+// What agreement costs with many ranks, in a simulation: docs/how-it-works/scaling.md has the numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What happens to the ranks of a simulated load, and what was promised of it (docs/reliability.md).
+// What happens to the ranks of a simulated load, and what was promised of it (docs/how-it-works/reliability.md).
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// The coordinator in simulated worlds, one per seed: what docs/reliability.md promises, and that a broken coordinator
-// is found.
+// The coordinator in simulated worlds, one per seed: what docs/how-it-works/reliability.md promises, and that a broken
+// coordinator is found.
 //
 //   LADING_SIM_SEEDS=100000 build/dev/ranks_tests --gtest_filter='Simulation.R44_Promises*'
 //   LADING_SIM_FIRST=4711 LADING_SIM_SEEDS=1 …       replays one seed

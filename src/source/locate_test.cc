@@ -224,7 +224,7 @@ TEST_F(LocateTest, RepositoryFolder) {
   EXPECT_EQ(locate(dir_.path("hub/models--org--name/"), with_revision)->relative, other_snapshot());
 }
 
-// docs/formats.md: a directory called models--… with a folder snapshots is a repository, before all else.
+// docs/reference/formats.md: a directory called models--… with a folder snapshots is a repository, before all else.
 TEST_F(LocateTest, RepositoryFolderWithARootIsStillARepository) {
   make_repo("hub/models--org--name");
   LocateOptions with_root = options();

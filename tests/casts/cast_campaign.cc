@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "device/cast.h"
-#include "device/cast_check.h"
+#include "device/cast_check_for_tests.h"
 #include "device/cast_paths.h"
-#include "device/cast_reference.h"
+#include "device/cast_reference_for_tests.h"
 
 namespace lading::device::reference {
 namespace {

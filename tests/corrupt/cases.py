@@ -1,6 +1,6 @@
 """What a case of the corpus is, and the registries that hold them.
 
-Expectations come from the fault table, the text of the format and the rules S1 to S5; never from what the
+Expectations come from docs/how-it-works/faults.md, the text of the format and the rules S1 to S5; never from what the
 program happens to say.
 """
 
@@ -25,7 +25,7 @@ class Refused:
     """`make` gives the file's bytes, or, for a directory, fills it and gives the Call to make."""
 
     name: str
-    row: int | None  # of the fault table; nothing: the format's text or a rule of ours
+    row: int | None  # of docs/how-it-works/faults.md; nothing: the format's text or a rule of ours
     make: Callable
     problems: tuple[Problem, ...]
     options: tuple[str, ...] = ()

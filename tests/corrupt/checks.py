@@ -47,6 +47,10 @@ def assert_refused(run, problems, path):
     assert plain.exit_code == REFUSED
     assert plain.out == b"", "a refusal has no report"
     assert plain.err == with_json.err
+    first = answer["problems"][0]
+    topics = " ".join(filter(None, (first["code"], first.get("rule"))))
+    last = plain.err.decode().splitlines()[-1]
+    assert last == f"Run `lading help {topics}` to see what this means and what to do."
 
 
 def assert_told(expected, found, path):

@@ -1,4 +1,4 @@
-"""What a path may name, and where links may lead: row 18, and the choice of files in a directory."""
+"""What a path may name, and where links may lead: fault 18 of docs/how-it-works/faults.md, and files of a directory."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Files that must be accepted: row 14, the odd names of row 16, and what peers refuse though it is valid."""
+"""Files that must be accepted: faults 14 and 16 of docs/how-it-works/faults.md, and valid files that peers refuse."""
 
 import json
 from functools import partial

@@ -47,7 +47,12 @@ def test_names_are_unique_and_fit_for_files():
     assert not [name for name in names if "/" in name or len(name) > 200]
 
 
-def test_every_code_is_documented(repository):
-    text = (repository / "docs" / "formats.md").read_text()
-    rows = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
-    assert rows == refusal_codes(repository)
+def test_every_fault_is_on_its_page(repository):
+    """Of the corpus, and of all tests that carry a number in their name."""
+    page = (repository / "docs" / "how-it-works" / "faults.md").read_text()
+    numbers = [int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    named = {case.row for case in all_cases() if case.row is not None}
+    for path in [*repository.glob("src/**/*_test.cc"), *repository.glob("tests/**/test_*.py")]:
+        named |= {int(number) for number in re.findall(r"(?<![A-Za-z])Fault_?(\d+)(?=_)", path.read_text())}
+    assert named <= set(numbers)

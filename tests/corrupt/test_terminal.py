@@ -1,4 +1,4 @@
-"""On a terminal: names are escaped, colours are ours and only where they belong. Row 16."""
+"""On a terminal: names are escaped, colours are only ours. Fault 16 of docs/how-it-works/faults.md."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""The fuzzer of the front: fixed worlds, kept cases, and planted mistakes that it must find. docs/fuzzing.md"""
+"""The fuzzer of the front: fixed worlds, kept cases, planted mistakes that it finds. docs/how-it-works/fuzzing.md"""
 
 import json
 import os

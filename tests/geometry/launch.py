@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-# What docs/compatibility.md claims: from the first version, and below the second.
+# What docs/reference/compatibility.md claims: from the first version, and below the second.
 CLAIMED = {"torch": ("2.11", "2.14"), "deepspeed": ("0.19.8", "0.20")}
 # The versions in which tests have found other loaders to be wrong (requirements-*.txt).
 PEERS = {"torch": "2.13.0", "transformers": "5.22.2", "accelerate": "1.15.0", "deepspeed": "0.19.8"}

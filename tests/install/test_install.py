@@ -83,7 +83,7 @@ def splitmix64(seed, n):
 
 
 def digest(data):
-    """As docs/digests.md has it, word by word."""
+    """As docs/how-it-works/digests.md has it, word by word."""
     words = numpy.frombuffer(data + b"\0" * (-len(data) % 4), "<u4")
     lanes = []
     for table_seed, block_seed in ((0x243F6A8885A308D3, 0xA4093822299F31D0), (0x13198A2E03707344, 0x082EFA98EC4E6C89)):

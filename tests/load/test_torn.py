@@ -101,7 +101,7 @@ def test_R45_a_header_that_changes_between_planning_and_loading_is_found(lading,
 
 
 def test_R45_no_load_is_complete_and_mixed(tmp_path):
-    """A small run of the campaign that docs/reliability.md records."""
+    """A small run of the campaign that docs/how-it-works/reliability.md records."""
     tool = [sys.executable, ROOT / "tools" / "torn_files", tmp_path]
     options = ["--loads", "32", "--megabytes", "32", "--at-once", "2", "--writers", "kept,opened"]
     done = subprocess.run([*map(str, tool), *options], capture_output=True, text=True)

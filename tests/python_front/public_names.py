@@ -15,6 +15,10 @@ def version() -> str:
     return lading.__version__
 
 
+def explain(error: lading.LadingError) -> str:
+    return lading.help(error.code, "R45", 3) + lading.help()
+
+
 def load(model: nn.Module, group: "torch.distributed.ProcessGroup") -> lading.Report:
     lading.materialize(model, "org/name", revision="v1", device=torch.device("cuda", 0), dtype=torch.bfloat16)
     lading.materialize([model, model], CHECKPOINT, device=0, dtype="bf16", cast="exact", pins=["*.A_log"])

@@ -1,7 +1,7 @@
 """`lading.audit` after loaders that are wrong today, in one process, and after the same ones where they are right.
 
 Each load is the real one, and what is flagged is what a comparison that knows nothing of lading finds.
-docs/audit.md has the list.
+docs/guides/audit.md has the list.
 """
 
 import audit_models as models

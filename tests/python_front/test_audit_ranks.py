@@ -1,4 +1,4 @@
-"""`lading.audit` on ranks, after the loaders that are wrong today, and after right ones (docs/audit.md has the list).
+"""`lading.audit` on ranks, after the loaders that are wrong today, and after right ones (docs/guides/audit.md).
 
 What is flagged must be what a comparison that knows nothing of lading finds, and what each case expects by name.
 """

@@ -19,9 +19,20 @@ ONE_PROCESS = {
     "single.py": RIGHT,
     "transformers_model.py": r"LlamaForCausalLM, logits \(1, 8, 97\)",
 }
-AS_A_SCRIPT = {"quickstart.py": r"2 tensors \(2 file\)(.|\n)*requires_grad=True"}
-SEVERAL_RANKS = {"tp.py": 2, "fsdp2_tp.py": 4, "hsdp.py": 4, "transformers_model.py": 2, "from_nothing.py": 2}
-SAME = r"rank \d of 2: 19 tensors(.|\n)*the same bits as in one process"
+AS_A_SCRIPT = {
+    "quickstart.py": r"2 tensors \(2 file\)(.|\n)*requires_grad=True",
+    "first_audit.py": r'"head.weight".*\[untied, R49\](.|\n)*"scale".*\[value, R6\](.|\n)*False \[\'head.weight\', \'scale\'\]',
+    "first_model.py": r"11 tensors \(10 file, 1 host\)(.|\n)*^host$",
+}
+SEVERAL_RANKS = {
+    "tp.py": 2, "fsdp2_tp.py": 4, "hsdp.py": 4, "transformers_model.py": 2, "from_nothing.py": 2, "dtypes.py": 2,
+    "exchange.py": 4,
+}  # fmt: skip
+ON_RANKS = {  # where it is not RIGHT
+    "dtypes.py": r"torch.float32 R23\nrank \d of 2: 5 tensors \(5 file\)",
+    "exchange.py": rf"rank (0|1) of 4(.|\n)*read 74\d+ bytes for 73(.|\n)*{RIGHT}|rank (2|3) of 4(.|\n)*read 0 bytes(.|\n)*{RIGHT}",
+    "from_nothing.py": r"rank \d of 2: 19 tensors(.|\n)*the same bits as in one process",
+}
 TORCHRUN = {"fsdp2.py": 2, "sharded.py": 2}  # like AS_A_SCRIPT as its users start it, which takes longer
 
 
@@ -50,15 +61,15 @@ def test_on_one_process(name, printed):
 
 @pytest.mark.parametrize("name", AS_A_SCRIPT)
 def test_as_a_script(name, tmp_path):
-    assert re.search(AS_A_SCRIPT[name], run(tmp_path, EXAMPLES / name))
+    assert re.search(AS_A_SCRIPT[name], run(tmp_path, EXAMPLES / name), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", SEVERAL_RANKS)
 def test_on_several_ranks(name, printed):
     by_rank = printed[1][name]
     assert len(by_rank) == SEVERAL_RANKS[name]
-    otherwise = SAME if name == "from_nothing.py" else rf"rank \d of {SEVERAL_RANKS[name]}(.|\n)*{RIGHT}"
-    wanted = ONE_PROCESS.get(name, otherwise).replace("Llama", "FSDPLlama")
+    otherwise = ONE_PROCESS.get(name, rf"rank \d of {SEVERAL_RANKS[name]}(.|\n)*{RIGHT}").replace("Llama", "FSDPLlama")
+    wanted = ON_RANKS.get(name, otherwise)
     for text in by_rank:
         assert re.search(wanted, text), text
 

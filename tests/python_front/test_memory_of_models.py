@@ -254,7 +254,7 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize("kind", STRANDED)
-def test_R11_nothing_is_left_on_meta(kind, tmp_path):
+def test_R11_R67_nothing_is_left_on_meta(kind, tmp_path):
     path = saved(tmp_path, w=torch.ones(2))
     with lading.skeleton():
         model = Odd(STRANDED[kind])
@@ -294,7 +294,7 @@ def hidden(model):
 
 @pytest.mark.parametrize("change", [replaced, added, removed, moved, hidden])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_R61_a_recipe_that_changes_the_model_fails_the_load(change, device, tmp_path):
+def test_R61_R67_a_recipe_that_changes_the_model_fails_the_load(change, device, tmp_path):
     with torch.device(device):
         model = WithBuffer()
     if device == "cpu":
@@ -381,7 +381,7 @@ class Changing(Two):
 
 @pytest.mark.parametrize("change", [_swap, _add, _hang])
 @pytest.mark.parametrize("is_real", [True, False])
-def test_R61_a_change_after_the_inventory_is_refused(change, is_real, tmp_path):
+def test_R61_R67_a_change_after_the_inventory_is_refused(change, is_real, tmp_path):
     path = saved(tmp_path, **{"a.weight": torch.ones(4, 4), "b.weight": torch.zeros(4, 4), "_extra_state": torch.ones(1)})
     with contextlib.nullcontext() if is_real else lading.skeleton():
         model = Changing()
@@ -399,7 +399,7 @@ def test_R61_a_change_after_the_inventory_is_refused(change, is_real, tmp_path):
         lambda weight: setattr(weight, "data", weight.data.view(torch.int32)),
     ],
 )
-def test_R61_memory_that_is_read_otherwise_is_refused(change, tmp_path):
+def test_R61_R67_memory_that_is_read_otherwise_is_refused(change, tmp_path):
     """Its address, size and object stay the same."""
     path = saved(tmp_path, **{"a.weight": torch.rand(4, 4), "b.weight": torch.rand(4, 4)})
     model = Two().requires_grad_(False)
@@ -413,7 +413,7 @@ def test_R61_memory_that_is_read_otherwise_is_refused(change, tmp_path):
         lading.materialize(model, path, device="cpu", recipes={"t": recipe})
 
 
-def test_R11_a_tensor_in_a_slot_is_not_left_on_meta(tmp_path):
+def test_R11_R67_a_tensor_in_a_slot_is_not_left_on_meta(tmp_path):
     class Slotted(Two):
         __slots__ = ("table",)
 

@@ -1,4 +1,4 @@
-"""Exhibits of docs/museum.md that need real modules, beside the seeds. Where today's release of a framework still has the
+"""Exhibits of docs/how-it-works/museum.md that need real modules, beside the seeds. Where a framework still has the
 bug, both are shown: theirs wrong, ours right."""
 
 import pytest
@@ -36,7 +36,7 @@ def test_museum_40_R61_loading_does_not_unfreeze(saved):
     _, folder = saved
     theirs = Frozen.from_pretrained(folder)
     ours = lading.from_pretrained(folder, cls=Frozen, device="cpu", progress=False)
-    assert theirs.embed.weight.requires_grad, "mended there: say so in docs/museum.md"
+    assert theirs.embed.weight.requires_grad, "mended there: say so in docs/how-it-works/museum.md"
     assert not ours.embed.weight.requires_grad and ours.head.weight.requires_grad
 
 

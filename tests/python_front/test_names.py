@@ -64,14 +64,14 @@ def test_matching():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_templates_give_names_back(name):
+def test_R68_templates_give_names_back(name):
     assert unbraced(braced(name)) == name
     assert target_of({"kind": "build", "to": braced(name)}) == name
     assert target_of({"kind": "rename", "to": name}) == name
 
 
 @pytest.mark.parametrize("how", ["meta", "real"])
-def test_every_name_is_loaded(tmp_path, how):
+def test_R68_every_name_is_loaded(tmp_path, how):
     model = skeleton() if how == "meta" else Odd()
     lading.materialize(model, saved(tmp_path, values()), device="cpu", progress=False)
     assert held(model) == {name: place + 1 for place, name in enumerate(NAMES)}
@@ -85,7 +85,7 @@ def test_what_a_library_lets_be_missing_is_just_that(tmp_path, library):
     assert list(refusal.value.tensors) == ["wa"]
 
 
-def test_a_library_pins_just_the_names_that_it_says(tmp_path, library):
+def test_R68_a_library_pins_just_the_names_that_it_says(tmp_path, library):
     library(Conversion(pins=[(Name(name), "float16_and_bfloat16") for name in ("w*", "é", "{x}")]))
     model = skeleton()
     path = saved(tmp_path, {name: value.bfloat16() for name, value in values().items()})
@@ -101,7 +101,7 @@ def test_dtypes_of_names(tmp_path):
     assert [name for name, tensor in model.named_parameters() if tensor.dtype == torch.bfloat16] == ["w*"]
 
 
-def test_a_library_renames_builds_and_ignores_by_name(tmp_path, library):
+def test_R68_a_library_renames_builds_and_ignores_by_name(tmp_path, library):
     """Each tensor is made of another's key, by a rule of either kind; one key is for nobody."""
     turned = dict(zip(NAMES, (*NAMES[1:], NAMES[0]), strict=True))
     rules = []
@@ -131,7 +131,7 @@ def test_parts_of_a_model_leave_the_others_keys_alone(tmp_path):
     assert held(part) == {name: place + 1 for place, name in enumerate(NAMES[:3])}
 
 
-def test_values_of_an_adapter_go_to_the_names_that_they_are_of(tmp_path):
+def test_R68_values_of_an_adapter_go_to_the_names_that_they_are_of(tmp_path):
     peft = pytest.importorskip("peft")
 
     class Base(nn.Module):

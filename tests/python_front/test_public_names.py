@@ -38,6 +38,7 @@ WRONG = (
     'lading.shard_by_dtype(model, "mesh")',
     'lading.skeleton_of("a", revision=True)',
     "lading.report_of(model).bytes",
+    "lading.help(3.5)",
 )
 
 

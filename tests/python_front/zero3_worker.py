@@ -317,7 +317,7 @@ def not_in_a_forward_pass(folder):
 
 
 def every_other_refusal(folder):
-    """docs/zero3.md, "What is refused": each names what is wrong and what to do, on all ranks, and nothing was written.
+    """docs/guides/zero3.md, "What is refused": each says what is wrong and what to do, on all ranks; nothing is written.
     What no CPU can do is planted where DeepSpeed leaves it."""
     _, path = saved(folder, "small")
     _, untied = saved(folder, "small_untied")

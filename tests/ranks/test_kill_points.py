@@ -1,6 +1,6 @@
 """`tools/kill_points`, a few loads of each launcher: real ranks, one of which is killed, stopped, interrupted or fails.
 
-docs/reliability.md records the long runs. Mistakes that are planted in the front are found.
+docs/how-it-works/reliability.md records the long runs. Mistakes that are planted in the front are found.
 """
 
 import os

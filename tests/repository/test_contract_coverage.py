@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "contract_coverage"
+CONTRACT = Path("docs/contract.md")
 PAGE = Path("docs/contract-coverage.md")
 LATER = Path("docs/contract-later.toml")
 
@@ -21,8 +22,8 @@ def run(root, *flags):
 
 @pytest.fixture
 def copy(tmp_path):
-    """The repository's tests and the two documents, and nothing else."""
-    paths = [PAGE, LATER, *(path.relative_to(ROOT) for path in ROOT.glob("src/**/*_test.cc"))]
+    """The repository's tests and the three documents, and nothing else."""
+    paths = [CONTRACT, PAGE, LATER, *(path.relative_to(ROOT) for path in ROOT.glob("src/**/*_test.cc"))]
     paths += [path.relative_to(ROOT) for path in ROOT.glob("tests/**/*.py")]
     for path in paths:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -80,11 +81,11 @@ def test_a_stale_page_is_caught_and_writing_mends_it(copy):
     assert code == 1 and "stale" in output
     assert run(copy)[0] == 0
     assert run(copy, "--check")[0] == 0
-    edit(copy / PAGE, "| R66 |", "| R66  |")
+    edit(copy / PAGE, "[R66]", "[R66 ]")
     assert run(copy, "--check")[0] == 1
 
 
-@pytest.mark.parametrize("name", ["R67_Beyond", "R0_Nothing"])
+@pytest.mark.parametrize("name", ["R69_Beyond", "R0_Nothing", "S6_Stricter"])
 def test_a_rule_that_there_is_not_is_caught(copy, name):
     plant_test(copy, name)
     code, output = run(copy, "--check")
@@ -94,6 +95,15 @@ def test_a_rule_that_there_is_not_is_caught(copy, name):
 def test_numbers_inside_words_are_no_rules(copy):
     plant_test(copy, "R44x_For44_4R44")
     assert run(copy, "--check") == run(ROOT, "--check")
+
+
+@pytest.mark.parametrize("part", ["**Without it:**", "**What to do:**", "[Tests of R42]"])
+def test_a_section_that_lacks_a_part_is_caught(copy, part):
+    text = (copy / CONTRACT).read_text()
+    begin = text.index(part, text.index("\n### R42\n"))
+    (copy / CONTRACT).write_text(text[:begin] + text[begin + len(part) :])
+    code, output = run(copy, "--check")
+    assert code == 1 and "docs/contract.md: R42 has no" in output
 
 
 def test_python_tests_count(copy):
@@ -116,11 +126,13 @@ def test_entries_that_say_nothing_are_caught(copy, line, complaint):
 def test_an_empty_tree_is_not_a_pass(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / LATER).write_text("")
+    (tmp_path / CONTRACT).write_text("")
     assert run(tmp_path, "--check")[0] == 1
 
 
 def test_the_museums_page_names_every_exhibit_and_only_tests_that_there_are():
-    rows = re.findall(r"^\| (\d+) \| .*? \| (.*?) \|$", (ROOT / "docs" / "museum.md").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "how-it-works" / "museum.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| .*? \| (.*?) \|$", page, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 46))
     sources = "".join(path.read_text() for path in [*ROOT.glob("src/**/*_test.cc"), *ROOT.glob("tests/**/*.py")])
     for number, shown in rows:

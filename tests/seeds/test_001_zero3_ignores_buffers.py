@@ -51,7 +51,7 @@ def test_R38_R39_keys_that_do_not_fit_are_all_named(found):
 
 
 def test_the_documented_call(found):
-    """docs/zero3.md: `from_pretrained` with `zero3_init`, in bf16, as transformers gives it without ZeRO-3."""
+    """docs/guides/zero3.md: `from_pretrained` with `zero3_init`, in bf16, as transformers gives it without ZeRO-3."""
     for rank in found:
         assert rank["documented"]["wrong"] == [] and rank["documented"]["partitioned"] > 0
 

@@ -18,6 +18,7 @@
 #include "api/c/request.h"
 #include "device/digest.h"
 #include "device/gpus.h"
+#include "lading/help.h"
 #include "lading/lading_c.h"
 #include "lading/load.h"
 #include "lading/version.h"
@@ -424,6 +425,15 @@ int lading_pattern_matches(const char* pattern, uint64_t pattern_size, const cha
   } catch (...) {
     return 0;
   }
+}
+
+lading_handle* lading_help(const char* topic) {
+  return guarded({"help", Stage::kRequest}, [&]() -> Handle {
+    if (topic == nullptr) return answered(lading::answer_of_help(lading::help_topics(), lading::help_overview()));
+    const auto topics = lading::help(topic);
+    if (!topics) return refused("help", {Stage::kRequest, topics.error()});
+    return answered(lading::answer_of_help(*topics, lading::help_text(*topics)));
+  });
 }
 
 lading_handle* lading_gpus() {

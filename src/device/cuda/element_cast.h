@@ -1,4 +1,4 @@
-// Casts of one element, for kernels: the same bits as device/cast.h gives (docs/casts.md).
+// Casts of one element, for kernels: the same bits as device/cast.h gives (docs/how-it-works/casts.md).
 //
 // Integer arithmetic with one rounding for every pair, no floating-point instruction, so that nothing depends on how a
 // GPU treats subnormals. Formats may be known when compiling, where most of it folds away, or when running. Constants

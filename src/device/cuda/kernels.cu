@@ -1,5 +1,5 @@
 // The kernels: they find their job and their place, do what the *_body.h say, and add up what the threads of a block
-// found. Compiled by clang alone, without any header of CUDA: docs/gpu-kernels.md.
+// found. Compiled by clang alone, without any header of CUDA: docs/how-it-works/gpu-kernels.md.
 #include <cstdint>
 
 #include "device/cuda/digest_body.h"

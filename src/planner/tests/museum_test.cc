@@ -1,5 +1,5 @@
-// Bugs that other loaders had, rebuilt in their smallest form for the planner (docs/museum.md lists them all, and
-// which need more than a plan). Numbers are the museum's; sources and placements here, dtypes in policy/.
+// Bugs that other loaders had, rebuilt in their smallest form for the planner (docs/how-it-works/museum.md lists them
+// all, and which need more than a plan). Numbers are the museum's; sources and placements here, dtypes in policy/.
 #include <gtest/gtest.h>
 
 #include "layout/strategy.h"

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "checker/check_naive_verdict.h"
+#include "checker/check_naive_verdict_for_tests.h"
 #include "support/planner_support.h"
 
 namespace lading::planner {

@@ -1,5 +1,5 @@
 // The whole planner against an oracle that moves element labels one by one: random sources, expressions,
-// meshes, cuts and ranks. LADING_ORACLE_CASES makes it longer (docs/oracle.md has a long run).
+// meshes, cuts and ranks. LADING_ORACLE_CASES makes it longer (docs/how-it-works/oracle.md has a long run).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checker/checker.h"
-#include "layout/brute_force.h"
+#include "layout/brute_force_for_tests.h"
 #include "mapping/template.h"
 #include "planner/planner.h"
 #include "support/label_oracle.h"

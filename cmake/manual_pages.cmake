@@ -1,0 +1,13 @@
+# cmake -DDOCS=folder -DOUTPUT=file -P manual_pages.cmake: the pages that `lading help` shows, as C++.
+set(pages "contract:kContractPage;error-codes:kErrorCodesPage;exit-codes:kExitCodesPage;policy-words:kPolicyWordsPage")
+set(code "// Written by cmake/manual_pages.cmake.\n#include \"manual/pages.h\"\n\n")
+string(APPEND code "#pragma GCC diagnostic ignored \"-Woverlength-strings\"\n\nnamespace lading::manual {\n\n")
+foreach(page IN LISTS pages)
+  string(REPLACE ":" ";" parts ${page})
+  list(GET parts 0 file)
+  list(GET parts 1 constant)
+  file(READ ${DOCS}/${file}.md text)
+  string(APPEND code "const std::string_view ${constant} = R\"lading_page(" "${text}" ")lading_page\";\n\n")
+endforeach()
+string(APPEND code "}  // namespace lading::manual\n")
+file(WRITE ${OUTPUT} "${code}")
