@@ -40,7 +40,7 @@ class Conversion:
             keys hold other values than the rest (docs/schema/policy.md).
         constructed_dtypes: of parameters and persistent buffers, as the constructor made them (docs/schema/policy.md).
         not_expected: names that the library itself does not expect in a file.
-        other_parts: keys of parts of the checkpoint's model that this one does not have; rules in `ignore` name them too.
+        other_parts: keys of parts of the checkpoint's model that this one does not have; `ignore` has rules for them.
         adapters: names that no base checkpoint has, such as LoRA matrices (R65).
         with_key: names that some key is read for: unless a mismatch is allowed, no other value of them is needed.
         problems: what the library could not convert, told with all that the plan refuses.

@@ -185,8 +185,8 @@ class Coordinator:
         return said
 
     def agree_replicas(self, loaded: _engine.Report, *, begun: bool) -> None:
-        """Ranks that hold the same bytes have the same digests of them (R17); or the one error that all of them get, which
-        names the tensors. `begun`: what that error says of the model."""
+        """Ranks that hold the same bytes have the same digests of them (R17); or the one error that all of them get,
+        which names the tensors. `begun`: what that error says of the model."""
         self._answer(self._library.lading_ranks_agree_replicas(self._ranks, loaded.handle, int(begun)))
 
     def poll(self, done: int | None = None) -> bool:

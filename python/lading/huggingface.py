@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _engine
 from .conversion import Catalog, Conversion, braced, ignored_key, unbraced
 from .errors import LadingError, Problem
 from .huggingface_build import REQUESTABLE

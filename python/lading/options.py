@@ -115,6 +115,7 @@ class Options:
             "keep": self.keep,
             "external": list(map(list_json, self.external)),
             "subtree_dtypes": self.subtree_dtypes,
-            "constructed_dtypes": conversion.constructed_dtypes if self.cast == "exact" else None,  # no other looks at it
+            # Nothing else looks at them, and they are many.
+            "constructed_dtypes": conversion.constructed_dtypes if self.cast == "exact" else None,
         }
         return document | {name: value for name, value in optional.items() if value}

@@ -1,4 +1,4 @@
-"""Patterns of names, in the engine's one language: `*` stands for any characters, dots included. And names that are none.
+"""Patterns of names, in the engine's one language: `*` stands for any characters, dots included. And exact names.
 
 Users write patterns. What the front itself says of a tensor is said of its `Name`: a name may hold any character, and
 the `*` of a tensor that is called `w*` stands for itself.
