@@ -28,7 +28,7 @@ from .outcome import unfollowed
 from .patterns import matches
 from .placements import fsdp_states
 from .resolving import DTypes, Unit, resolve_dtypes
-from .telling import folded, logger, warn
+from .telling import folded, logger, speaks_here, warn
 from .words import ComputeRecord, Group, StrPath
 
 if TYPE_CHECKING:
@@ -216,7 +216,8 @@ def _wanted(
         matched = outermost(name for name in modules if matches(pattern, name))
         if not matched and not any(matches(pattern, name) for name in names):
             raise ValueError(f"units names {pattern!r}, and the model has no module of such a name")
-        if deeper := [name for name in matched if name.count(".") > pattern.count(".")]:
+        deeper = [name for name in matched if name.count(".") > pattern.count(".")]
+        if deeper and speaks_here():
             logger.info("units: %r also means %s, because * stands for dots too", pattern, folded(deeper))
         found += [name for name in matched if name not in found]
     return found
