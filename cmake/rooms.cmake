@@ -115,7 +115,7 @@ lading_room(model USES base PUBLIC skeleton.h PRIVATE skeleton_parts.h THIRD_PAR
 lading_room(layout USES base PUBLIC layout.h PRIVATE chunk.h cut_checks.h THIRD_PARTY fmt::fmt)
 lading_room(mapping USES base PUBLIC expression.h mapping.h PRIVATE cut_pieces.h name_index.h pattern.h resolve_state.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
 lading_room(policy USES base model PUBLIC policy.h THIRD_PARTY fmt::fmt)
-lading_room(plan USES base model layout mapping PUBLIC plan_facts.h TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt xxhash::xxhash)
+lading_room(plan USES base model layout mapping PUBLIC exchange.h plan_facts.h TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt xxhash::xxhash)
 lading_room(planner USES base checkpoint model layout mapping policy plan PRIVATE source_table.h TESTS_USE checker THIRD_PARTY fmt::fmt)
 lading_room(checker USES base model layout mapping plan
   EXCEPT base/loop_nest.h layout/region.h layout/region_table.h layout/presence.h layout/owned_runs.h layout/strategy.h mapping/mapping.h mapping/pieces.h mapping/resolve.h mapping/template.h lading/mapping.h

@@ -89,8 +89,13 @@ LADING_API const lading_destination* lading_destinations(const lading_handle* pl
  * destination. */
 LADING_API const uint64_t* lading_replicas(const lading_handle* plan, uint64_t destination, uint64_t* count);
 
-/* Who reads what, where ranks hold the same bytes: docs/guides/exchange.md. The request has "nodes". */
+/* Whether ranks that hold the same bytes exchange them, and who then reads what (docs/guides/exchange.md). The request
+ * has "nodes", and may have "exchange" and measured speeds. */
 LADING_API lading_handle* lading_owners(const lading_handle* plan, const char* request);
+
+/* How fast the plan's first rank reads the plan's files, from a few small parts: "bytes_per_second" in the answer. For
+ * lading_owners(): all ranks measure at the same time. */
+LADING_API lading_handle* lading_read_speed(const lading_handle* plan);
 
 /* The whole plan, every transfer in it (docs/schema/plan.md). */
 LADING_API lading_handle* lading_plan_document(const lading_handle* plan);
@@ -176,6 +181,10 @@ LADING_API lading_handle* lading_help(const char* topic);
 /* The GPUs of this machine. */
 LADING_API lading_handle* lading_gpus(void);
 
+/* Whether a pattern of a policy or a layout matches a name: "*" stands for any characters, dots included. Sizes are in
+ * bytes. */
+LADING_API int lading_pattern_matches(const char* pattern, uint64_t pattern_size, const char* name, uint64_t name_size);
+
 /* ---- The ranks of one load: they agree before bytes move, notice a rank that fails or falls silent, and end together
  * (docs/how-it-works/reliability.md).
  *
@@ -215,6 +224,9 @@ LADING_API lading_handle* lading_ranks_new(const char* request, const lading_sto
 LADING_API lading_handle* lading_ranks_begin(lading_ranks* ranks, const char* request);
 /* Fails on all ranks if one has a failure in its request, or a field or a record that differs. */
 LADING_API lading_handle* lading_ranks_agree(lading_ranks* ranks, const char* request);
+/* After a load: ranks that hold the same bytes compare digests of them (R17). Fails on all ranks if some differ, and
+ * names the tensors. `begun` is what such a failure says of the model: not 0, if it may be incomplete. */
+LADING_API lading_handle* lading_ranks_agree_replicas(lading_ranks* ranks, const lading_handle* load, int begun);
 /* A sign of life, and a look for the others', several times per deadline; cheap if called more often. `done` is any
  * number that grows with the load, or negative for a sign of life only. Not 0: the load has failed, and any call says
  * how. */

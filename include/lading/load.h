@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lading/dtype.h"
+#include "lading/exchange.h"
 #include "lading/export.h"
 #include "lading/plan.h"
 #include "lading/provenance.h"
@@ -154,6 +155,13 @@ LADING_API std::vector<DestinationInfo> destinations_of(const PlanReport& plan);
 /// a destination is read once on each node. In the order of destinations_of(). All ranks that hold the same bytes get
 /// the same answer for them.
 LADING_API Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>& nodes);
+
+/// Whether the ranks of a plan hand bytes to each other, and between which of them: the nodes for owners_of().
+LADING_API Result<ExchangeChoice> choose_exchange(const PlanReport& plan, const ExchangeFacts& facts);
+
+/// How fast the first rank of the plan reads the plan's files, in bytes per second, from a few small parts. For
+/// ExchangeFacts: all ranks should measure at the same time.
+LADING_API Result<double> read_speed(const PlanReport& plan);
 
 /// How much memory of a device this process can still have.
 struct AvailableMemory {

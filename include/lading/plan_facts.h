@@ -11,6 +11,13 @@
 
 namespace lading {
 
+/// Names of the whole model's tensors, each list sorted: what a person must know of a load that succeeds.
+struct KeyReport {
+  std::vector<std::string> missing;      ///< expected in a file, and in none
+  std::vector<std::string> mismatched;   ///< in a file, in another shape (allow_mismatch)
+  std::vector<std::string> initialized;  ///< could be in a file, and get a value that is made
+};
+
 struct ExplainedFact {
   std::string topic;  ///< "value", "source", "dtype", "placement", …: one word, stable
   std::string text;   ///< a sentence, whose wording may change; names in it are escaped

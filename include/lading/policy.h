@@ -39,6 +39,7 @@ struct Policy {
   /// Host memory above the model itself, per node; kLeastBudgetBytes or more.
   std::uint64_t budget_bytes = 256ULL << 20;
   std::vector<NamePattern> allow_missing;
+  std::vector<NamePattern> not_expected;  ///< the model itself expects no file to have them: never missing
   std::vector<NamePattern> allow_unexpected;
   std::vector<NamePattern> allow_mismatch;
   std::vector<NamePattern> may_untie;  ///< leave their tie class if their own key holds other values than the class's
@@ -47,6 +48,9 @@ struct Policy {
   std::vector<model::Pin> pins;        ///< beside the skeleton's own
   /// Requested dtype by module, or by the name of one tensor (R32); nothing: auto there.
   std::vector<std::pair<std::string, std::optional<DType>>> subtree_dtypes;
+  /// The dtypes that the constructor gave to tensors, where that is the author's word: in a model that was built in the
+  /// requested dtype, kExact leaves a tensor that was made in another one in that.
+  std::vector<std::pair<std::string, DType>> constructed_dtypes;
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };

@@ -107,6 +107,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
             [handle, pointer, ctypes.c_uint64, ctypes.POINTER(_Callbacks), ctypes.POINTER(_Exchange)],
         ),
         ("lading_owners", handle, [handle, text]),
+        ("lading_read_speed", handle, [handle]),
         ("lading_digest", handle, [pointer, ctypes.c_uint64, ctypes.c_uint64]),
         ("lading_sampled_contents", handle, [handle]),
         ("lading_ledger", handle, [handle]),
@@ -114,6 +115,7 @@ def _open_library(path: Path) -> ctypes.CDLL:
         ("lading_check_memory", handle, [text, ctypes.c_uint64]),
         ("lading_help", handle, [text]),
         ("lading_gpus", handle, []),
+        ("lading_pattern_matches", ctypes.c_int, [text, ctypes.c_uint64, text, ctypes.c_uint64]),
         ("lading_set_error", None, [text]),
     ):
         function = getattr(library, name, None)
@@ -265,6 +267,10 @@ class Report:
         self.warnings = _warnings(answer)
         self.notes: tuple[str, ...] = tuple(answer["notes"])
 
+    @property
+    def handle(self) -> int | None:
+        return self._answered.handle
+
     def ledger(self) -> str:
         """The bill of lading, as JSON text (docs/schema/ledger.md)."""
         return _Answer(_library.lading_ledger(self._answered.handle)).checked()
@@ -397,13 +403,16 @@ class Plan:
         with awaited_at_exit():
             return json.loads(_Answer(_library.lading_sampled_contents(self._answered.handle)).checked())["contents"]
 
-    def owners(self, nodes: Sequence[str]) -> list[int | None]:
-        """The reader of each destination that several ranks hold; None: every rank reads it (docs/guides/exchange.md).
+    def exchange(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Whether ranks exchange bytes, and who reads what (docs/guides/exchange.md): the answer "owners" of
+        docs/schema/request.md. If its `exchange` is "measure", it wants to be asked again with speeds."""
+        return json.loads(_Answer(_library.lading_owners(self._answered.handle, _request(facts))).checked())
 
-        `nodes` has the name of each rank's node: what several ranks of a node hold is read once there.
-        """
-        answered = _Answer(_library.lading_owners(self._answered.handle, _request({"nodes": list(nodes)})))
-        return json.loads(answered.checked())["owners"]
+    def read_speed(self) -> float:
+        """Bytes per second, from a few small parts of the plan's files that no other rank measures."""
+        with awaited_at_exit():
+            answered = _Answer(_library.lading_read_speed(self._answered.handle))
+            return json.loads(answered.checked())["bytes_per_second"]
 
     def load(
         self,
@@ -518,6 +527,12 @@ def digest(address: int, size_bytes: int) -> str:
     answered = _Answer(_library.lading_digest(address or None, size_bytes, 0))
     found: str = json.loads(answered.checked())["digest"]
     return found
+
+
+def pattern_matches(pattern: str, name: str) -> bool:
+    """Whether a pattern of names, as policies have it, matches this one (docs/schema/policy.md)."""
+    first, second = pattern.encode(errors="surrogatepass"), name.encode(errors="surrogatepass")
+    return bool(_library.lading_pattern_matches(first, len(first), second, len(second)))
 
 
 def help_text(topic: str | None) -> str:

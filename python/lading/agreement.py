@@ -20,13 +20,16 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .coordinator import Coordinator
 from .errors import LadingError, Problem
 from .exiting import is_exiting
 from .private_names import check
 from .telling import logger, waiting_aloud
+
+if TYPE_CHECKING:
+    from ._engine import Report
 
 DEADLINE_S = 10.0  # from a rank's silence to the failure of all others
 TIMEOUT_S = 600.0  # for ranks that come late
@@ -201,6 +204,13 @@ class Agreement:
         is_first = digests.index(digest) == self.rank
         texts = self._agree(step, {}, collect={"document": text if is_first else ""})["document"]
         return [texts[digests.index(other)] for other in digests]
+
+    def agree_replicas(self, loaded: Report) -> None:
+        """Ranks that hold the same bytes compare their digests (R17). Replicas that begin with different values stay
+        different, so values that the model had before are compared too, except those in the policy's `keep`."""
+        coordinator = self._coordinator
+        if coordinator is not None:
+            self._step(lambda: coordinator.agree_replicas(loaded, begun=self.begun))
 
     def commit(self) -> None:
         """This rank is complete. Returns if all are."""

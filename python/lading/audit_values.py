@@ -256,8 +256,8 @@ def without_adapters(conversion: Conversion, adapters: set[str]) -> Conversion:
         return conversion
     rules = [rule for rule in conversion.mapping["rules"] if target_of(rule) not in adapters]
     mapping = conversion.mapping | {"rules": rules} if rules else None
-    allowed = [name for name in conversion.allow_missing if name not in adapters]
-    return dataclasses.replace(conversion, mapping=mapping, allow_missing=allowed)
+    not_expected = [name for name in conversion.not_expected if name not in adapters]
+    return dataclasses.replace(conversion, mapping=mapping, not_expected=not_expected)
 
 
 def _concerns(rule: dict[str, Any], names: set[str]) -> bool:

@@ -38,10 +38,9 @@ class Conversion:
         ties: names that the library declares to be one tensor.
         may_untie: names of ties that the checkpoint's own config takes apart: they are tensors of their own if their
             keys hold other values than the rest (docs/schema/policy.md).
-        subtree_dtypes: requested dtypes by module name (docs/schema/policy.md), where the user asked for none.
-        constructed_dtypes: of parameters and persistent buffers, as the constructor made them. Under `cast="exact"`
-            what was made in another dtype than the requested one, in a model that was built under that one, stays so.
-        allow_missing: names that the library itself does not expect in a file.
+        constructed_dtypes: of parameters and persistent buffers, as the constructor made them (docs/schema/policy.md).
+        not_expected: names that the library itself does not expect in a file.
+        other_parts: keys of parts of the checkpoint's model that this one does not have; `ignore` has rules for them.
         adapters: names that no base checkpoint has, such as LoRA matrices (R65).
         with_key: names that some key is read for: unless a mismatch is allowed, no other value of them is needed.
         problems: what the library could not convert, told with all that the plan refuses.
@@ -53,9 +52,9 @@ class Conversion:
     pins: list[tuple[Pattern, str]] = dataclasses.field(default_factory=list)
     ties: list[list[str]] = dataclasses.field(default_factory=list)
     may_untie: list[str] = dataclasses.field(default_factory=list)
-    subtree_dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
     constructed_dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
-    allow_missing: list[str] = dataclasses.field(default_factory=list)
+    not_expected: list[str] = dataclasses.field(default_factory=list)
+    other_parts: list[str] = dataclasses.field(default_factory=list)
     adapters: list[str] = dataclasses.field(default_factory=list)
     with_key: set[str] = dataclasses.field(default_factory=set)
     problems: list[Problem] = dataclasses.field(default_factory=list)

@@ -50,6 +50,7 @@ def _bind() -> ctypes.CDLL:
         ("lading_ranks_new", handle, [text, ctypes.POINTER(_Store), ctypes.POINTER(ctypes.c_void_p)]),
         ("lading_ranks_begin", handle, [ranks, text]),
         ("lading_ranks_agree", handle, [ranks, text]),
+        ("lading_ranks_agree_replicas", handle, [ranks, handle, ctypes.c_int]),
         ("lading_ranks_poll", ctypes.c_int, [ranks, ctypes.c_int64]),
         ("lading_ranks_fail", handle, [ranks, text]),
         ("lading_ranks_commit", handle, [ranks]),
@@ -182,6 +183,11 @@ class Coordinator:
                 for rank in share["ranks"]:
                     values[rank] = share["value"]
         return said
+
+    def agree_replicas(self, loaded: _engine.Report, *, begun: bool) -> None:
+        """Ranks that hold the same bytes have the same digests of them (R17); or the one error that all of them get,
+        which names the tensors. `begun`: what that error says of the model."""
+        self._answer(self._library.lading_ranks_agree_replicas(self._ranks, loaded.handle, int(begun)))
 
     def poll(self, done: int | None = None) -> bool:
         """False: the load has failed, here or elsewhere, and any step says how."""

@@ -1,9 +1,10 @@
 """Each byte is read once where several ranks hold it: one of them reads it, the others take it from its memory.
 
-    exchange = Exchange(plan, slots, ranks, nodes, group)
+    exchange, notes = agreed_exchange(plan, slots, {"exchange": "node", "nodes": nodes}, ranks, group, device)
     plan.load(memories, owners=exchange.owners, receive=lambda is_stopped: exchange.run(tell, is_stopped))
 
-The engine chooses the readers (`Plan.owners`, docs/guides/exchange.md). Bytes are broadcast in blocks. All ranks of a
+The engine chooses whether ranks exchange, and the readers (`Plan.exchange`, docs/guides/exchange.md). Bytes are
+broadcast in blocks. All ranks of a
 block know it alike, and blocks go in the order of the plan, which is the same on all ranks. Their process groups are
 our own: one that had to be given up leaves the user's in step.
 Nothing here waits for a rank that has failed: work that is under way is left behind, with the memory that it may still
@@ -13,18 +14,22 @@ write, which is never memory that the model had before.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import hashlib
+import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from . import _engine
-from .agreement import DEADLINE_S, VALUE, Agreement, OnThread, ranges, stopped
+from .agreement import DEADLINE_S, VALUE, Agreement, OnThread, agreed, ranges, stopped
 from .allocate import IN_PLACE, Slot
 from .errors import LadingError, Problem
 
@@ -34,22 +39,82 @@ _IN_FLIGHT_BYTES = 256 << 20
 _STALL_S = 300.0  # for as long nothing may move
 _WORK_TIMEOUT_S = 2 * _STALL_S  # of gloo, whose messages name no rank
 _LONGEST_PAUSE_S = 0.002
+_MEASURED_BYTES = 16 << 20  # of the broadcast that tells how fast the group is
 
 # Work that may still write, and what it writes to. Never freed, not even when the process ends.
 _left_behind: list[Any] = []
+
+
+def node_name() -> str:
+    """The name of this machine, which no other machine of the job has."""
+    with contextlib.suppress(OSError):
+        return f"{socket.gethostname()} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+    return socket.gethostname()
+
+
+def agreed_exchange(
+    plan: _engine.Plan,
+    slots: Sequence[Slot],
+    facts: Mapping[str, Any],
+    ranks: Agreement,
+    group: Any,
+    device: torch.device,
+) -> tuple[Exchange | None, list[str]]:
+    """What the engine chooses: None if every rank reads all that it holds. And its note about the choice.
+
+    `facts`: `exchange` and `nodes` of docs/schema/request.md, the same on all ranks. `device`: this rank's.
+    """
+    with agreed(ranks, "exchange") as step:
+        chosen = plan.exchange(facts)
+        step.message = {"token": uuid.uuid4().hex if ranks.rank == 0 else ""}
+    token = step.answers[0]["token"]
+    if chosen["exchange"] == "measure":
+        chosen = plan.exchange({**facts, **_measured(plan, Wires(ranks, group), token, device)})
+    notes = [chosen["note"]] if chosen["note"] else []
+    if chosen["exchange"] != "yes":
+        return None, notes
+    with agreed(ranks, "who reads what") as step:
+        exchange = Exchange(plan, slots, ranks, chosen, group)
+        step.message = exchange.facts()
+    exchange.wires.token = token
+    return exchange, notes
+
+
+def _measured(plan: _engine.Plan, wires: Wires, token: str, device: torch.device) -> dict[str, list[float]]:
+    """Speeds of all ranks. They have just agreed on something, so they begin to read at once."""
+    with agreed(wires.ranks, "how fast files are") as step:
+        step.message = {"read": plan.read_speed()}
+    wires.token = f"{token}/measured"
+    sent = wires.ranks.say("how fast the group is", {"sent": _sent_speed(device, wires)})
+    wires.close()  # when all have received
+    return {"read_speeds": [one["read"] for one in step.answers], "sent_speeds": [one["sent"] for one in sent]}
+
+
+def _sent_speed(device: torch.device, wires: Wires) -> float:
+    """Bytes per second of a broadcast; the second one, for the first has to connect."""
+    memory = torch.empty(_MEASURED_BYTES, dtype=torch.uint8, device=device)
+    everyone = tuple(range(wires.ranks.size))
+    began = 0.0
+    for _ in range(2):
+        began = time.perf_counter()
+        block = Block(0, everyone)
+        block.add(memory, must_stage=not wires.takes(memory.device.type))
+        move([block], wires)
+    return _MEASURED_BYTES / max(time.perf_counter() - began, 1e-9)
 
 
 class Exchange:
     """Of one load, on one rank. `owners` has a rank for each destination that is read by one for all, else None."""
 
     def __init__(
-        self, plan: _engine.Plan, slots: Sequence[Slot], ranks: Agreement, nodes: Sequence[str], group: Any
+        self, plan: _engine.Plan, slots: Sequence[Slot], ranks: Agreement, chosen: Mapping[str, Any], group: Any
     ) -> None:
         self._slots, self._ranks = slots, ranks
         self.wires = Wires(ranks, group)
+        self.owners: list[int | None] = chosen["owners"]
+        nodes = chosen["nodes"]
         node = nodes[ranks.rank]
         self._members = [tuple(rank for rank in one.replicas if nodes[rank] == node) for one in plan.destinations]
-        self.owners = plan.owners(nodes)
 
     def facts(self) -> dict[str, str]:
         """What those that exchange bytes must have in common, or they would wait for each other in vain."""

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _engine
 from .conversion import Catalog, Conversion, braced, ignored_key, unbraced
 from .errors import LadingError, Problem
 from .huggingface_build import REQUESTABLE
@@ -36,7 +35,6 @@ from .patterns import Name, Pattern
 _CHECK_FILE = "Check that the checkpoint belongs to this model and to this version of transformers."
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin")
 _SAFETENSORS = (".safetensors", ".safetensors.index.json")
-OTHER_PART = "transformers.other_part"  # how ids of rules begin, for keys of parts that this model does not have
 
 
 # ---- describe
@@ -76,17 +74,20 @@ def describe(
                 notes = [*of_whole, f"this key belongs to the checkpoint's {architecture}"]
     unread = sorted(key for key in shapes if key not in rules.used)
     ignored = [rule for key in unread if (rule := _ignore_rule(view, key, rules.renamed[key]))]
-    if others := sum(rule["id"].startswith(OTHER_PART) for rule in ignored):
-        notes.append(f"{others} keys belong to parts of the checkpoint's model that this one does not have")
+    passed_over = {rule["from"] for rule in ignored}
+    others = [key for key in unread if key not in passed_over and _is_of_another_part(view, rules.renamed[key])]
+    if others:
+        notes.append(f"{len(others)} keys belong to parts of the checkpoint's model that this one does not have")
     own = view.part or view
     return Conversion(
         mapping={"schema": "lading.mapping/1", "rules": rules.documents} if rules.documents else None,
-        ignore=[*ignored, *rules.ignored],
+        ignore=[*ignored, *rules.ignored, *(ignored_key("transformers.other_part", key) for key in others)],
         pins=pins_of(own, library),
         ties=_ties(own),
         may_untie=_may_untie(own, config),
         constructed_dtypes=_constructed_dtypes(own),
-        allow_missing=_may_be_missing(own),
+        not_expected=_may_be_missing(own),
+        other_parts=others,
         with_key=rules.made,
         problems=rules.problems,
         notes=notes,
@@ -232,16 +233,19 @@ def _convert(
 
 
 def _ignore_rule(view: View, key: str, renamed: str) -> dict[str, Any] | None:
-    """A rule by name for a key that transformers itself passes over, or that another part of the model would read."""
+    """A rule by name for a key that transformers itself passes over."""
     for rule, pattern in _useless_patterns(view):
         if pattern.search(renamed):
             return ignored_key(f"transformers.{rule}", key)
     entry = view.entries.get(renamed)
     if entry is not None and entry.kind == NON_PERSISTENT:
         return ignored_key("transformers.non_persistent_buffer", key)
-    if view.part is not None and renamed in view.state and not view.names[renamed]:
-        return ignored_key(OTHER_PART, key)
     return None
+
+
+def _is_of_another_part(view: View, renamed: str) -> bool:
+    """Whether the checkpoint's whole model would read the key, and this part of it does not."""
+    return view.part is not None and renamed in view.state and not view.names[renamed]
 
 
 def _useless_patterns(view: View) -> list[tuple[str, re.Pattern[str]]]:
@@ -365,33 +369,19 @@ def _constructed_dtypes(view: View) -> dict[str, str]:
 
 
 def pins_of(view: View, library: Library) -> list[tuple[Pattern, str]]:
-    """transformers matches its patterns anywhere in a name, the engine whole components (R25). Where that is not the
-    same for this model, the names themselves are the pins."""
+    """The names that transformers' own patterns match, each a pin of its own."""
     found: list[tuple[Pattern, str]] = []
     for attribute, strength in (
         ("_keep_in_fp32_modules", "float16"),
         ("_keep_in_fp32_modules_strict", "float16_and_bfloat16"),
     ):
-        for pattern in sorted(getattr(view.model, attribute, None) or ()):
-            theirs = library.alternation([pattern])[0]
-            names = {
-                name
-                for plain in view.state
-                if theirs.search(plain) and view.entries[plain].dtype.is_floating_point
-                for name in view.names[plain]
-            }
-            everything = {name for plain in view.state for name in view.names[plain]}
-            ours = {name for name in everything if _pin_matches(pattern, name)}
-            pins: list[Pattern] = [pattern] if ours == names else [Name(name) for name in sorted(names)]
-            found += [(pin, strength) for pin in pins if names]
+        patterns = sorted(getattr(view.model, attribute, None) or ())
+        theirs = library.alternation(patterns)[0] if patterns else None
+        names = {
+            name
+            for plain in view.state
+            if theirs is not None and theirs.search(plain) and view.entries[plain].dtype.is_floating_point
+            for name in view.names[plain]
+        }
+        found += [(Name(name), strength) for name in sorted(names)]
     return found
-
-
-def _pin_matches(pattern: str, name: str) -> bool:
-    """The engine's matcher (docs/schema/skeleton.md)."""
-    wanted, parts = pattern.split("."), name.split(".")
-    expressions = [re.compile("[^.]*".join(re.escape(piece) for piece in part.split("*"))) for part in wanted]
-    return any(
-        all(one.fullmatch(parts[begin + place]) for place, one in enumerate(expressions))
-        for begin in range(len(parts) - len(wanted) + 1)
-    )

@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import json
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -31,8 +30,7 @@ from .allocate import KEEP, Slot, attach, make_slots, settle
 from .conversion import NoCheckpoint
 from .emptied import kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
-from .exchange import Exchange
-from .exchange_scope import exchange_nodes
+from .exchange import Exchange, agreed_exchange
 from .exiting import ending_before_python
 from .handed_in import HandedIn
 from .host_values import Recipe
@@ -41,11 +39,10 @@ from .inventory import EXTRA_STATE, parts_of
 from .last_look import LastLook
 from .locating import Location, located
 from .options import POLICY_FIELDS, Options
-from .outcome import dtype_notes, in_python, kept_wide, keys_of, passed_over, unfollowed
-from .peft_files import AdapterFile
+from .outcome import dtype_notes, passed_over, unexpected_keys, unfollowed
 from .patterns import matches
-from .preparing import Prepared, facts, prepare
-from .replicas import combined, refuse_different_replicas, replica_sets
+from .peft_files import AdapterFile
+from .preparing import Prepared, prepare, rank_facts
 from .report import HostMemory, LoadedTensor, Report
 from .shared_inputs import SharedInputs
 from .showing import Display, StoppedByUser, checked, display_for, stopped
@@ -196,7 +193,11 @@ def materialize(
         )
         parts, location, options, prepared = ready.parts, ready.location, ready.options, ready.prepared
         plan, slots = ready.plan, ready.slots
-        exchanged = _agreed_exchange(plan, slots, prepared, options, ready.everybody, ranks, group)
+        exchanged: Exchange | None = None
+        if options.exchange != "never":
+            facts = {"exchange": options.exchange, "nodes": [message["node"] for message in ready.everybody]}
+            exchanged, notes = agreed_exchange(plan, slots, facts, ranks, group, prepared.device)
+            prepared.notes += notes
         try:
             last_look = LastLook(parts, prepared.entries, prepared.left_on_meta)
             load = _Load(plan, slots, prepared, ranks, exchanged, last_look)
@@ -278,7 +279,7 @@ def plan_together(
         parts = parts_of(model)
         location = None if isinstance(checkpoint, NoCheckpoint) else located(checkpoint, revision)
         prepared = prepare(parts, location, options, ranks)
-        step.message = facts(prepared, options, location) | {"call": call, "revision": revision}
+        step.message = rank_facts(prepared, options, location) | {"call": call, "revision": revision}
         policy = (f"policy: {name}" for name in POLICY_FIELDS)
         step.must_match = ["version", "call", "revision", *policy, "mapping", "exchange"]
     assert prepared is not None
@@ -321,30 +322,6 @@ def _agreed_plan(
         ranks.refuse_difference("the plan", _records(plan), digest)
     ranks.begun = allocates and ranks.size > 1 and any(message["writes"] for message in step.answers)
     return plan, slots, [message["totals"] for message in step.answers]
-
-
-def _agreed_exchange(
-    plan: _engine.Plan,
-    slots: list[Slot],
-    prepared: Prepared,
-    options: Options,
-    everybody: list[dict[str, Any]],
-    ranks: Agreement,
-    group: Any,
-) -> Exchange | None:
-    """Who reads what for others; None: every rank reads all that it holds."""
-    names, devices = ([message[key] for message in everybody] for key in ("node", "device"))
-    nodes, notes = exchange_nodes(options.exchange, ranks, names, devices, plan.answer["path"], group)
-    prepared.notes += notes
-    if nodes is None:
-        return None
-    exchanged: Exchange | None = None
-    with agreed(ranks, "who reads what") as step:
-        exchanged = Exchange(plan, slots, ranks, nodes, group)
-        step.message = {"token": uuid.uuid4().hex if ranks.rank == 0 else "", **exchanged.facts()}
-    assert exchanged is not None
-    exchanged.wires.token = step.answers[0]["token"]
-    return exchanged
 
 
 def _records(plan: _engine.Plan) -> dict[str, dict[str, str]]:
@@ -454,10 +431,8 @@ def _agreed_load(
     load.last_look.refuse_changes(has_written=load.writes)
     verification = _verified(loaded, location, load.prepared.adapters, options, has_written=load.writes)
     _wait(load.prepared.device)
-    sets = replica_sets(loaded, options.keep)
-    message = {**load.handed_in.digests, "replicas": combined(sets)}
-    answers = load.ranks.say("what was loaded", message, while_alive=True)
-    refuse_different_replicas(load.ranks, sets, [answer["replicas"] for answer in answers])
+    load.ranks.say("what was loaded", load.handed_in.digests, while_alive=True)
+    load.ranks.agree_replicas(loaded)
     return loaded, verification
 
 
@@ -618,7 +593,7 @@ def _report(
         if not destination.slot
         for name in (destination.name, *destination.aliases)
     }
-    answer, keys = loaded.answer, keys_of(plan, prepared)
+    answer = loaded.answer
     return Report(
         tensors=dict(sorted(tensors.items())),
         rank=ranks.ranks[ranks.rank],
@@ -631,11 +606,11 @@ def _report(
         loading_seconds=answer["loading_seconds"],
         total_seconds=seconds,
         notes=(*dtype_notes(plan, prepared, options), *prepared.notes, *loaded.notes),
-        warnings=(*kept_wide(plan, options), *in_python(dict.fromkeys([*plan.warnings, *loaded.warnings]))),
-        missing_keys=keys.missing,
-        unexpected_keys=keys.unexpected,
-        mismatched_keys=keys.mismatched,
-        initialized=keys.initialized,
+        warnings=tuple(dict.fromkeys([*plan.warnings, *loaded.warnings])),
+        missing_keys=plan.answer["missing_keys"],
+        unexpected_keys=unexpected_keys(plan, prepared),
+        mismatched_keys=plan.answer["mismatched_keys"],
+        initialized=plan.answer["initialized"],
         verification=verification,
         _engine_report=loaded,
     )

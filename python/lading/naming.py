@@ -116,6 +116,7 @@ class Named:
         """The conversion, which speaks of new names, in the checkpoint's own keys."""
         if self.document is not None:  # it says everything about names
             conversion.mapping, conversion.ignore, conversion.with_key = dict(self.document), [], set()
+            conversion.other_parts = []
             return conversion
         keys = {name: key for key, name in self.names.items() if name is not None}
         read: set[str] = set()
@@ -126,6 +127,7 @@ class Named:
 
         rules = [_with_keys(rule, own) for rule in (conversion.mapping or {}).get("rules", [])]
         conversion.ignore = [_with_keys(rule, own) for rule in conversion.ignore]
+        conversion.other_parts = [own(name) for name in conversion.other_parts]
         for key, name in self.names.items():
             if name is None:
                 rules.append(ignored_key("mapping", key))

@@ -24,7 +24,8 @@ _UNASKED |= {"adapter": None, "whole": None, "exchange": "never"}
 # Of the policy document: what must be the same on every rank. The budget may differ.
 POLICY_FIELDS = (
     "dtype", "cast", "ties", "seed", "unexpected", "compute_dtype", "compute_record", "pins", "allow_missing",
-    "allow_unexpected", "allow_mismatch", "may_untie", "keep", "external", "subtree_dtypes",
+    "not_expected", "allow_unexpected", "allow_mismatch", "may_untie", "keep", "external", "subtree_dtypes",
+    "constructed_dtypes",
 )  # fmt: skip
 _CASTS, _RECORDS, _TIES, _EXCHANGE = map(get_args, (Cast, ComputeRecord, Ties, ExchangeScope))
 _STRONG = "float16_and_bfloat16"
@@ -106,19 +107,15 @@ class Options:
             "compute_record": self.compute_record if self.compute_record != "checkpoint" else None,
             "pins": [{"pattern": pattern, "strength": strength} for pattern, strength in self.pins],
             "budget_bytes": self.budget,
-            "allow_missing": self.allow_missing + [list_json(Name(name)) for name in conversion.allow_missing],
+            "allow_missing": self.allow_missing,
+            "not_expected": [list_json(Name(name)) for name in conversion.not_expected],
             "allow_unexpected": self.allow_unexpected,
             "allow_mismatch": self.allow_mismatch,
             "may_untie": [list_json(Name(name)) for name in conversion.may_untie],
             "keep": self.keep,
             "external": list(map(list_json, self.external)),
-            "subtree_dtypes": conversion.subtree_dtypes | self._kept_dtypes(conversion) | self.subtree_dtypes,
+            "subtree_dtypes": self.subtree_dtypes,
+            # Nothing else looks at them, and they are many.
+            "constructed_dtypes": conversion.constructed_dtypes if self.cast == "exact" else None,
         }
         return document | {name: value for name, value in optional.items() if value}
-
-    def _kept_dtypes(self, conversion: Conversion) -> dict[str, str]:
-        """transformers loads a parameter in the dtype that its constructor names, whatever was requested."""
-        made = conversion.constructed_dtypes
-        if self.cast != "exact" or self.dtype not in made.values():
-            return {}
-        return {name: dtype for name, dtype in made.items() if dtype != self.dtype}

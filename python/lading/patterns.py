@@ -1,4 +1,4 @@
-"""Patterns of names, as documents have them: `*` stands for any characters, dots included. And names that are none.
+"""Patterns of names, in the engine's one language: `*` stands for any characters, dots included. And exact names.
 
 Users write patterns. What the front itself says of a tensor is said of its `Name`: a name may hold any character, and
 the `*` of a tensor that is called `w*` stands for itself.
@@ -7,9 +7,9 @@ the `*` of a tensor that is called `w*` stands for itself.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import re
 from typing import Any
+
+from . import _engine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ Pattern = str | Name
 def matches(pattern: Pattern, name: str) -> bool:
     if isinstance(pattern, Name):
         return pattern.text == name
-    return _compiled(pattern).fullmatch(name) is not None
+    return pattern == name if "*" not in pattern else _engine.pattern_matches(pattern, name)
 
 
 def list_json(pattern: Pattern) -> Any:
@@ -36,8 +36,3 @@ def list_json(pattern: Pattern) -> Any:
 def fields_json(pattern: Pattern) -> dict[str, str]:
     """The same in an object that says more, such as a pin (docs/schema/skeleton.md)."""
     return {"name": pattern.text} if isinstance(pattern, Name) else {"pattern": pattern}
-
-
-@functools.lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL)

@@ -169,7 +169,7 @@ def conversion(wrapped: Wrapped, catalog: Catalog) -> Conversion:
         if plain in keys and plain != name and name not in keys
     ]
     mapping = {"schema": "lading.mapping/1", "rules": rules} if rules else None
-    return Conversion(mapping=mapping, allow_missing=sorted(wrapped.adapters))
+    return Conversion(mapping=mapping, not_expected=sorted(wrapped.adapters))
 
 
 def with_copies(described: Conversion, wrapped: Wrapped, entries: Sequence[Entry]) -> Conversion:

@@ -22,7 +22,7 @@ from .errors import Problem
 from .exiting import ending_before_python
 from .host_values import Recipe
 from .loading import Ready, plan_together
-from .outcome import dtype_notes, in_python, kept_wide, keys_of
+from .outcome import dtype_notes, unexpected_keys
 from .words import Adapter, Cast, ComputeRecord, Device, DType, External, Group, Pins, Renaming, StrPath, Ties
 
 _SHOWN = 8
@@ -225,7 +225,6 @@ def _report(ready: Ready, ranks: Agreement) -> Plan:
                 tensors[name] = PlannedTensor(
                     name, one.provenance, one.dtype, one.shape, one.local_shape, one.device, others
                 )
-    keys = keys_of(plan, prepared)
     totals = [RankTotals(one["bytes"], one["read_bytes"], one["staging_bytes"]) for one in ready.totals]
     return Plan(
         tensors=dict(sorted(tensors.items())),
@@ -236,13 +235,9 @@ def _report(ready: Ready, ranks: Agreement) -> Plan:
         bytes=totals[ranks.rank].bytes,
         read_bytes=totals[ranks.rank].read_bytes,
         staging_bytes=totals[ranks.rank].staging_bytes,
-        missing_keys=tuple(keys.missing),
-        unexpected_keys=tuple(keys.unexpected),
+        missing_keys=tuple(plan.answer["missing_keys"]),
+        unexpected_keys=tuple(unexpected_keys(plan, prepared)),
         plan_digest=plan.answer["plan_digest"],
         notes=(*dtype_notes(plan, prepared, ready.options), *prepared.notes),
-        warnings=(
-            *kept_wide(plan, ready.options),
-            *in_python(plan.warnings),
-            *memory_problems(plan.destinations, prepared.entries),
-        ),
+        warnings=(*plan.warnings, *memory_problems(plan.destinations, prepared.entries)),
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from .conversion import Conversion, conversion_of
 from .devices import rank_device
 from .emptied import emptied, say_what_was_assigned
 from .errors import LadingError, Problem
-from .exchange_scope import node_name
+from .exchange import node_name
 from .holders_common import Refresh
 from .host_values import HostValues
 from .inventory import EXTRA_STATE, Entry, take_inventory
@@ -87,7 +87,7 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         restored = zero3.restored(parts, held, values)
         values.hand_in(restored.values)
         conversion.constructed_dtypes |= restored.dtypes
-        skeleton = _skeleton(held, conversion, values, with_all_inits=bool(options.allow_mismatch))
+        skeleton = model_skeleton(held, conversion, values, () if options.allow_mismatch else conversion.with_key)
         say_what_was_assigned(skeleton["tensors"], parts, held)
         zero3.say_what_has_values(skeleton["tensors"], held, options.keep, conversion.adapters)
     except SkeletonError as error:
@@ -135,17 +135,14 @@ def _drop_gathered(groups: Sequence[Any]) -> None:
         group._all_gather_result = None
 
 
-def _skeleton(
-    entries: list[Entry], conversion: Conversion, values: HostValues, *, with_all_inits: bool
+def model_skeleton(
+    entries: Sequence[Entry], conversion: Conversion, values: HostValues, without_init: Collection[str] = ()
 ) -> dict[str, Any]:
     """docs/schema/skeleton.md, less the views of other tensors, which come with these."""
     own = [entry for entry in entries if not is_made_with(entry)]
-
-    def is_adapter(name: str) -> bool:
-        return name in conversion.adapters
-
+    adapters = set(conversion.adapters)
     document = skeleton_document(
-        own, pins=conversion.pins, is_adapter=is_adapter, without_init=() if with_all_inits else conversion.with_key
+        own, pins=conversion.pins, is_adapter=adapters.__contains__, without_init=without_init
     )
     values.documents(document["tensors"])
     names = {tensor["name"] for tensor in document["tensors"]}
@@ -153,7 +150,7 @@ def _skeleton(
     return document
 
 
-def facts(prepared: Prepared, options: Options, location: str | None) -> dict[str, Any]:
+def rank_facts(prepared: Prepared, options: Options, location: str | None) -> dict[str, Any]:
     """What ranks must have in common, beside the model. The budget may differ, and where files are mounted."""
     policy = options.policy(prepared.conversion)
     return {

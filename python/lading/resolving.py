@@ -18,17 +18,16 @@ import torch
 from torch import nn
 
 from . import _engine
-from .allocate import is_made_with
 from .conversion import Conversion, conversion_of
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .host_values import HostValues, Recipe
 from .inventory import Entry, parts_of, take_inventory
-from .inventory_json import skeleton_document
 from .locating import located_if_any
 from .options import Options
-from .outcome import in_python, unfollowed
+from .outcome import unfollowed
 from .placements import is_elsewhere, is_foreign
+from .preparing import model_skeleton
 from .recording import SkeletonError
 from .telling import speaks_here, warn
 from .words import Cast, ComputeRecord, DType, External, Pins, Renaming, StrPath, Ties
@@ -108,7 +107,7 @@ class DTypes(Mapping[str, TensorDTypes]):
         self._tensors = {fields["name"]: TensorDTypes._of(fields) for fields in answer["tensors"]}
         self.frozen_subtrees: tuple[str, ...] = tuple(answer["frozen_subtrees"])
         self.units: tuple[Unit, ...] = tuple(Unit._of(fields) for fields in answer["units"])
-        self.warnings = in_python(Problem.from_json(warning) for warning in answer["warnings"])
+        self.warnings = tuple(Problem.from_json(warning) for warning in answer["warnings"])
 
     def __getitem__(self, name: str) -> TensorDTypes:
         return self._tensors[name]
@@ -214,7 +213,7 @@ def resolve(parts: list[nn.Module], location: str | None, options: Options, *, d
         else:
             conversion = _declarations(parts)
         recipes = options.recipes if location is not None else {}
-        skeleton = _skeleton(entries, conversion, HostValues(parts, entries, recipes=recipes))
+        skeleton = model_skeleton(entries, conversion, HostValues(parts, entries, recipes=recipes))
     except SkeletonError as error:
         problem = Problem("skeleton", error.reason, tensor=error.tensor or None, remedy=error.remedy)
         raise LadingError(problem, stage="documents", exit_code=4) from error
@@ -229,21 +228,6 @@ def resolve(parts: list[nn.Module], location: str | None, options: Options, *, d
         "mapping": conversion.mapping_document() if location is not None else None,
     }
     return DTypes(request, entries)
-
-
-def _skeleton(entries: Sequence[Entry], conversion: Conversion, values: HostValues) -> dict[str, Any]:
-    """docs/schema/skeleton.md, less the views of other tensors, which come with these."""
-    own = [entry for entry in entries if not is_made_with(entry)]
-
-    def is_adapter(name: str) -> bool:
-        return name in conversion.adapters
-
-    document = skeleton_document(own, pins=conversion.pins, is_adapter=is_adapter)
-    values.documents(document["tensors"])
-    names = {tensor["name"] for tensor in document["tensors"]}
-    ties = [[name for name in tie if name in names] for tie in conversion.ties]
-    document["ties"] += [tie for tie in ties if len(tie) > 1]
-    return document
 
 
 def _declarations(parts: list[nn.Module]) -> Conversion:

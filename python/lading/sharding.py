@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +25,10 @@ from .dtypes import requested_dtype
 from .errors import LadingError, Problem
 from .inventory import PARAMETER, canonical_modules, parts_of, take_inventory
 from .outcome import unfollowed
+from .patterns import matches
 from .placements import fsdp_states
 from .resolving import DTypes, Unit, resolve_dtypes
-from .telling import warn
+from .telling import folded, logger, speaks_here, warn
 from .words import ComputeRecord, Group, StrPath
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ def shard_by_dtype(
         dtypes: the result of `resolve_dtypes` instead, for requests that need its arguments.
         compute_record: as in `resolve_dtypes`: "ignore" lets parameters that the checkpoint has in F32 compute in
             `param_dtype`. Pass the same to `materialize`. With `dtypes`, give it there.
-        units: names of modules, in which `*` stands for characters of one component, or a function of name and module.
-            None: what a model of transformers must not be split in, else the elements of the outermost lists.
+        units: patterns of module names, in which `*` stands for any characters, as everywhere in lading; of the modules
+            that a pattern matches, the outermost. Or a function of name and module. None: what a model of transformers
+            must not be split in, else the elements of the outermost lists.
         group: of the ranks that shard together. None: those of the mesh.
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
         options: for `fully_shard`: reshard_after_forward, offload_policy, shard_placement_fn, ignored_params.
@@ -212,12 +213,26 @@ def _wanted(
         return [name for name, module in modules.items() if units(name, module)]
     found: list[str] = []
     for pattern in [units] if isinstance(units, str) else units:
-        expression = re.compile("[^.]*".join(re.escape(piece) for piece in pattern.split("*")))
-        matched = [name for name in modules if expression.fullmatch(name)]
-        if not matched and not any(expression.fullmatch(name) for name in names):
+        matched = outermost(name for name in modules if matches(pattern, name))
+        if not matched and not any(matches(pattern, name) for name in names):
             raise ValueError(f"units names {pattern!r}, but the model has no module of that name")
+        deeper = [name for name in matched if name.count(".") > pattern.count(".")]
+        if deeper and speaks_here():
+            logger.info("units: %r also means %s, because * stands for dots too", pattern, folded(deeper))
         found += [name for name in matched if name not in found]
     return found
+
+
+def outermost(names: Iterable[str]) -> list[str]:
+    """Of modules that a pattern matches: those that are in no other. "layers.*" means each layer, and nothing in it."""
+    matched = list(names)
+    known = set(matched)
+
+    def is_inside(name: str) -> bool:
+        parts = name.split(".")
+        return any(".".join(parts[:end]) in known for end in range(1, len(parts)))
+
+    return [name for name in matched if not is_inside(name)]
 
 
 def _usual_units(model: nn.Module, modules: dict[str, nn.Module]) -> Iterator[str]:

@@ -171,7 +171,7 @@ class _Described:
 
     def policy(self) -> bytes:
         said = {
-            "allow_missing": [{"name": name} for name in self.conversion.allow_missing],
+            "not_expected": [{"name": name} for name in self.conversion.not_expected],
             "may_untie": [{"name": name} for name in self.conversion.may_untie],
         }
         return _json_bytes({"schema": "lading.policy/1", **said}) if any(said.values()) else b""

@@ -20,7 +20,9 @@ from .holders_common import Refresh
 from .inventory import Entry
 
 BATCH_BYTES = 256 << 20
-_OWN_WORDS = ("keep", "external", "subtree_dtypes", "compute_dtype", "compute_record", "pins")
+_OWN_WORDS = (
+    "keep", "external", "subtree_dtypes", "constructed_dtypes", "compute_dtype", "compute_record", "pins",
+)  # fmt: skip
 
 
 def finer_masters(

@@ -158,6 +158,15 @@ std::string_view word_of(const std::optional<Stage>& stage) {
   return "proof";
 }
 
+std::string_view word_of(ExchangeChoice::Verdict verdict) {
+  switch (verdict) {
+    case ExchangeChoice::Verdict::kNo: return "no";
+    case ExchangeChoice::Verdict::kYes: return "yes";
+    case ExchangeChoice::Verdict::kMeasure: return "measure";
+  }
+  return "no";
+}
+
 std::string_view word_of(HashState state) {
   switch (state) {
     case HashState::kNotChecked: return "not_checked";
@@ -247,6 +256,9 @@ std::string answer_of(const PlanAnswer& planned) {
   json.end_array();
   replicas.write(json);
   write_not_from_file(json, plan);
+  write_strings(json, "missing_keys", plan.keys.missing, Lines::kMany);
+  write_strings(json, "mismatched_keys", plan.keys.mismatched, Lines::kMany);
+  write_strings(json, "initialized", plan.keys.initialized, Lines::kMany);
   return end(json, planned.plan.warnings, {});
 }
 
@@ -275,9 +287,12 @@ std::string answer_of(const LoadAnswer& load) {
   return end(json, report.plan.warnings, {});
 }
 
-std::string answer_of(const Owners& owners) {
+std::string answer_of(const ExchangeChoice& choice, const Owners& owners) {
   JsonWriter json;
   begin(json, "owners", Exit::kOk);
+  json.key("exchange").string(word_of(choice.verdict));
+  json.key("note").string(choice.note);
+  write_strings(json, "nodes", choice.nodes, Lines::kOne);
   json.key("owners").begin_array(Lines::kOne);
   for (const auto& owner : owners) {
     if (owner) {
@@ -287,6 +302,13 @@ std::string answer_of(const Owners& owners) {
     }
   }
   json.end_array();
+  return end(json, {}, {});
+}
+
+std::string answer_of_speed(double bytes_per_second) {
+  JsonWriter json;
+  begin(json, "read_speed", Exit::kOk);
+  json.key("bytes_per_second").number(bytes_per_second);
   return end(json, {}, {});
 }
 

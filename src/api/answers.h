@@ -55,7 +55,8 @@ struct LoadAnswer {
 
 /// docs/schema/request.md
 [[nodiscard]] std::string answer_of(const PlanAnswer& planned);
-[[nodiscard]] std::string answer_of(const Owners& owners);
+[[nodiscard]] std::string answer_of(const ExchangeChoice& choice, const Owners& owners);
+[[nodiscard]] std::string answer_of_speed(double bytes_per_second);
 [[nodiscard]] std::string answer_of_contents(const std::string& contents);
 [[nodiscard]] std::string answer_of_digest(const std::string& digest);
 [[nodiscard]] std::string answer_of(const DTypesReport& report);

@@ -13,6 +13,7 @@
 
 #include "api/loaded.h"
 #include "api/planned.h"
+#include "api/replica_sets.h"
 #include "ranks/coordinator.h"
 #include "ranks/exchange.h"
 #include "ranks/pulse.h"
@@ -100,20 +101,6 @@ bool is_in_host_memory(const plan::Plan& plan, const plan::Destination& destinat
   if (list.empty()) return plan.devices.type == layout::DeviceType::kCpu;
   return std::all_of(list.begin(), list.end(),
                      [](const layout::Device& device) { return device.type == layout::DeviceType::kCpu; });
-}
-
-// What this rank holds together with others, and the digests of it; values that were there before aside (R14).
-std::vector<ranks::ReplicaSet> replica_sets(const LoadReport& report) {
-  std::map<const void*, std::size_t> places;
-  std::vector<ranks::ReplicaSet> sets;
-  for (const LoadedTensor& tensor : report.tensors) {
-    const DestinationInfo& d = tensor.destination;
-    if (d.replicas->size() < 2 || tensor.digest.empty() || d.provenance == Provenance::kKept) continue;
-    const auto [place, is_new] = places.emplace(d.replicas.get(), sets.size());
-    if (is_new) sets.push_back({ranks::RankSet(*d.replicas), {}});
-    sets[place->second].digests.push_back({d.name, d.slot, tensor.digest});
-  }
-  return sets;
 }
 
 void keep_for_ever(std::shared_ptr<const void> memory) {

@@ -11,9 +11,11 @@
 #include "exec/executor.h"
 #include "exec/own_memory.h"
 #include "ledger/ledger.h"
+#include "plan/exchange_choice.h"
 #include "plan/plan.h"
 #include "plan/replicas.h"
 #include "plan/words.h"
+#include "source/read_speed.h"
 
 namespace lading {
 namespace {
@@ -40,6 +42,16 @@ DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, con
   info.local_shape = region.flat ? Shape{region.buffer_elems} : region.local_shape;
   for (const plan::StatementId alias : destination.aliases) info.aliases.push_back(plan.statements[alias].name);
   return info;
+}
+
+// Of a list by rank that the caller gave.
+Result<void> check_by_rank(const PlanReport& plan, std::size_t size, std::string_view what) {
+  const std::uint64_t ranks = Planned::of(plan).plan.mesh.ranks();
+  if (size == ranks) return {};
+  return fail(Error(Code::kUsage, fmt::format("there must be {} for each rank", what))
+                  .wanted(std::to_string(ranks))
+                  .got(std::to_string(size))
+                  .try_this(fmt::format("Pass {} for each rank.", what)));
 }
 
 class Loading {
@@ -262,17 +274,34 @@ std::vector<DestinationInfo> destinations_of(const PlanReport& report) {
 
 Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>& nodes) {
   if (!Planned::is_behind(plan)) return fail(not_planned());
-  if (const std::uint64_t ranks = Planned::of(plan).plan.mesh.ranks(); nodes.size() != ranks) {
-    return fail(Error(Code::kUsage, "the number of node names is not the number of ranks")
-                    .wanted(std::to_string(ranks))
-                    .got(std::to_string(nodes.size()))
-                    .try_this("Pass the name of a node for each rank."));
-  }
+  LADING_TRY(check_by_rank(plan, nodes.size(), "the name of a node"));
   Owners owners;
   for (const auto& of_rank : plan::owners_of(Planned::of(plan).plan, nodes)) {
     owners.insert(owners.end(), of_rank.begin(), of_rank.end());
   }
   return owners;
+}
+
+Result<ExchangeChoice> choose_exchange(const PlanReport& plan, const ExchangeFacts& facts) {
+  if (!Planned::is_behind(plan)) return fail(not_planned());
+  LADING_TRY(check_by_rank(plan, facts.nodes.size(), "the name of a node"));
+  for (const std::vector<double>* speeds : {&facts.read_speeds, &facts.sent_speeds}) {
+    if (speeds->empty()) continue;
+    LADING_TRY(check_by_rank(plan, speeds->size(), "a speed"));
+    if (std::all_of(speeds->begin(), speeds->end(), [](double speed) { return speed > 0; })) continue;
+    return fail(Error(Code::kUsage, "a speed must be more than 0 bytes per second")
+                    .try_this("Measure the speed again, or pass none."));
+  }
+  return plan::choose_exchange(Planned::of(plan).plan, facts);
+}
+
+Result<double> read_speed(const PlanReport& report) {
+  if (!Planned::is_behind(report)) return fail(not_planned());
+  const plan::Plan& plan = Planned::of(report).plan;
+  std::vector<std::uint32_t> files;
+  for (const plan::PlannedFile& file : plan.files) files.push_back(file.catalog_file);
+  const std::uint64_t rank = plan.ranks.empty() ? 0 : plan.ranks.front().rank;
+  return source::read_speed(Planned::of(report).source, files, {rank, plan.mesh.ranks()});
 }
 
 Result<AvailableMemory> available_memory(const layout::Device& device) {

@@ -17,6 +17,7 @@
 #include "base/inline_vector.h"
 #include "base/strided_loop.h"
 #include "lading/dtype.h"
+#include "lading/plan_facts.h"
 #include "lading/provenance.h"
 #include "lading/result.h"
 #include "lading/shape.h"
@@ -80,8 +81,9 @@ struct Statement {
   std::string_view storage_rule;  ///< of the contract, that decided the dtype; of a plan's statement only
   std::string_view compute_rule;
   std::string dtype_reason;
-  std::string mapping_rule;  ///< the id of the mapping rule, if one decided
-  std::string kept_device;   ///< kKept: where the value is now
+  std::string mapping_rule;   ///< the id of the mapping rule, if one decided
+  std::string kept_device;    ///< kKept: where the value is now
+  bool kept_by_name = false;  ///< kKept: the policy's `keep` names it, so each rank may have a value of its own
 };
 
 /// Runs of elements from a file to a buffer, each cast once from the source's dtype to the statement's
@@ -192,6 +194,7 @@ struct Plan {
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
   std::vector<IgnoredAdapterKey> ignored_adapter_keys;            ///< by checkpoint and key
+  KeyReport keys;                                                 ///< not in the digest, nor in the JSON: for the answer
   std::vector<RankPlan> ranks;                                    ///< those that were asked for
   Errors warnings;
   /// Bytes of `sources` that no rank reads: the checker's finding, if all ranks were worked out.

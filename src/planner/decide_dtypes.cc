@@ -42,6 +42,7 @@ class DTypeDecider {
     }
     refuse_payloads();
     report_records();
+    report_wide();
     return std::move(errors_);
   }
 
@@ -96,6 +97,7 @@ class DTypeDecider {
       return;
     }
     if (is_held_by_its_record(question, *decision)) held_by_record_.insert(head);
+    if (is_kept_wide(question, *decision)) kept_wide_.insert(head);
     s.storage = decision->storage;
     s.compute = decision->compute;
     s.storage_rule = decision->storage_rule;
@@ -141,8 +143,41 @@ class DTypeDecider {
             .of_tensor(names.front())
             .by_rule("R26")
             .got(first_few(names))
-            .try_this(fmt::format("Set \"compute_record\": \"ignore\" to compute in {}, except for pinned tensors.",
+            .try_this(fmt::format("Set \"compute_record\": \"ignore\" to compute them in {}, except those that the model "
+                                  "keeps in F32.",
                                   policy)));
+  }
+
+  // Wider in the checkpoint than the request, which promotes and never rounds (R23).
+  [[nodiscard]] bool is_kept_wide(const policy::DTypeQuestion& question, const policy::DTypeDecision& decision) const {
+    const policy::Policy& policy = inputs_.policy;
+    if (policy.cast != policy::Cast::kPromote || !policy.dtype || question.request->by_subtree) return false;
+    if (!question.checkpoint || question.derived || decision.follows_tower) return false;
+    if (question.pinned && policy::pin_withstands(*question.pinned, *policy.dtype)) return false;
+    const auto promoted = policy::promote_types(*question.checkpoint, *policy.dtype);
+    return promoted && policy::is_ordinary_float(*promoted) && bits(*promoted) > bits(*policy.dtype);
+  }
+
+  // A request that the files' own dtypes outdo is easily taken for one that was heard.
+  void report_wide() {
+    if (kept_wide_.empty()) return;
+    std::vector<std::string_view> names;
+    std::set<std::string_view> dtypes;
+    for (const StatementId i : kept_wide_) {
+      names.push_back(out_.plan.statements[i].name);
+      dtypes.insert(name(out_.plan.statements[i].storage));
+    }
+    const bool is_one = names.size() == 1;
+    out_.plan.warnings.add(
+        Error(Code::kDType,
+              fmt::format("dtype {} was requested, but {} tensor{} of the checkpoint stay{} {}: by default "
+                          "(cast=\"promote\") a request never rounds",
+                          name(*inputs_.policy.dtype), names.size(), is_one ? "" : "s", is_one ? "s" : "",
+                          fmt::join(dtypes, ", ")))
+            .of_tensor(names.front())
+            .by_rule("R23")
+            .got(first_few(names))
+            .try_this("Set \"cast\": \"exact\" to round them, except those that the model keeps in F32."));
   }
 
   // Payloads of quantized weights do not promote with the request. One error for all, with what to write.
@@ -268,6 +303,7 @@ class DTypeDecider {
   IndexedVector<StatementId, bool> is_frozen_;  // of heads: in a tower that nothing trains
   std::vector<StatementId> payloads_;           // that do not promote with what was requested
   std::set<StatementId> held_by_record_;        // heads of classes
+  std::set<StatementId> kept_wide_;             // the same
   Errors errors_;
 };
 

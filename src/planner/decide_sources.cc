@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 #include <string>
@@ -35,6 +34,7 @@ class SourceDecider {
         names_(names),
         out_(out),
         allow_missing_(inputs.policy.allow_missing),
+        not_expected_(inputs.policy.not_expected),
         allow_mismatch_(inputs.policy.allow_mismatch),
         keep_(inputs.policy.keep),
         external_(inputs.policy.external),
@@ -53,6 +53,10 @@ class SourceDecider {
     }
     for (const auto& [key, why] : left_alone_) {
       if (!sources_.is_read(key)) out_.plan.ignored_keys.emplace_back(key, why);
+    }
+    for (auto* names : {&out_.plan.keys.missing, &out_.plan.keys.mismatched, &out_.plan.keys.initialized}) {
+      std::sort(names->begin(), names->end());
+      names->erase(std::unique(names->begin(), names->end()), names->end());
     }
     return std::move(errors_);
   }
@@ -85,6 +89,8 @@ class SourceDecider {
     }
   }
 
+  enum class FromFile { kTaken, kRefused, kNothing, kOtherShape };
+
   void decide(const Members& members) {
     const StatementId head = members.front();
     for (std::size_t m = 1; m < members.size(); ++m) {
@@ -109,7 +115,31 @@ class SourceDecider {
     }
     const FromFile from_file = by_file(members);
     if (from_file == FromFile::kRefused) give_up(members);
-    if (from_file == FromFile::kNothing || from_file == FromFile::kOtherShape) by_value(members, from_file);
+    if (from_file != FromFile::kNothing && from_file != FromFile::kOtherShape) return;
+    by_value(members, from_file);
+    if (!out_.tensors[head].is_refused) report_keys(members, from_file);
+  }
+
+  // Of tensors that no file gives a value. One that somebody put in is nobody's surprise.
+  void report_keys(const Members& members, FromFile from_file) {
+    const bool is_kept = statement(members.front()).provenance == Provenance::kKept;
+    const bool other_shape = from_file == FromFile::kOtherShape;
+    if (is_kept && !other_shape && is_assigned(members)) return;
+    KeyReport& keys = out_.plan.keys;
+    for (const StatementId i : members) {
+      const Tensor& t = tensor(i);
+      if (!can_be_in_a_file(t.kind)) continue;
+      if (!is_kept) keys.initialized.push_back(t.name);
+      if (other_shape) {
+        keys.mismatched.push_back(t.name);
+      } else if (is_expected(t)) {
+        keys.missing.push_back(t.name);
+      }
+    }
+  }
+
+  [[nodiscard]] bool is_assigned(const Members& members) const {
+    return std::any_of(members.begin(), members.end(), [&](StatementId i) { return tensor(i).assigned; });
   }
 
   bool by_users_word(const Members& members) {
@@ -153,6 +183,7 @@ class SourceDecider {
     }
     s.provenance = Provenance::kKept;
     s.kept_device = kept->device;
+    s.kept_by_name = true;
     speakers(members).memory = StatementId(static_cast<std::size_t>(kept - skeleton_.tensors.data()));
     s.rule = "R14";
     s.reason = "the tensor keeps its value (keep)";
@@ -217,8 +248,6 @@ class SourceDecider {
     }
   }
 
-  enum class FromFile { kTaken, kRefused, kNothing, kOtherShape };
-
   FromFile by_file(const Members& members) {
     Statement& s = statement(members.front());
     FromFile result = FromFile::kNothing;
@@ -266,6 +295,7 @@ class SourceDecider {
       if (allow_mismatch_.matches(t.name)) {
         out_.plan.warnings.add(std::move(error).by_rule("R21").try_this(
             "Remove the tensor from \"allow_mismatch\" if it should be read; now it is not."));
+        out_.plan.keys.mismatched.push_back(t.name);
         return FromFile::kOtherShape;
       }
       errors_.add(std::move(error).by_rule("R41").try_this(
@@ -317,16 +347,15 @@ class SourceDecider {
   void by_value(const Members& members, FromFile from_file) {
     Statement& s = statement(members.front());
     const bool other_shape = from_file == FromFile::kOtherShape;
-    const auto is_expected = [&](StatementId i) { return can_be_in_a_file(tensor(i).kind); };
-    if (!names_.settled && !other_shape && std::any_of(members.begin(), members.end(), is_expected)) {
+    const auto may_have_a_key = [&](StatementId i) { return can_be_in_a_file(tensor(i).kind); };
+    if (!names_.settled && !other_shape && std::any_of(members.begin(), members.end(), may_have_a_key)) {
       give_up(members);  // a mapping that holds may find it
       return;
     }
-    const bool is_assigned =
-        std::any_of(members.begin(), members.end(), [&](StatementId i) { return tensor(i).assigned; });
+    const bool was_assigned = is_assigned(members);
     const auto missing =
         std::find_if(members.begin(), members.end(), [&](StatementId i) { return is_missing(tensor(i)); });
-    if (!other_shape && !is_assigned && missing != members.end()) {
+    if (!other_shape && !was_assigned && missing != members.end()) {
       report_missing(members, tensor(*missing));
       return;
     }
@@ -338,9 +367,9 @@ class SourceDecider {
       if (tensor(i).presence != Presence::kReal) continue;
       s.provenance = Provenance::kKept;
       s.kept_device = tensor(i).device;
-      s.rule = other_shape ? "R21" : is_assigned ? "R14" : "R7";
+      s.rule = other_shape ? "R21" : was_assigned ? "R14" : "R7";
       s.reason = other_shape ? "the checkpoint has another shape for the tensor, so that it keeps its value"
-                 : is_assigned
+                 : was_assigned
                      ? "no file has the tensor; it keeps the value that was assigned after the model was built"
                      : "no file has the tensor; it keeps its value";
       return;
@@ -361,10 +390,12 @@ class SourceDecider {
 
   [[nodiscard]] bool has_checkpoint() const { return !inputs_.catalog.files.empty(); }
 
-  // A key that the checkpoint should have had, and that nobody said may be missing (R39).
-  [[nodiscard]] bool is_missing(const Tensor& t) const {
-    return has_checkpoint() && can_be_in_a_file(t.kind) && !t.adapter && !allow_missing_.matches(t.name);
+  // A key that the checkpoint should have.
+  [[nodiscard]] bool is_expected(const Tensor& t) const {
+    return has_checkpoint() && can_be_in_a_file(t.kind) && !t.adapter && !not_expected_.matches(t.name);
   }
+  // One that nobody said may be missing (R39).
+  [[nodiscard]] bool is_missing(const Tensor& t) const { return is_expected(t) && !allow_missing_.matches(t.name); }
 
   bool take_recipe(const Members& members, std::optional<model::Recipe> Tensor::*which, std::string_view rule,
                    std::string_view reason) {
@@ -431,6 +462,7 @@ class SourceDecider {
   mapping::Resolution& names_;
   Decisions& out_;
   NameList allow_missing_;
+  NameList not_expected_;
   NameList allow_mismatch_;
   NameList keep_;
   NameList external_;

@@ -166,6 +166,14 @@ std::optional<DType> requested_dtype(const Policy& policy, std::string_view name
 
 Requests::Requests(const Policy& policy) : dtype_(policy.dtype) {
   subtrees_.reserve(policy.subtree_dtypes.size());
+  // transformers loads a parameter in the dtype that its constructor names, whatever was requested.
+  const auto is_requested = [&](const auto& made) { return made.second == policy.dtype; };
+  const auto& made = policy.constructed_dtypes;
+  if (policy.cast == Cast::kExact && std::any_of(made.begin(), made.end(), is_requested)) {
+    for (const auto& one : made) {
+      if (!is_requested(one)) subtrees_.insert_or_assign(one.first, one.second);
+    }
+  }
   for (const auto& [module, dtype] : policy.subtree_dtypes) subtrees_.insert_or_assign(module, dtype);
 }
 

@@ -26,7 +26,8 @@ Errors check_policy(const Policy& policy);
 Result<Policy, Errors> parse_policy(const JsonDocument& document);
 std::string policy_json(const Policy& policy);
 
-/// What was asked for a tensor: of the longest prefix in `subtree_dtypes`, else the policy's (R32).
+/// What was asked for a tensor: of the longest prefix in `subtree_dtypes`, else the policy's (R32). Under kExact a
+/// constructor that named another dtype than the requested one goes before the policy's, and before a module's entry.
 [[nodiscard]] std::optional<DType> requested_dtype(const Policy& policy, std::string_view name);
 
 /// What was asked for a tensor, and whether its subtree's entry said so.

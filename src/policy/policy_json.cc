@@ -37,6 +37,7 @@ constexpr std::array kStrictnesses = {
 // The lists of name patterns, in the order of the document.
 constexpr std::array kPatternLists = {
     std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"allow_missing", &Policy::allow_missing},
+    std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"not_expected", &Policy::not_expected},
     std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"allow_unexpected", &Policy::allow_unexpected},
     std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"allow_mismatch", &Policy::allow_mismatch},
     std::pair<std::string_view, std::vector<NamePattern> Policy::*>{"may_untie", &Policy::may_untie},
@@ -86,6 +87,14 @@ void check_subtrees(const Policy& policy, FieldProblems& problems) {
   }
 }
 
+void check_constructed(const Policy& policy, FieldProblems& problems) {
+  std::set<std::string_view> seen;
+  for (const auto& [tensor, dtype] : policy.constructed_dtypes) {
+    if (seen.insert(tensor).second) continue;
+    problems.add(fmt::format("constructed_dtypes.{}", escape(tensor)), problem("listed twice", "R23"));
+  }
+}
+
 void check_budget(const Policy& policy, FieldProblems& problems) {
   if (policy.budget_bytes >= kLeastBudgetBytes) return;
   problems.add(
@@ -123,6 +132,7 @@ FieldProblems problems_of(const Policy& policy) {
                  problem("the name has an empty component", "R25").got(quote(pattern.text)));
   }
   check_subtrees(policy, problems);
+  check_constructed(policy, problems);
   return problems;
 }
 
@@ -176,6 +186,18 @@ void read_subtrees(JsonFields& fields, Policy& policy, Unread& unread, Errors& e
   }
 }
 
+void read_constructed(JsonFields& fields, Policy& policy, Unread& unread, Errors& errors) {
+  const auto value = fields.find("constructed_dtypes");
+  if (!value) return;
+  JsonFields tensors(*value, fields.path_of("constructed_dtypes"), errors);
+  if (!value->is_object()) return;
+  for (const JsonMember member : *value) {
+    std::optional<DType> dtype;
+    unread.watch(tensors.path_of(member.key), [&] { tensors.optional_dtype(member.key, dtype); });
+    if (dtype) policy.constructed_dtypes.emplace_back(member.key, *dtype);
+  }
+}
+
 void write_patterns(JsonWriter& json, std::string_view key, const std::vector<NamePattern>& patterns) {
   json.key(key).begin_array();
   for (const NamePattern& pattern : patterns) write_name_pattern(json, pattern);
@@ -226,6 +248,7 @@ Result<Policy, Errors> parse_policy(const JsonDocument& document) {
     policy.pins.push_back(model::read_pin(value, path, errors));
   });
   read_subtrees(fields, policy, unread, errors);
+  read_constructed(fields, policy, unread, errors);
   fields.finish();
   for (auto& [field, error] : problems_of(policy)) {
     if (unread.has(field)) continue;
@@ -254,6 +277,9 @@ std::string policy_json(const Policy& policy) {
   json.end_array();
   json.key("subtree_dtypes").begin_object();
   for (const auto& [module, dtype] : policy.subtree_dtypes) json.key(module).string(dtype ? name(*dtype) : "auto");
+  json.end_object();
+  json.key("constructed_dtypes").begin_object();
+  for (const auto& [tensor, dtype] : policy.constructed_dtypes) json.key(tensor).string(name(dtype));
   json.end_object();
   json.end_object();
   return json.take();

@@ -60,6 +60,8 @@ TEST(PolicyJson, RoundTrip) {
                  {NamePattern::exact("w*"), PinStrength::kFloat16},
                  {"A_log", PinStrength::kFloat16AndBFloat16}};
   policy.subtree_dtypes = {{"vision", DType::kF32}, {"audio.tower", DType::kF8E4M3}, {"experts", {}}};
+  policy.constructed_dtypes = {{"gate", DType::kF32}, {"up", DType::kBF16}};
+  policy.not_expected = {NamePattern::exact("lm_head.weight")};
   const auto again = parse(policy_json(policy));
   ASSERT_TRUE(again) << again.error().front().text();
   EXPECT_EQ(*again, policy);
@@ -102,6 +104,8 @@ TEST(PolicyJson, WrongFieldsSayWhere) {
   EXPECT_THAT(messages(R"(, "keep": "a", "external": [1])"),
               ElementsAre(HasSubstr("$.keep"), HasSubstr("$.external[0]")));
   EXPECT_THAT(messages(R"(, "subtree_dtypes": ["a"])"), ElementsAre(HasSubstr("$.subtree_dtypes: not an object")));
+  EXPECT_THAT(messages(R"(, "constructed_dtypes": ["a"])"), ElementsAre(HasSubstr("$.constructed_dtypes: not an obj")));
+  EXPECT_THAT(messages(R"(, "constructed_dtypes": {"a": "auto"})"), ElementsAre(HasSubstr("$.constructed_dtypes.a: ")));
   EXPECT_THAT(messages(R"(, "subtree_dtypes": {"a": "F99"})"),
               ElementsAre(HasSubstr("$.subtree_dtypes.a: not a dtype")));
   EXPECT_THAT(messages(R"(, "pins": [{"pattern": "a", "strength": "strict"}])"),

@@ -17,6 +17,7 @@ constexpr std::size_t kParts = 256;    // that a range is divided into
 constexpr std::size_t kSetsShown = 4;  // sets in which tensors are looked for
 constexpr std::size_t kDigits = 16;    // of a short digest
 constexpr std::string_view kPrefix = "replicas on ";
+constexpr char kKept = '+';  // behind a digest that is told with its name; of other values '-'
 
 // Of the digests [begin, end) of a set.
 struct Range {
@@ -40,7 +41,7 @@ std::string digest_of(const ReplicaSet& set, Range range) {
   std::string all;
   for (std::uint64_t i = range.begin; i < range.end; ++i) {
     const ReplicaDigest& one = set.digests[i];
-    all += with_length(one.name) + with_length(one.slot) + with_length(one.digest);
+    all += with_length(one.name) + with_length(one.slot) + with_length(one.digest) + (one.is_kept ? kKept : '-');
   }
   return short_digest(all);
 }
@@ -93,7 +94,8 @@ class Search {
     }
     LADING_ASSIGN_OR_RETURN(const auto names, say(ranges, [](const ReplicaSet& set, Range range) {
                               const ReplicaDigest& one = set.digests[range.begin];
-                              return one.digest + one.name + (one.slot.empty() ? "" : fmt::format(" ({})", one.slot));
+                              return fmt::format("{}{}{}{}", one.digest, one.is_kept ? kKept : '-', one.name,
+                                                 one.slot.empty() ? "" : fmt::format(" ({})", one.slot));
                             }));
     for (const Range range : ranges) {
       if (const auto found = names.find(range.text()); found != names.end()) errors.add(error_of(found->second));
@@ -153,12 +155,20 @@ class Search {
       }
     }
     std::string found;
+    bool is_kept = false;
     for (const auto& [value, who] : holders) {
-      found += fmt::format("{}{} on {}", found.empty() ? "" : "; ", value.substr(0, kDigestDigits), who.text());
+      const bool is_this = value.size() > kDigestDigits && value[kDigestDigits] == kKept;
+      is_kept = is_kept || is_this;
+      found += fmt::format("{}{}{} on {}", found.empty() ? "" : "; ", value.substr(0, kDigestDigits),
+                           is_this ? ", kept" : "", who.text());
     }
-    return message()
-        .of_tensor(values.front().value.substr(std::min(kDigestDigits, values.front().value.size())))
-        .got(found);
+    const std::string& first = values.front().value;
+    Error error = message().of_tensor(first.substr(std::min(kDigestDigits + 1, first.size()))).got(found);
+    if (is_kept) {
+      error.remedy =
+          "Give it the same value on these ranks before the load, or name it in keep= if it is meant to differ.";
+    }
+    return error;
   }
 
   Coordinator& ranks_;
@@ -169,7 +179,7 @@ class Search {
 }  // namespace
 
 Result<Verdict, Verdict> agree_replicas(Coordinator& ranks, const std::vector<ReplicaSet>& sets,
-                                        std::vector<Field> fields) {
+                                        std::vector<Field> fields, ModelState state) {
   for (const ReplicaSet& set : sets) {
     const std::string value = fmt::format("{} {}", set.digests.size(), digest_of(set, {0, set.digests.size()}));
     fields.push_back({fmt::format("{}{}", kPrefix, set.ranks.text()), value, Field::Mode::kCollect});
@@ -185,7 +195,7 @@ Result<Verdict, Verdict> agree_replicas(Coordinator& ranks, const std::vector<Re
     errors.add(std::move(found));
   }
   // All ranks found the same: this step only makes it everybody's verdict.
-  const Failure failure{std::move(errors), exit_code(Code::kValuesDiffer), true, {}};
+  const Failure failure{std::move(errors), exit_code(Code::kValuesDiffer), state == ModelState::kWritten, {}};
   return ranks.agree("the replicas that differ", {}, &failure);
 }
 

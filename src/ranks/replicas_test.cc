@@ -95,6 +95,17 @@ TEST(Replicas, R17_RanksThatAreNotInTheSetAreToldToo) {
               AllOf(HasSubstr("\"w5\""), HasSubstr("w699"), HasSubstr("on rank 1"), HasSubstr("on rank 3")));
 }
 
+TEST(Replicas, R17_AValueThatWasThereBeforeIsSaidToBeSo) {
+  const auto said = on_ranks(2, [](std::uint64_t rank) {
+    ReplicaSet set = set_of({0, 1}, 3);
+    set.digests[1].is_kept = true;
+    if (rank == 1) set.digests[1].digest = digest('b');
+    return std::vector{set};
+  });
+  EXPECT_THAT(said, Each(AllOf(HasSubstr("tensor \"w1\""), HasSubstr(digest('a') + ", kept on rank 0"),
+                               HasSubstr("name it in keep="))));
+}
+
 TEST(Replicas, R17_ListsOfOtherLengthsAreADifference) {
   const auto said = on_ranks(2, [](std::uint64_t rank) { return std::vector{set_of({0, 1}, 3 + rank)}; });
   EXPECT_THAT(said, Each(HasSubstr("have different bytes")));

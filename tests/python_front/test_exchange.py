@@ -79,5 +79,5 @@ def test_R17_a_byte_that_changed_on_the_way_is_found(told):
     answers = [rank["wrong byte"] for rank in told["ranks"]]
     assert len({answer["text"] for answer in answers}) == 1
     assert answers[0]["codes"] == ["values_differ"] and answers[0]["tensors"] == ["blocks.3.weight"]
-    assert "R17" in answers[0]["text"] and "on 2" in answers[0]["text"]
+    assert "R17" in answers[0]["text"] and "on rank 2" in answers[0]["text"]
     assert all(answer["untouched"] for answer in answers)

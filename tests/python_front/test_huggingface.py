@@ -176,7 +176,8 @@ def test_legacy_rotary_keys_are_ignored_by_name(checkpoints, tmp_path):
 def test_pins_are_those_that_transformers_matches(checkpoints):
     original, folder = checkpoints("t5")
     pins = huggingface.describe(under_meta("t5"), folder).pins
-    assert pins == [("wo", "float16")]
+    assert pins and all(strength == "float16" for _, strength in pins)
+    assert {pin.text for pin, _ in pins} == {name for name in original.state_dict() if ".wo." in name}
 
 
 def test_pins_whose_pattern_means_something_else_are_named(checkpoints):
@@ -265,7 +266,7 @@ def test_skeleton_of_a_config_alone(checkpoints, tmp_path):
     document = json.loads(lading.skeleton_of(tmp_path))
     names = {tensor["name"] for tensor in document["tensors"]}
     assert names >= set(original.state_dict())
-    assert document["pins"] == [{"pattern": "wo", "strength": "float16"}]
+    assert document["pins"] and all(".wo." in pin["name"] and pin["strength"] == "float16" for pin in document["pins"])
     assert ["encoder.embed_tokens.weight"] not in document["ties"]
     assert any("shared.weight" in tie for tie in document["ties"])
 

@@ -1,5 +1,6 @@
 """A tensor's name may hold any character, and is never taken for a pattern, an expression or a template."""
 
+import logging
 import sys
 import types
 
@@ -9,6 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import lading
+from lading import sharding
 from lading.conversion import Conversion, braced, ignored_key, target_of, unbraced
 from lading.patterns import Name, fields_json, list_json, matches
 
@@ -78,7 +80,7 @@ def test_R68_every_name_is_loaded(tmp_path, how):
 
 
 def test_what_a_library_lets_be_missing_is_just_that(tmp_path, library):
-    library(Conversion(allow_missing=["w*"]))
+    library(Conversion(not_expected=["w*"]))
     path = saved(tmp_path, {name: value for name, value in values().items() if name not in ("w*", "wa")})
     with pytest.raises(lading.LadingError) as refusal:
         lading.materialize(skeleton(), path, device="cpu", progress=False)
@@ -169,3 +171,39 @@ def test_R68_values_of_an_adapter_go_to_the_names_that_they_are_of(tmp_path):
     lading.materialize(model, path, device="cpu", adapter=tmp_path / "adapter", progress=False)
     for (name, got), want in zip(model.named_parameters(), original.parameters(), strict=True):
         assert torch.equal(got, want), name
+
+
+# ---- one language
+
+
+class Nested(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        block = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        self.layers = torch.nn.ModuleList([block, torch.nn.Linear(2, 2)])
+        self.tower = torch.nn.ModuleDict({"deep": torch.nn.ModuleDict({"mlp": torch.nn.Linear(2, 2)})})
+        self.mlp = torch.nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "units"),
+    [
+        ("layers.*", ["layers.0", "layers.1"]),
+        ("layers.0", ["layers.0"]),
+        ("*mlp", ["mlp", "tower.deep.mlp"]),
+        ("*", ["layers", "mlp", "tower"]),
+        ("*.mlp", ["tower.deep.mlp"]),
+    ],
+)
+def test_units_have_the_patterns_of_everything_else(pattern, units, caplog):
+    model = Nested()
+    modules = {name: module for name, module in model.named_modules() if name}
+    with caplog.at_level(logging.INFO, logger="lading"):
+        assert sorted(sharding._wanted(model, modules, pattern, ())) == units
+    is_deeper = any(name.count(".") > pattern.count(".") for name in units)
+    assert ("* stands for dots too" in caplog.text) == is_deeper
+
+
+def test_a_pattern_for_units_that_means_nothing_is_refused():
+    with pytest.raises(ValueError, match="no module of such a name"):
+        sharding._wanted(Nested(), {"mlp": torch.nn.Linear(2, 2)}, "blocks.*", ())

@@ -223,13 +223,12 @@ def test_R23_what_was_not_followed_is_in_the_warnings_and_not_in_the_notes(saved
         report = load(built(), saved(values()), dtype=BF16)
     (warning,) = [one for one in report.warnings if one.code == "dtype"]
     assert warning.rule == "R23" and not any("requested" in note for note in report.notes)
-    assert "warning: dtype BF16 was requested, but 28 tensors of the checkpoint stay F32" in str(report)
+    assert "dtype BF16 was requested, but 28 tensors of the checkpoint stay F32" in str(report)
 
 
 RECORDED = (
     "27 trainable parameters will be computed in F32, not in the compute dtype BF16, because the checkpoint has them in "
-    'F32 (R26). Pass compute_record="ignore" to compute them in that dtype, except those that the model keeps '
-    "in F32."
+    'F32 (R26). Set compute_record="ignore" to compute them in BF16, except those that the model keeps in F32.'
 )
 
 
@@ -241,7 +240,7 @@ def test_R26_a_record_that_goes_before_the_compute_dtype_is_a_warning(saved):
         (said,) = [one for one in caught if "will be computed" in str(one.message)]
         assert str(said.message) == RECORDED and said.filename == __file__
         (warning,) = [one for one in answer.warnings if one.rule == "R26"]
-        assert 'Pass compute_record="ignore"' in warning.remedy
+        assert 'Set compute_record="ignore"' in warning.remedy
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             call(built(), path, compute_dtype=BF16, compute_record="ignore")

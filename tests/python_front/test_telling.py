@@ -55,7 +55,7 @@ def test_R23_a_request_that_was_not_followed_is_a_warning(path):
     (warning,) = [one for one in caught if "was requested" in str(one.message)]
     assert str(warning.message) == (
         'dtype BF16 was requested, but 2 tensors of the checkpoint stay F32: by default (cast="promote") a request never '
-        'rounds (R23). Pass cast="exact" to round them, except those that the model keeps in F32.'
+        'rounds (R23). Set cast="exact" to round them, except those that the model keeps in F32.'
     )
     assert warning.filename == __file__
     for options in ({"dtype": torch.bfloat16, "cast": "exact"}, {"dtype": "f32"}, {}):

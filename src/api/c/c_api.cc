@@ -271,6 +271,10 @@ lading_handle* lading::c_api::make_handle(lading::Exit exit_code, std::string te
   return handle.release();
 }
 
+const lading::LoadReport* lading::c_api::load_report_of(const lading_handle* handle) {
+  return handle != nullptr && handle->loaded ? &*handle->loaded : nullptr;
+}
+
 std::string lading::c_api::take_callback_error() { return std::exchange(callback_error, {}); }
 
 int lading_abi_version() { return LADING_ABI_VERSION; }
@@ -332,12 +336,26 @@ const uint64_t* lading_replicas(const lading_handle* plan, uint64_t destination,
 }
 
 lading_handle* lading_owners(const lading_handle* plan, const char* request) {
-  const auto use = [&](const std::vector<std::string>& nodes) {
+  const auto use = [&](const lading::ExchangeFacts& facts) {
     if (plan == nullptr || !plan->plan) return misused("owners", "the handle is not a plan");
-    const auto owners = owners_of(plan->plan->report, nodes);
-    return owners ? answered(answer_of(*owners)) : refused("owners", {Stage::kRequest, owners.error()});
+    const auto choice = choose_exchange(plan->plan->report, facts);
+    if (!choice) return refused("owners", {Stage::kRequest, choice.error()});
+    lading::Owners owners(plan->plan->destinations.size());
+    if (choice->verdict == lading::ExchangeChoice::Verdict::kYes) {
+      owners = owners_of(plan->plan->report, choice->nodes).value();  // the choice saw as many nodes as ranks
+    }
+    return answered(answer_of(*choice, owners));
   };
   return with_request("owners", request, lading::c_api::parse_owners_request, use);
+}
+
+lading_handle* lading_read_speed(const lading_handle* plan) {
+  return guarded({"read_speed", Stage::kCheckpoint}, [&] {
+    if (plan == nullptr || !plan->plan) return misused("read_speed", "the handle is not a plan");
+    const auto speed = read_speed(plan->plan->report);
+    if (!speed) return refused("read_speed", {Stage::kCheckpoint, speed.error()});
+    return answered(lading::answer_of_speed(*speed));
+  });
 }
 
 lading_handle* lading_plan_document(const lading_handle* plan) {
@@ -408,6 +426,15 @@ lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes) {
     if (!enough) return refused({"memory", std::nullopt, false, lading::Exit::kLoad}, enough.error());
     return answered(answer_of(*available));
   });
+}
+
+int lading_pattern_matches(const char* pattern, uint64_t pattern_size, const char* name, uint64_t name_size) {
+  try {
+    const lading::NamePattern made{std::string(pattern, pattern_size)};
+    return made.matches(std::string_view(name, name_size)) ? 1 : 0;
+  } catch (...) {
+    return 0;
+  }
 }
 
 lading_handle* lading_help(const char* topic) {

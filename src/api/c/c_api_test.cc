@@ -3,13 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "lading/lading_c.h"
-#include "support/safetensors_bytes.h"
-#include "support/temp_dir.h"
+#include "api/c/c_api_for_tests.h"
 
 namespace lading {
 namespace {
@@ -19,67 +16,6 @@ using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// An answer, freed with this object.
-class Answer {
- public:
-  explicit Answer(lading_handle* handle) : handle_(handle) {}
-  Answer(const Answer&) = delete;
-  Answer& operator=(const Answer&) = delete;
-  ~Answer() { lading_free(handle_); }
-
-  [[nodiscard]] const lading_handle* get() const { return handle_; }
-  [[nodiscard]] int exit_code() const { return lading_exit_code(handle_); }
-  [[nodiscard]] std::string text() const { return lading_text(handle_, nullptr); }
-
- private:
-  lading_handle* handle_;
-};
-
-class CApiTest : public ::testing::Test {
- protected:
-  // Two F32 vectors: "a" is 1, 2 and "b" is 3, 4, 5.
-  void SetUp() override {
-    const std::vector<float> values = {1, 2, 3, 4, 5};
-    std::string data(values.size() * sizeof(float), '\0');
-    std::memcpy(data.data(), values.data(), data.size());
-    dir_.write("model.safetensors", test::safetensors_bytes(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-                                                            R"("b":{"dtype":"F32","shape":[3],"data_offsets":[8,20]}})",
-                                                            data));
-  }
-
-  [[nodiscard]] std::string request(const std::string& more = "") const {
-    return R"({"schema": "lading.request/1", "checkpoint": ")" + dir_.path() + "\"" + more + "}";
-  }
-
-  // The checkpoint's two, and "made", whose value the caller has.
-  [[nodiscard]] std::string request_with_host_value() const {
-    const auto tensor = [](const std::string& name, const std::string& more) {
-      return R"({"name": ")" + name + R"(", "dtype": "F32")" + more + "}";
-    };
-    return request(
-        R"(, "skeleton": {"schema": "lading.skeleton/1", "tensors": [)" +
-        tensor("a", R"(, "kind": "parameter", "shape": [2])") + ", " +
-        tensor("b", R"(, "kind": "parameter", "shape": [3])") + ", " +
-        tensor("made", R"(, "kind": "non_persistent_buffer", "shape": [2], "derivation": {"kind": "host"})") + "]}");
-  }
-
-  // Memory for all destinations of a plan, zeroed.
-  std::vector<lading_memory> memories_for(const Answer& plan) {
-    std::uint64_t count = 0;
-    const lading_destination* destinations = lading_destinations(plan.get(), &count);
-    std::vector<lading_memory> memories;
-    for (std::uint64_t i = 0; i < count; ++i) {
-      auto& floats = floats_[destinations[i].name];
-      floats.assign(destinations[i].size_bytes / sizeof(float), 0);
-      memories.push_back({floats.data(), destinations[i].size_bytes});
-    }
-    return memories;
-  }
-
-  test::TempDir dir_;
-  std::map<std::string, std::vector<float>> floats_;
-};
 
 TEST_F(CApiTest, PlansThenLoads) {
   const Answer plan(lading_plan(request().c_str()));
@@ -95,63 +31,6 @@ TEST_F(CApiTest, PlansThenLoads) {
   EXPECT_THAT(plan.text(), ContainsRegex(R"("replica_sets": \[\s+\[0\]\s+\])"));
   EXPECT_THAT(report.text(), AllOf(HasSubstr(R"("schema": "lading.load/1")"), HasSubstr(R"("ok": true)"),
                                    ContainsRegex(R"("digests": \[\s+"[0-9a-f]{32}",\s+"[0-9a-f]{32}"\s+\])")));
-}
-
-// Two ranks that hold the same, one after the other: the second gets from the first what that one has read.
-TEST_F(CApiTest, RanksReadForEachOther) {
-  const Answer plan(lading_plan(request(R"(, "mesh": "dp=2", "strategy": "ddp", "ranks": [1])").c_str()));
-  ASSERT_EQ(plan.exit_code(), 0) << plan.text();
-  std::uint64_t count = 0;
-  const std::uint64_t* const ranks = lading_replicas(plan.get(), 1, &count);
-  ASSERT_EQ(count, 2U);
-  EXPECT_EQ(ranks[0], 0U);
-  EXPECT_EQ(ranks[1], 1U);
-  EXPECT_EQ(lading_replicas(plan.get(), 2, &count), nullptr);
-  EXPECT_EQ(lading_replicas(nullptr, 0, nullptr), nullptr);
-  const Answer together(lading_owners(plan.get(), R"({"schema": "lading.request/1", "nodes": ["n", "n"]})"));
-  EXPECT_THAT(together.text(), HasSubstr(R"("owners": [0, 0])"));
-  const Answer apart(lading_owners(plan.get(), R"({"schema": "lading.request/1", "nodes": ["n", "m"]})"));
-  EXPECT_THAT(apart.text(), HasSubstr(R"("owners": [null, null])"));
-
-  auto memories = memories_for(plan);
-  const std::vector<std::int64_t> owners = {-1, 0};
-  const lading_exchange exchange{owners.data(), &memories, [](void* user) {
-                                   auto& of_caller = *static_cast<std::vector<lading_memory>*>(user);
-                                   const std::vector<float> received = {30, 40, 50};
-                                   std::memcpy(of_caller[1].data, received.data(), of_caller[1].size_bytes);
-                                   return 0;
-                                 }};
-  const Answer report(lading_load_exchanged(plan.get(), memories.data(), memories.size(), nullptr, &exchange));
-  ASSERT_EQ(report.exit_code(), 0) << report.text();
-  EXPECT_THAT(floats_["a"], ElementsAre(1, 2));
-  EXPECT_THAT(floats_["b"], ElementsAre(30, 40, 50));
-  EXPECT_THAT(report.text(), HasSubstr(R"("read_bytes": 8,)"));
-  const Answer ledger(lading_ledger(report.get()));
-  EXPECT_THAT(ledger.text(), HasSubstr(R"("received_from": 0)"));
-}
-
-TEST_F(CApiTest, AnExchangeThatFailsOrMakesNoSenseIsTold) {
-  const Answer plan(lading_plan(request(R"(, "mesh": "dp=2", "strategy": "ddp", "ranks": [1])").c_str()));
-  const auto memories = memories_for(plan);
-  const std::vector<std::int64_t> owners = {0, 0};
-  const auto load = [&](const lading_exchange& exchange) {
-    const Answer report(lading_load_exchanged(plan.get(), memories.data(), memories.size(), nullptr, &exchange));
-    return report.text();
-  };
-  const auto fails = [](void*) {
-    lading_set_error("the net is gone");
-    return 1;
-  };
-  EXPECT_THAT(load({owners.data(), nullptr, fails}),
-              AllOf(HasSubstr("the net is gone"), HasSubstr(R"("begun": true)")));
-  EXPECT_THAT(load({owners.data(), nullptr, [](void*) { return 1; }}), HasSubstr("could not be received"));
-  EXPECT_THAT(load({owners.data(), nullptr, nullptr}), AllOf(HasSubstr("usage"), HasSubstr(R"("begun": false)")));
-  EXPECT_THAT(load({nullptr, nullptr, fails}), HasSubstr("usage"));
-  for (const char* bad : {R"({"schema": "lading.request/1"})", R"({"schema": "lading.request/1", "nodes": ["a"]})",
-                          R"({"schema": "lading.request/1", "nodes": ["a", 1]})"}) {
-    EXPECT_EQ(Answer(lading_owners(plan.get(), bad)).exit_code(), 2) << bad;
-  }
-  EXPECT_EQ(Answer(lading_owners(nullptr, R"({"schema": "lading.request/1", "nodes": []})")).exit_code(), 2);
 }
 
 TEST_F(CApiTest, APlanIsLoadedAgain) {
@@ -263,6 +142,21 @@ TEST_F(CApiTest, APlanSaysWhatNoFileGivesAValue) {
                             R"(\{"name": "kept", "kind": "buffer", "provenance": "kept", "rule": "R7"\},\s+)"
                             R"(\{"name": "new", "kind": "parameter", "provenance": "random", "rule": "R12"\},\s+)"
                             R"(\{"name": "tied", "kind": "parameter", "provenance": "random", "rule": "R12"\}\s+\])"));
+  EXPECT_THAT(plan.text(), ContainsRegex(R"("missing_keys": \[\s+"kept",\s+"new",\s+"tied"\s+\])"));
+  EXPECT_THAT(plan.text(), ContainsRegex(R"("mismatched_keys": \[\s+"b"\s+\])"));
+  EXPECT_THAT(plan.text(), ContainsRegex(R"("initialized": \[\s+"new",\s+"tied"\s+\])"));
+}
+
+TEST_F(CApiTest, OnePatternLanguage) {
+  const auto matches = [](std::string_view pattern, std::string_view name) {
+    return lading_pattern_matches(pattern.data(), pattern.size(), name.data(), name.size()) != 0;
+  };
+  EXPECT_TRUE(matches("layers.*", "layers.0"));
+  EXPECT_TRUE(matches("layers.*", "layers.0.mlp")) << "a dot is a character like others";
+  EXPECT_TRUE(matches("*.mlp", "a.b.mlp"));
+  EXPECT_FALSE(matches("layers.*", "layers"));
+  EXPECT_FALSE(matches("a", "ab"));
+  EXPECT_TRUE(matches("", ""));
 }
 
 TEST_F(CApiTest, AllProblemsOfAPlanAreListed) {

@@ -5,6 +5,7 @@
 
 #include "lading/error.h"
 #include "lading/lading_c.h"
+#include "lading/load.h"
 
 namespace lading::c_api {
 
@@ -13,5 +14,8 @@ namespace lading::c_api {
 
 /// What the last callback on this thread said with lading_set_error().
 [[nodiscard]] std::string take_callback_error();
+
+/// Of a handle of lading_load(); null if it is none, or failed.
+[[nodiscard]] const LoadReport* load_report_of(const lading_handle* handle);
 
 }  // namespace lading::c_api

@@ -11,6 +11,7 @@
 
 #include "api/c/handle.h"
 #include "api/c/problems.h"
+#include "api/replica_sets.h"
 #include "base/json_fields.h"
 #include "base/json_writer.h"
 #include "lading/inspect.h"
@@ -19,6 +20,7 @@
 #include "ranks/callback_channel.h"
 #include "ranks/coordinator.h"
 #include "ranks/records.h"
+#include "ranks/replicas.h"
 
 using lading::Error;
 using lading::Errors;
@@ -353,6 +355,17 @@ lading_handle* lading_ranks_agree(lading_ranks* ranks, const char* request) {
       if (auto same = agree_records(coordinator, parsed.step, *parsed.records); !same) return told(same.error(), size);
     }
     return agreed(*step);
+  });
+}
+
+lading_handle* lading_ranks_agree_replicas(lading_ranks* ranks, const lading_handle* load, int begun) {
+  return guarded([&] {
+    const lading::LoadReport* const report = lading::c_api::load_report_of(load);
+    if (ranks == nullptr) return misused("there are no ranks: they are NULL");
+    if (report == nullptr) return misused("the handle is no load that succeeded");
+    const auto state = begun != 0 ? lading::ranks::ModelState::kWritten : lading::ranks::ModelState::kAsItWas;
+    const auto same = agree_replicas(ranks->coordinator, replica_sets(*report), {}, state);
+    return same ? well() : told(same.error());
   });
 }
 

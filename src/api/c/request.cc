@@ -1,6 +1,7 @@
 #include "api/c/request.h"
 
 #include <array>
+#include <cstdlib>
 #include <limits>
 
 #include "api/document.h"
@@ -17,6 +18,11 @@ constexpr std::array<std::pair<std::string_view, TrailingBytesPolicy>, 2> kTrail
 
 constexpr std::array<std::pair<std::string_view, Start>, 2> kStarts = {
     {{"checkpoint", Start::kFromCheckpoint}, {"nothing", Start::kWithoutCheckpoint}}};
+
+constexpr std::array<std::pair<std::string_view, ExchangeScope>, 4> kScopes = {{{"never", ExchangeScope::kNever},
+                                                                                {"node", ExchangeScope::kNode},
+                                                                                {"job", ExchangeScope::kJob},
+                                                                                {"auto", ExchangeScope::kAuto}}};
 
 // The characters of an object in the text that it was parsed from. The text is known to be JSON.
 std::string object_text(std::string_view text, const JsonValue& object) {
@@ -155,6 +161,14 @@ class Reader {
     units.finish();
   }
 
+  void speeds(std::string_view key, std::vector<double>& out) {
+    fields_.optional_each(key, [&](const JsonValue& value, const std::string&) {
+      const bool is_number = value.kind() == JsonKind::kNumber;
+      if (!is_number) fields_.problem(value, key, "not a number", "bytes per second, for each rank");
+      out.push_back(is_number ? std::strtod(std::string(value.text()).c_str(), nullptr) : 0);
+    });
+  }
+
   // Mesh, strategy and devices are words; a layout is a document.
   void layout(LayoutChoice& out) {
     LayoutWords words;
@@ -287,15 +301,20 @@ Result<DTypesRequest, Errors> parse_dtypes_request(std::string_view json) {
   return reader.finish(std::move(request));
 }
 
-Result<std::vector<std::string>, Errors> parse_owners_request(std::string_view json) {
+Result<ExchangeFacts, Errors> parse_owners_request(std::string_view json) {
   LADING_ASSIGN_OR_RETURN(const JsonDocument document, parse(json));
   Reader reader(json, document);
-  std::vector<std::string> nodes;
-  reader.fields().each("nodes", [&](const JsonValue& node, const std::string&) {
-    if (!node.is_string()) reader.fields().problem(node, "nodes", "not a string", "the name of a node for each rank");
-    nodes.emplace_back(node.is_string() ? node.text() : "");
+  ExchangeFacts facts;
+  JsonFields& fields = reader.fields();
+  fields.optional_word("exchange", kScopes, facts.scope);
+  fields.each("nodes", [&](const JsonValue& node, const std::string&) {
+    if (!node.is_string()) fields.problem(node, "nodes", "not a string", "the name of a node for each rank");
+    facts.nodes.emplace_back(node.is_string() ? node.text() : "");
   });
-  return reader.finish(std::move(nodes));
+  reader.speeds("read_speeds", facts.read_speeds);
+  reader.speeds("sent_speeds", facts.sent_speeds);
+  fields.optional_uint64("least_bytes", facts.least_bytes);
+  return reader.finish(std::move(facts));
 }
 
 Result<VerifyRequest, Errors> parse_verify_request(std::string_view json) {

@@ -24,8 +24,7 @@ struct InspectRequest {
 /// Of a plan, and of how it shall be loaded.
 [[nodiscard]] Result<LoadRequest, Errors> parse_load_request(std::string_view json);
 [[nodiscard]] Result<DTypesRequest, Errors> parse_dtypes_request(std::string_view json);
-/// The nodes, by rank.
-[[nodiscard]] Result<std::vector<std::string>, Errors> parse_owners_request(std::string_view json);
+[[nodiscard]] Result<ExchangeFacts, Errors> parse_owners_request(std::string_view json);
 [[nodiscard]] Result<VerifyRequest, Errors> parse_verify_request(std::string_view json);
 
 }  // namespace lading::c_api

@@ -114,7 +114,7 @@ TEST(PlannerDtypes, R26_AVoidComputeDtypeIsOneWarning) {
   EXPECT_EQ(warning.rule, "R26");
   EXPECT_NE(warning.message.find("2 trainable parameters"), std::string::npos) << warning.message;
   EXPECT_EQ(warning.found, R"("k", "q")") << "neither the pinned one, nor the frozen one, nor the bf16 one";
-  EXPECT_NE(warning.remedy.find(R"("compute_record": "ignore")"), std::string::npos) << warning.remedy;
+  EXPECT_NE(warning.remedy.find(R"(compute_record="ignore")"), std::string::npos) << warning.remedy;
 
   for (int i = 0; i < 8; ++i) {
     world.tensors.push_back(trained(param(fmt::format("z{}", i), {4})));
@@ -138,6 +138,50 @@ TEST(PlannerDtypes, R26_ATieIsWarnedOfOnce) {
   ASSERT_TRUE(plan) << verdict(plan);
   ASSERT_EQ(plan->warnings.size(), 1U);
   EXPECT_EQ(plan->warnings.front().found, R"("embed")");
+}
+
+// The code is how callers know a request that was not followed from other warnings.
+TEST(PlannerDtypes, R23_ARequestThatTheFilesOutdoIsOneWarning) {
+  World world{{{"a", {4}},
+               {"b", {4}, DType::kF64},
+               {"c", {4}, DType::kBF16},
+               {"A_log", {4}},
+               {"t.w", {4}},
+               {"n", {4}, DType::kI64}},
+              {param("a", {4}), param("b", {4}), param("c", {4}), param("A_log", {4}), param("t.w", {4}),
+               buffer("n", {4}, DType::kI64)}};
+  world.policy.dtype = DType::kBF16;
+  world.policy.subtree_dtypes = {{"t", std::nullopt}};
+  world.pins = {{"A_log", model::PinStrength::kFloat16AndBFloat16}};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  ASSERT_EQ(plan->warnings.size(), 1U) << all_text(plan->warnings);
+  const Error& warning = plan->warnings.front();
+  EXPECT_EQ(warning.code, Code::kDType);
+  EXPECT_EQ(warning.rule, "R23");
+  EXPECT_EQ(warning.found, R"("a", "b")") << "neither the pinned one, nor what was asked for by subtree";
+  EXPECT_NE(warning.message.find("2 tensors of the checkpoint stay F32, F64"), std::string::npos) << warning.message;
+  world.policy.cast = policy::Cast::kExact;
+  EXPECT_EQ(world.plan()->warnings.size(), 0U) << "they are rounded";
+}
+
+// transformers builds a model in the requested dtype, and loads what its constructor made in another one in that.
+TEST(PlannerDtypes, R23_UnderExactTheConstructorsOwnDtypesHold) {
+  World world{{{"a", {4}}, {"gate", {4}}, {"t.w", {4}}}, {param("a", {4}), param("gate", {4}), param("t.w", {4})}};
+  world.policy.dtype = DType::kBF16;
+  world.policy.cast = policy::Cast::kExact;
+  world.policy.constructed_dtypes = {{"a", DType::kBF16}, {"gate", DType::kF32}, {"t.w", DType::kF64}};
+  world.policy.subtree_dtypes = {{"t", DType::kF16}};
+  EXPECT_EQ(dtypes(world, "a"), "BF16/BF16");
+  EXPECT_EQ(dtypes(world, "gate"), "F32/F32");
+  EXPECT_EQ(dtypes(world, "t.w"), "F64/F64") << "the name itself goes before its module";
+  world.policy.subtree_dtypes = {{"t.w", DType::kF16}};
+  EXPECT_EQ(dtypes(world, "t.w"), "F16/F16") << "the user's word about this tensor goes before the constructor's";
+  world.policy.constructed_dtypes = {{"a", DType::kF32}, {"gate", DType::kF32}};
+  EXPECT_EQ(dtypes(world, "gate"), "BF16/BF16") << "the model was not built in the requested dtype";
+  world.policy.constructed_dtypes = {{"a", DType::kBF16}, {"gate", DType::kF64}};
+  world.policy.cast = policy::Cast::kPromote;
+  EXPECT_EQ(dtypes(world, "gate"), "F32/F32") << "only an exact request rounds";
 }
 
 // The request is F32. A quantized layer, its scale, and a norm that the request widens.

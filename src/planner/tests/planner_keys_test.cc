@@ -143,6 +143,58 @@ TEST(PlannerKeys, R43_AllowingWhatIsNotThereIsWorthAWarning) {
   EXPECT_EQ(plan->warnings.size(), 3U) << all_text(plan->warnings);
 }
 
+using Names = std::vector<std::string>;
+
+TEST(PlannerKeys, R39_ThePlanSaysWhatIsMissingAndWhatIsMadeInstead) {
+  World world = two();
+  world.tensors.push_back(init(param("new", {3}), fill(1)));
+  world.tensors.push_back(real(buffer("old", {3})));
+  world.tensors.push_back(derived(table("table", {3})));
+  world.tensors.push_back(adapter(init(param("lora", {3}), fill(0))));
+  world.tensors.push_back(init(param("head", {3}), fill(0)));
+  world.policy.allow_missing = {"new", "old"};
+  world.policy.not_expected = {NamePattern::exact("head")};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(plan->keys.missing, (Names{"new", "old"})) << "the model expects no key for the others";
+  EXPECT_EQ(plan->keys.initialized, (Names{"head", "lora", "new"}));
+  EXPECT_EQ(plan->keys.mismatched, Names{});
+  world.policy.not_expected.clear();
+  EXPECT_EQ(verdict(world), "R39 head");
+}
+
+TEST(PlannerKeys, R14_WhatTheUserGivesIsNotMissing) {
+  World world = two();
+  world.tensors.push_back(real(param("kept", {3})));
+  world.tensors.push_back(param("given", {3}));
+  world.tensors.push_back(real(param("put_in", {3})));
+  world.tensors.back().assigned = true;
+  world.policy.keep = {"kept"};
+  world.policy.external = {"given"};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(plan->keys.missing, Names{});
+  EXPECT_EQ(plan->keys.initialized, Names{});
+  EXPECT_TRUE(plan->find("kept")->kept_by_name);
+  EXPECT_FALSE(plan->find("put_in")->kept_by_name) << "replicas of it are compared (R17)";
+}
+
+TEST(PlannerKeys, R21_AKeyOfAnotherShapeIsMismatchedAndNotMissing) {
+  World world = two();
+  world.keys.push_back({"head", {5}});
+  world.keys.push_back({"there", {5}});
+  world.tensors.push_back(init(param("head", {3}), fill(0)));
+  world.tensors.push_back(init(param("tied", {3}), fill(0)));
+  world.tensors.push_back(real(param("there", {3})));
+  world.ties = {{"head", "tied"}};
+  world.policy.allow_mismatch = {"head", "there"};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(plan->keys.mismatched, (Names{"head", "there", "tied"}));
+  EXPECT_EQ(plan->keys.missing, Names{});
+  EXPECT_EQ(plan->keys.initialized, (Names{"head", "tied"})) << "the other one keeps its value";
+}
+
 TEST(PlannerKeys, R45_ADTypeThatIsUnknownIsRefusedWhereItIsNeeded) {
   World world = two();
   world.keys[0].unknown_dtype = "F2";

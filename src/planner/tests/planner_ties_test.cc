@@ -100,6 +100,8 @@ TEST(PlannerTies, R21_R50_AnotherShapeThatIsAllowedIsNotCompared) {
   ASSERT_TRUE(plan) << verdict(plan);
   EXPECT_TRUE(plan->find("embed")->must_equal.empty());
   EXPECT_EQ(plan->ignored_keys, (std::vector<std::pair<std::string, std::string>>{{"head", "allow_mismatch"}}));
+  EXPECT_EQ(plan->keys.mismatched, std::vector<std::string>{"head"});
+  EXPECT_TRUE(plan->keys.missing.empty() && plan->keys.initialized.empty()) << "the class has a value from a file";
 }
 
 TEST(PlannerTies, R50_BothPresentInDifferentFormsAreRefused) {
