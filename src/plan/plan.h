@@ -194,8 +194,8 @@ struct Plan {
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
   std::vector<IgnoredAdapterKey> ignored_adapter_keys;            ///< by checkpoint and key
-  KeyReport keys;                                                 ///< not in the digest, nor in the JSON: for the answer
-  std::vector<RankPlan> ranks;                                    ///< those that were asked for
+  KeyReport keys;               ///< not in the digest, nor in the JSON: for the answer
+  std::vector<RankPlan> ranks;  ///< those that were asked for
   Errors warnings;
   /// Bytes of `sources` that no rank reads: the checker's finding, if all ranks were worked out.
   std::optional<std::uint64_t> unread_bytes;

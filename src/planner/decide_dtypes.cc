@@ -143,9 +143,10 @@ class DTypeDecider {
             .of_tensor(names.front())
             .by_rule("R26")
             .got(first_few(names))
-            .try_this(fmt::format("Set \"compute_record\": \"ignore\" to compute them in {}, except those that the model "
-                                  "keeps in F32.",
-                                  policy)));
+            .try_this(
+                fmt::format("Set \"compute_record\": \"ignore\" to compute them in {}, except those that the model "
+                            "keeps in F32.",
+                            policy)));
   }
 
   // Wider in the checkpoint than the request, which promotes and never rounds (R23).
