@@ -250,7 +250,10 @@ class Agreement:
                     return
             if not done.wait(_GRACE_S):
                 failed = self.tell(LadingError(Problem("cancelled", "another rank failed")))
-                text = "another rank has failed while %s runs on rank %d, which will fail too, once %s returns. If it waits for that rank in a collective, that is when the collective times out. %s"
+                text = (
+                    "another rank has failed while %s runs on rank %d, which will fail too, once %s returns. If it "
+                    "waits for that rank in a collective, that is when the collective times out. %s"
+                )
                 logger.error(text, what, self.ranks[self.rank], what, failed)
 
         thread = threading.Thread(target=look, name="lading looks", daemon=True)

@@ -31,7 +31,8 @@ def watched(ranks: Agreement, collective: Callable[[], _Result]) -> _Result:
     work = OnThread(collective)
     while not work.wait(_PAUSE_S):
         refuse_failed(ranks)
-    if isinstance(work.error, RuntimeError) and ranks.size > 1:  # a connection that broke is another rank's end, as a rule
+    # A connection that broke is another rank's end, as a rule.
+    if isinstance(work.error, RuntimeError) and ranks.size > 1:
         wait_for_failure(ranks)
     if work.error is not None:
         raise work.error

@@ -144,8 +144,8 @@ class HostValues:
         self._whole = whole
 
     def gather(self, ranks: Agreement) -> None:
-        """Puts together external values that are sharded: a collective of their ranks, which all ranks of the load agree
-        to go into. It is before the load, where all come by, whichever values they need."""
+        """Puts together external values that are sharded: a collective of their ranks, which all ranks of the load
+        agree to go into. It is before the load, where all come by, whichever values they need."""
         if not self._external:  # its patterns are the same on all ranks
             return
         values = {name: self._from_external(name) for name in self._entries}

@@ -111,7 +111,8 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
 
 def _extra_state_notes(entries: Sequence[Entry]) -> list[str]:
     """A file of tensors cannot have it, and nothing is known of it."""
-    names = [entry.name for entry in entries if entry.kind == EXTRA_STATE and not entry.is_tensor and entry.value is not None]
+    states = (entry for entry in entries if entry.kind == EXTRA_STATE and not entry.is_tensor)
+    names = [entry.name for entry in states if entry.value is not None]
     return [f"extra state that is not a tensor stays as it is: {folded(names)}"] if names else []
 
 

@@ -41,7 +41,8 @@ GIVEN_MEMORY = (
 def _why_lost(old: torch.Tensor, new: torch.Tensor) -> str:
     if old.dtype == new.dtype:
         return _REPLACED
-    return f"the tensor was converted from {old.dtype} to {new.dtype} {_AFTER}; convert it inside the block, or not at all and pass dtype= to the load"
+    remedy = "convert it inside the block, or not at all and pass dtype= to the load"
+    return f"the tensor was converted from {old.dtype} to {new.dtype} {_AFTER}; {remedy}"
 
 
 class Record:
@@ -92,7 +93,7 @@ def record_of_sharded(module: nn.Module, name: str, value: torch.Tensor) -> Reco
 
 
 def why_lost(tensor: torch.Tensor) -> str:
-    """Why nothing is known of the value of a tensor on meta in a place that was recorded; "" if it is not such a one."""
+    """Why nothing is known of the value of a tensor on meta in a place that was recorded; "" of any other tensor."""
     lost: str = vars(tensor).get(_LOST, "")
     return lost
 

@@ -551,7 +551,9 @@ def test_extra_state_that_is_no_tensor_is_noted(tmp_path):
 
     with lading.skeleton():
         model = nn.Sequential(Counting(2, 2), nn.Linear(2, 2))
-    values = {f"{place}.weight": torch.ones(2, 2) for place in (0, 1)} | {f"{place}.bias": torch.ones(2) for place in (0, 1)}
+    layers = {"0": torch.ones(2), "1": torch.zeros(2)}
+    values = {f"{name}.bias": value for name, value in layers.items()}
+    values |= {f"{name}.weight": torch.stack([value, value]) for name, value in layers.items()}
     save_file(values, tmp_path / "model.safetensors")
     report = lading.materialize(model, tmp_path, device="cpu", progress=False)
     assert "extra state that is not a tensor stays as it is: 0._extra_state" in report.notes
