@@ -32,8 +32,8 @@ struct DestinationInfo {
   std::string flat_parameter;  ///< "", or the buffer that it shares with other tensors (FSDP1)
   layout::Device device;
   Provenance provenance = Provenance::kFile;  ///< never kAlias: those are `aliases`
-  std::uint32_t checkpoint = 0;  ///< kFile: 0 is the base checkpoint, n the n-th of PlanRequest::adapters
-  DType dtype = DType::kF32;     ///< of the memory
+  std::uint32_t checkpoint = 0;               ///< kFile: 0 is the base checkpoint, n the n-th of PlanRequest::adapters
+  DType dtype = DType::kF32;                  ///< of the memory
   Shape shape;                                ///< of the whole tensor
   Shape local_shape;                          ///< of this part; of a flat partition: one dim, padding included
   std::uint64_t size_bytes = 0;  ///< of the memory, padding included; of the whole flat parameter, if it lies in one

@@ -523,7 +523,12 @@ class _Load:
 
 
 def _verified(
-    loaded: _engine.Report, location: str | None, adapters: Sequence[AdapterFile], options: Options, *, has_written: bool
+    loaded: _engine.Report,
+    location: str | None,
+    adapters: Sequence[AdapterFile],
+    options: Options,
+    *,
+    has_written: bool,
 ) -> dict[str, Any] | None:
     if options.verify not in (True, "full") or location is None:
         return None

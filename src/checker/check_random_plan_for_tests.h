@@ -131,9 +131,7 @@ class PlanMaker {
     return dims;
   }
 
-  std::uint32_t choose_checkpoint() {
-    return checkpoint_ = static_cast<std::uint32_t>(of_adapters_() % checkpoints_);
-  }
+  std::uint32_t choose_checkpoint() { return checkpoint_ = static_cast<std::uint32_t>(of_adapters_() % checkpoints_); }
 
   mapping::Expression new_source(const Indices& dims) {
     Source source;

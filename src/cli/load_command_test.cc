@@ -14,6 +14,7 @@
 #include "cli/progress.h"
 #include "cli/run_for_tests.h"
 #include "lading/sample.h"
+#include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
 
 namespace lading::cli {
@@ -56,6 +57,34 @@ TEST_F(LoadCommand, R62_EveryLayoutHasTheFilesDigests) {
     EXPECT_EQ(verified.code, 0) << strategy << verified.err;
     EXPECT_THAT(verified.out, HasSubstr("verified: 22 tensors"));
   }
+}
+
+TEST_F(LoadCommand, R65_AnAdapterIsLoadedUnderEveryLayoutAndVerified) {
+  const auto file_of = [](const std::string& data) {
+    return test::safetensors_bytes(R"({"w":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}})", data);
+  };
+  dir_.write("base/model.safetensors", file_of("abcdefgh"));
+  dir_.write("lora/model.safetensors", file_of("ABCDEFGH"));
+  dir_.write("names.json", R"({"w": "lora"})");
+  dir_.write("skeleton.json", R"({"schema": "lading.skeleton/1", "tensors": [
+      {"name": "w", "kind": "parameter", "shape": [8], "dtype": "U8"},
+      {"name": "lora", "kind": "parameter", "shape": [8], "dtype": "U8", "adapter": true}]})");
+  const std::string adapter = dir_.path("lora") + "=" + dir_.path("names.json");
+  for (const std::string strategy : {"ddp", "fsdp2", "zero3"}) {
+    const Ran loaded = run_with({"load", dir_.path("base"), "--skeleton", dir_.path("skeleton.json"), "--adapter",
+                                 adapter, "--mesh", "dp=3", "--strategy", strategy, "--ledger", ledger(), "--poison"});
+    ASSERT_EQ(loaded.code, 0) << strategy << loaded.err;
+    const Ran verified = run_with({"verify", dir_.path("base"), ledger(), "--adapter", dir_.path("lora")});
+    EXPECT_EQ(verified.code, 0) << strategy << verified.err;
+    EXPECT_THAT(verified.out, HasSubstr("verified: 2 tensors"));
+  }
+  EXPECT_EQ(run_with({"verify", dir_.path("base"), ledger()}).code, 2) << "the ledger has an adapter";
+  EXPECT_EQ(run_with({"verify", dir_.path("base"), ledger(), "--adapter", dir_.path("base")}).code, 6);
+  dir_.write("names.json", R"({"w": 1})");
+  const Ran refused =
+      run_with({"plan", dir_.path("base"), "--skeleton", dir_.path("skeleton.json"), "--adapter", adapter});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("names.json"));
 }
 
 TEST_F(LoadCommand, OneRankIsVerifiedInPart) {

@@ -130,7 +130,6 @@ void add_statement(Hasher& hash, const Statement& s) {
   hash.word(s.kind);
   hash.numbers(s.shape.dims());
   hash.word(s.provenance);
-  hash.number(s.checkpoint);
   add_expression(hash, s.expression);
   hash.list(s.must_equal, [&](const Expression& other) { add_expression(hash, other); });
   hash.text(s.alias_of);
@@ -150,17 +149,16 @@ void add_devices(Hasher& hash, const layout::DeviceMap& devices) {
   hash.number(devices.per_node);
 }
 
-void add_sources(Hasher& hash, const Plan& plan) {
+std::vector<const PlannedFile*> files_in_order(const Plan& plan) {
   std::vector<const PlannedFile*> files;
   for (const PlannedFile& file : plan.files) files.push_back(&file);
   std::sort(files.begin(), files.end(), [](const PlannedFile* a, const PlannedFile* b) {
     return std::tie(a->checkpoint, a->name) < std::tie(b->checkpoint, b->name);
   });
-  hash.list(files, [&](const PlannedFile* file) {
-    hash.number(file->checkpoint);
-    hash.text(file->name);
-    hash.number(file->size_bytes);
-  });
+  return files;
+}
+
+std::vector<const Source*> sources_in_order(const Plan& plan) {
   std::vector<const Source*> sources;
   sources.reserve(plan.sources.size());
   for (const Source& source : plan.sources) sources.push_back(&source);
@@ -168,14 +166,37 @@ void add_sources(Hasher& hash, const Plan& plan) {
     return std::tie(plan.files[a->file].checkpoint, a->key) < std::tie(plan.files[b->file].checkpoint, b->key);
   };
   if (!std::is_sorted(sources.begin(), sources.end(), by_key)) std::sort(sources.begin(), sources.end(), by_key);
-  hash.list(sources, [&](const Source* source) {
+  return sources;
+}
+
+void add_sources(Hasher& hash, const Plan& plan) {
+  hash.list(files_in_order(plan), [&](const PlannedFile* file) {
+    hash.text(file->name);
+    hash.number(file->size_bytes);
+  });
+  hash.list(sources_in_order(plan), [&](const Source* source) {
     hash.text(source->key);
-    hash.number(plan.files[source->file].checkpoint);
     hash.text(plan.files[source->file].name);
     hash.number(source->bytes.begin);
     hash.number(source->bytes.end);
     hash.text(name(source->dtype));
     hash.numbers(source->shape.dims());
+  });
+}
+
+// Which checkpoint each file, source and statement is of. Plans without adapters have nothing here.
+void add_checkpoints(Hasher& hash, const Plan& plan) {
+  const auto is_of_adapter = [](const auto& one) { return one.checkpoint > 0; };
+  const bool has_adapters = std::any_of(plan.files.begin(), plan.files.end(), is_of_adapter) ||
+                            std::any_of(plan.statements.begin(), plan.statements.end(), is_of_adapter);
+  if (!has_adapters && plan.ignored_adapter_keys.empty()) return;
+  hash.list(files_in_order(plan), [&](const PlannedFile* file) { hash.number(file->checkpoint); });
+  hash.list(sources_in_order(plan), [&](const Source* source) { hash.number(plan.files[source->file].checkpoint); });
+  hash.list(plan.statements, [&](const Statement& s) { hash.number(s.checkpoint); });
+  hash.list(plan.ignored_adapter_keys, [&](const IgnoredAdapterKey& ignored) {
+    hash.number(ignored.checkpoint);
+    hash.text(ignored.key);
+    hash.text(ignored.rule);
   });
 }
 
@@ -199,11 +220,7 @@ std::string digest(const Plan& plan) {
     hash.text(ignored.second);
   });
   hash.texts(plan.unexpected_keys);
-  hash.list(plan.ignored_adapter_keys, [&](const IgnoredAdapterKey& ignored) {
-    hash.number(ignored.checkpoint);
-    hash.text(ignored.key);
-    hash.text(ignored.rule);
-  });
+  add_checkpoints(hash, plan);
   return hash.hex();
 }
 

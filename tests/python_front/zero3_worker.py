@@ -608,7 +608,9 @@ def adapters_from_a_file(folder):
             problems.append(f"{one['tensor']}: {one['provenance']}, {taken} bytes for {one['bytes']}")
     originals, found = models.tensors(want), models.tensors(model)
     with deepspeed.zero.GatheredParameters(list(model.parameters())):
-        problems += [f"{name} differs" for name in found if not torch.equal(found[name].detach(), originals[name].detach())]
+        for name, tensor in found.items():
+            if not torch.equal(tensor.detach(), originals[name].detach()):
+                problems.append(f"{name} differs")
     return problems
 
 
