@@ -118,7 +118,7 @@ class Maker {
 
   void add_fsdp(const TensorToPlace& tensor, std::string_view axis_name, std::vector<Cut>& cuts) {
     if (tensor.shape.rank() == 0) {
-      note(tensor, "the parameter has no dims; it is replicated, because FSDP2 rejects such parameters");
+      note(tensor, "has no dims; it is replicated, because FSDP2 rejects such parameters");
     } else {
       add_shard(0, axis_name, cuts);
     }
@@ -126,8 +126,7 @@ class Maker {
 
   void add_flat(const TensorToPlace& tensor, std::vector<Cut>& cuts) {
     if (tensor.shape.rank() == 0) {
-      note(tensor,
-           "the parameter has no dims; DeepSpeed's zero.Init (0.19.8) fails on such parameters with several ranks");
+      note(tensor, "has no dims; DeepSpeed's zero.Init (0.19.8) fails on such parameters with several ranks");
     }
     Cut cut;
     cut.kind = CutKind::kFlat;
@@ -140,7 +139,7 @@ class Maker {
     const TpStyle style = style_of(tensor);
     if (style == TpStyle::kReplicate) return;
     if (dims == 0) {
-      note(tensor, "the parameter has no dims, so it is replicated over tp");
+      note(tensor, "has no dims, so it is replicated over tp");
     } else if (style == TpStyle::kVocab) {
       add_shard(0, "tp", cuts);
     } else if (style == TpStyle::kColwise) {

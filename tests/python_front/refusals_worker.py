@@ -28,7 +28,7 @@ NORM = "model.layers.0.input_layernorm.weight"
 WRONG = {
     "model.norm.weight": "does not have this parameter",
     "surplus.weight": "the model does not have",
-    "lm_head.weight": "another shape",
+    "lm_head.weight": "the shape of this parameter differs",
     NORM: "the tensor has two sources",
     EXPERTS: "conversion of this tensor",
 }

@@ -89,7 +89,7 @@ def test_R6_values_of_another_shape_are_refused(tmp_path):
     assert "another shape" in refused(checkpoint, skeleton)
 
 
-@pytest.mark.parametrize("data, wanted", [("AAAA", "another size"), ("A", "not base64"), (7, "not base64")])
+@pytest.mark.parametrize("data, wanted", [("AAAA", "the wrong size"), ("A", "not base64"), (7, "not base64")])
 def test_R6_data_of_a_document_is_checked(tmp_path, data, wanted):
     checkpoint, skeleton = described(tmp_path)
     document = json.loads(skeleton.read_text())
