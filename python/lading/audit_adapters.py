@@ -21,7 +21,7 @@ from .audit_parts import is_flat
 from .dtypes import torch_dtype
 from .errors import Problem
 from .inventory import Entry
-from .peft_files import AdapterFile, adapter_files
+from .peft_files import REMEDY, AdapterFile, adapter_files
 from .placements import is_dtensor
 
 _PARTS_IN = 1e-4  # of the largest element: other processors compute a singular value decomposition otherwise
@@ -95,16 +95,16 @@ def _read(file: AdapterFile, entries: Mapping[str, Entry], problems: list[Proble
     for one in plan.destinations:
         name = missing.pop(one.name, one.name)
         if name not in entries:
-            text = "the adapter's file has it, but the model has no place for it"
-            problems.append(Problem("adapter", text, tensor=one.name, file=file.path))
+            text = "the adapter's file has this tensor, but the model does not"
+            problems.append(Problem("adapter", text, tensor=one.name, file=file.path, remedy=REMEDY))
         elif one.shape != entries[name].shape:
-            text = f"the adapter's file has it as {list(one.shape)}, the model as {list(entries[name].shape)}"
-            problems.append(Problem("adapter", text, tensor=name, file=file.path, rule="R41"))
+            text = f"the adapter's file has this tensor as {list(one.shape)}, the model as {list(entries[name].shape)}"
+            problems.append(Problem("adapter", text, tensor=name, file=file.path, rule="R41", remedy=REMEDY))
         else:
             wanted[one.name] = name
     for name in missing.values():
-        text = "the adapter's file does not have it"
-        problems.append(Problem("adapter", text, tensor=name, file=file.path, rule="R39"))
+        text = "the adapter's file does not have this tensor"
+        problems.append(Problem("adapter", text, tensor=name, file=file.path, rule="R39", remedy=REMEDY))
     memories = [torch.empty(one.local_shape, dtype=torch_dtype(one.dtype), device="cpu") for one in plan.destinations]
     plan.load([(memory.data_ptr(), memory.nbytes) for memory in memories])
     read = zip(plan.destinations, memories, strict=True)

@@ -25,6 +25,8 @@ from .fsdp1 import clean_name
 from .inventory import BUFFER, PARAMETER, Entry
 from .peft_base import changes_base
 
+REMEDY = "Pass the adapter that was saved from this model, or correct adapter=."
+
 
 @dataclasses.dataclass(frozen=True)
 class AdapterFile:
@@ -61,7 +63,7 @@ def adapter_files(
     for name, place in adapter.items():
         path = os.fspath(place)
         if name not in model.peft_config:
-            problems.append(Problem("adapter", f"the model has no adapter {name!r}"))
+            problems.append(Problem("adapter", f"the model has no adapter {name!r}", remedy=REMEDY))
             continue
         file = _of_file(model, name, path, entries)
         if isinstance(file, Problem):
@@ -150,5 +152,4 @@ def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[s
 
 
 def _refused(message: str) -> LadingError:
-    remedy = "Pass the adapter that was saved from this model, or correct adapter=."
-    return LadingError(Problem("adapter", message, remedy=remedy), stage="request", exit_code=2)
+    return LadingError(Problem("adapter", message, remedy=REMEDY), stage="request", exit_code=2)

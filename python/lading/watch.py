@@ -41,8 +41,8 @@ GIVEN_MEMORY = (
 def _why_lost(old: torch.Tensor, new: torch.Tensor) -> str:
     if old.dtype == new.dtype:
         return _REPLACED
-    remedy = "convert it inside the block, or not at all and pass dtype= to the load"
-    return f"the tensor was converted from {old.dtype} to {new.dtype} {_AFTER}; {remedy}"
+    advice = "convert it inside the block, or not at all and pass dtype= to the load"
+    return f"the tensor was converted from {old.dtype} to {new.dtype} {_AFTER}; {advice}"
 
 
 class Record:

@@ -11,7 +11,7 @@
 
 #include "base/name_list.h"
 #include "base/text.h"
-#include "planner/input_checks.h"
+#include "planner/source_refusals.h"
 #include "planner/source_table.h"
 #include "planner/value_checks.h"
 
@@ -152,17 +152,11 @@ class SourceDecider {
     const Tensor* external = named_in(external_);
     const Tensor* kept = named_in(keep_);
     if (external != nullptr && kept != nullptr) {
-      refuse(members, *external, "R14",
-             Error(Code::kPlan, "the tensor is listed both in keep and in external, which contradict each other")
-                 .wanted("either keep or external")
-                 .try_this("Remove the tensor from \"keep\" or from \"external\"."));
+      refuse(members, *external, "R14", in_keep_and_external());
       return true;
     }
     if (kept != nullptr && has_adapter_key(members)) {
-      refuse(members, *kept, "R14",
-             Error(Code::kPlan, "the tensor is listed in keep, but an adapter has it, which contradict each other")
-                 .wanted("a value in one place")
-                 .try_this("Remove the tensor from \"keep\", or load the model without this adapter."));
+      refuse(members, *kept, "R14", in_keep_and_adapter());
       return true;
     }
     if (external != nullptr) {
@@ -175,11 +169,7 @@ class SourceDecider {
     }
     if (kept == nullptr) return false;
     if (kept->presence != Presence::kReal) {
-      refuse(members, *kept, "R14",
-             Error(Code::kPlan, "the tensor is listed in keep, but has no value yet")
-                 .wanted("a real value")
-                 .got(kept->presence == Presence::kMeta ? "a tensor on meta" : "memory without a value")
-                 .try_this("Give the tensor a value before the load, or remove it from \"keep\"."));
+      refuse(members, *kept, "R14", kept_without_value(kept->presence));
     }
     s.provenance = Provenance::kKept;
     s.kept_device = kept->device;
@@ -228,10 +218,7 @@ class SourceDecider {
   // A further key of the class: of the same adapter, and equal (R50).
   bool is_alike(const Members& members, const Tensor& t, const AdapterKey& other) {
     if (other.checkpoint != statement(members.front()).checkpoint) {
-      refuse(members, t, "R50",
-             Error(Code::kPlan, "two adapters have values for names of one tensor")
-                 .wanted("one adapter that has it")
-                 .try_this("Load one of these adapters only."));
+      refuse(members, t, "R50", in_two_adapters());
       return false;
     }
     if (compare_with(members, t, Expression::source(other.key))) return true;
@@ -287,19 +274,16 @@ class SourceDecider {
       return FromFile::kRefused;
     }
     if (pieces->shape != t.shape) {
-      Error error =
-          Error(Code::kPlan, fmt::format("the shape of this {} differs between model and checkpoint", describe(t.kind)))
-              .of_tensor(t.name)
-              .wanted(t.shape.text())
-              .got(fmt::format("{} from {}", pieces->shape.text(), shorten(expression.text())));
+      const std::string found = fmt::format("{} from {}", pieces->shape.text(), shorten(expression.text()));
       if (allow_mismatch_.matches(t.name)) {
-        out_.plan.warnings.add(std::move(error).by_rule("R21").try_this(
-            "Remove the tensor from \"allow_mismatch\" if it should be read; now it is not."));
+        const char* const remedy = "Remove the tensor from \"allow_mismatch\" if it should be read; now it is not.";
+        out_.plan.warnings.add(differs_in_shape(t, found, remedy).by_rule("R21"));
         out_.plan.keys.mismatched.push_back(t.name);
         return FromFile::kOtherShape;
       }
-      errors_.add(std::move(error).by_rule("R41").try_this(
-          "Load the checkpoint that belongs to this model, or list the tensor in \"allow_mismatch\"."));
+      const char* const remedy =
+          "Load the checkpoint that belongs to this model, or list the tensor in \"allow_mismatch\".";
+      errors_.add(differs_in_shape(t, found, remedy).by_rule("R41"));
       return FromFile::kRefused;
     }
     if (!number_sources(t, checkpoint, pieces->sources, out.source_numbers)) return FromFile::kRefused;
@@ -322,10 +306,7 @@ class SourceDecider {
     }
     if (other_shape || sources_.dtypes_of(other, s.checkpoint) != sources_.dtypes_of(s.expression, s.checkpoint)) {
       refuse(members, tensor(members.front()), "R50",
-             Error(Code::kPlan, "the checkpoint has different dtypes or shapes for the tied tensors")
-                 .wanted(sources_.forms_of(s.expression, s.checkpoint))
-                 .got(sources_.forms_of(other, s.checkpoint))
-                 .try_this("Untie them before sharding (\"ties\": \"untie\"), or map only one of the keys."));
+             forms_differ(sources_.forms_of(s.expression, s.checkpoint), sources_.forms_of(other, s.checkpoint)));
       return false;
     }
     FilePieces file;
@@ -380,12 +361,7 @@ class SourceDecider {
                                                     : "there is no checkpoint; the tensor is initialised";
     if (take_recipe(members, &Tensor::init, other_shape ? "R21" : "R12", why)) return;
     const Tensor& t = tensor(members.front());
-    const bool never_in_file = !can_be_in_a_file(t.kind);
-    refuse(members, t, never_in_file ? "R6" : "R13",
-           Error(Code::kPlan, fmt::format("this {} has no source for its value", describe(t.kind)))
-               .wanted("a derivation, a real value or a recipe")
-               .got("none of them")
-               .try_this("Build the model under lading.skeleton(), or give the tensor a recipe."));
+    refuse(members, t, can_be_in_a_file(t.kind) ? "R13" : "R6", without_source(t.kind));
   }
 
   [[nodiscard]] bool has_checkpoint() const { return !inputs_.catalog.files.empty(); }
@@ -408,13 +384,7 @@ class SourceDecider {
         return others && !is_same_recipe(*others, *recipe);
       };
       if (const auto other = std::find_if(members.begin(), members.end(), differs); other != members.end()) {
-        refuse(members, tensor(i), "R50",
-               Error(Code::kPlan,
-                     fmt::format("the tensor shares its storage with {}, but their recipes give different values",
-                                 quote(tensor(*other).name)))
-                   .wanted("one recipe for all names of a tie class")
-                   .got("two that differ")
-                   .try_this("Give both the same recipe, or omit one of them."));
+        refuse(members, tensor(i), "R50", recipes_differ(tensor(*other).name));
         return true;
       }
       s.recipe = *recipe;
@@ -439,11 +409,7 @@ class SourceDecider {
           fmt::format("Map a key of the checkpoint to one of them (--mapping FILE), or add to \"allow_missing\": {}.",
                       names_not_allowed(members));
     }
-    refuse(members, t, members.size() > 1 ? "R50" : "R39",
-           Error(Code::kPlan, fmt::format("the checkpoint does not have this {}", describe(t.kind)))
-               .wanted(fmt::format("a key for {}", t.shape.text()))
-               .got(std::move(found))
-               .try_this(std::move(remedy)));
+    refuse(members, t, members.size() > 1 ? "R50" : "R39", not_in_checkpoint(t, std::move(found), std::move(remedy)));
   }
 
   [[nodiscard]] std::string names_not_allowed(const Members& members) const {

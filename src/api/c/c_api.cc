@@ -428,15 +428,6 @@ lading_handle* lading_check_memory(const char* device, uint64_t needed_bytes) {
   });
 }
 
-int lading_pattern_matches(const char* pattern, uint64_t pattern_size, const char* name, uint64_t name_size) {
-  try {
-    const lading::NamePattern made{std::string(pattern, pattern_size)};
-    return made.matches(std::string_view(name, name_size)) ? 1 : 0;
-  } catch (...) {
-    return 0;
-  }
-}
-
 lading_handle* lading_help(const char* topic) {
   return guarded({"help", Stage::kRequest}, [&]() -> Handle {
     if (topic == nullptr) return answered(lading::answer_of_help(lading::help_topics(), lading::help_overview()));

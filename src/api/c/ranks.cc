@@ -362,7 +362,7 @@ lading_handle* lading_ranks_agree_replicas(lading_ranks* ranks, const lading_han
   return guarded([&] {
     const lading::LoadReport* const report = lading::c_api::load_report_of(load);
     if (ranks == nullptr) return misused("there are no ranks: they are NULL");
-    if (report == nullptr) return misused("the handle is no load that succeeded");
+    if (report == nullptr) return misused("the handle is not a load that succeeded");
     const auto state = begun != 0 ? lading::ranks::ModelState::kWritten : lading::ranks::ModelState::kAsItWas;
     const auto same = agree_replicas(ranks->coordinator, replica_sets(*report), {}, state);
     return same ? well() : told(same.error());
