@@ -147,7 +147,7 @@ TEST(Doctor, PageCache) {
   EXPECT_THAT(with(0).cost, HasSubstr("3.5 instead of 19.8 GB/s"));
   EXPECT_THAT(with(0).remedy, HasSubstr("--io pread"));
   facts.machine.memory.available_bytes = 10 * kGigabyte;
-  EXPECT_THAT(with(0).remedy, HasSubstr("not enough"));
+  EXPECT_THAT(with(0).remedy, HasSubstr("more free memory"));
   facts.place.file_system = io::FileSystem::kOverlay;
   EXPECT_EQ(with(0).level, kUnknown) << "it always looks empty";
   facts.place.file_system = io::FileSystem::kMemory;

@@ -82,8 +82,8 @@ TEST(LedgerCompare, OtherTensorsShapesAndDtypesAreDifferences) {
   other.tensors[0].name = "u";
   const std::string text = all_text(compare(fsdp(2), other).differences);
   EXPECT_THAT(text, HasSubstr("different shapes or dtypes"));
-  EXPECT_THAT(text, HasSubstr("only the first load has it"));
-  EXPECT_THAT(text, HasSubstr("only the second load has it"));
+  EXPECT_THAT(text, HasSubstr("only the first load has the tensor"));
+  EXPECT_THAT(text, HasSubstr("only the second load has the tensor"));
 }
 
 TEST(LedgerCompare, WithoutDigestsNothingIsCalledEqual) {

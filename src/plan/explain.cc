@@ -60,7 +60,7 @@ class Explainer {
       say("random", fmt::format("random, from seed {}, the tensor's name and each element's index", plan_.seed));
     }
     if (head_->provenance == Provenance::kKept) {
-      say("kept", fmt::format("the value stays on {}", shorten(head_->kept_device)));
+      say("kept", fmt::format("the value is on {} before the load", shorten(head_->kept_device)));
     }
   }
 

@@ -40,7 +40,7 @@ TEST(Explain, AnAliasSaysWhoseStorageItSharesAndWhereThatComesFrom) {
   const std::string text = told(plan_of_everything(), "g.alias");
   for (const char* part : {"alias: because", "file: because", "\"k.2\" F32", "rank 3: all rows", "device: cuda:3",
                            "2 runs of 12 elements from byte 148 of \"b.safetensors\" to byte 0",
-                           "4 elements of 0.5 at byte 96", "one storage with \"f.tied\"", "k.3 must hold the same"}) {
+                           "4 elements of 0.5 at byte 96", "one storage with \"f.tied\"", "k.3 must have the same"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_THAT(told(plan_of_everything(), "f.tied"), HasSubstr("one storage with \"g.alias\""));
@@ -50,7 +50,7 @@ TEST(Explain, EveryProvenanceHasItsOwnFact) {
   const Plan plan = plan_of_everything();
   EXPECT_THAT(told(plan, "b.call"), HasSubstr("inputs: \"a.built\""));
   EXPECT_THAT(told(plan, "c.fill"), HasSubstr("every element is 0.1"));
-  EXPECT_THAT(told(plan, "d.kept"), HasSubstr("on cuda:1 now"));
+  EXPECT_THAT(told(plan, "d.kept"), HasSubstr("on cuda:1 before the load"));
   EXPECT_THAT(told(plan, "e.random"), HasSubstr("seed 5"));
   EXPECT_THAT(told(plan, "c.fill"), HasSubstr("rank 3 does not have it"));
 }

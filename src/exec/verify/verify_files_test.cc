@@ -56,8 +56,7 @@ TEST(Verify, R45_WhereValuesDifferAFileThatWasWrittenToIsNamed) {
   loaded.bill.files[0].identity->mtime_ns ^= 1;
   EXPECT_TRUE(loaded.report().agrees()) << "a file that was only touched is as good";
   loaded.flip_bit("w", 3);
-  EXPECT_THAT(loaded.report().differences.front().remedy,
-              HasSubstr("\"model-0.safetensors\": it was written to since"));
+  EXPECT_THAT(loaded.report().differences.front().remedy, HasSubstr("\"model-0.safetensors\": it was modified after"));
   loaded.bill.files[0].identity->mtime_ns ^= 1;
   EXPECT_EQ(loaded.report().differences.front().remedy, "") << "by inode and time it is the same file";
   loaded.bill.files[0].identity.reset();
@@ -147,7 +146,8 @@ TEST(Verify, R64_OnlySoMuchIsMadeThatNoFileHolds) {
   EXPECT_EQ(loaded.report({.most_tensor_bytes = 39}).tensors_verified, 0U);
   const VerifyReport report = loaded.report({.most_made_bytes = 100});
   EXPECT_EQ(report.tensors_verified, 2U);
-  EXPECT_THAT(only(report), HasSubstr("unverified c rank -1: its records claim too much that no file holds"));
+  EXPECT_THAT(only(report),
+              HasSubstr("unverified c rank -1: the records of the tensor claim too many bytes that no file has"));
 }
 
 TEST(Verify, LittleMemoryOnlyTakesTurns) {

@@ -75,7 +75,7 @@ TEST(Verify, R45_OneFlippedBitIsFoundWhereItIs) {
   loaded.load();
   loaded.flip_bit("w", 5 * 16 + 2);  // row 5: the third quarter
   const VerifyReport report = loaded.report();
-  EXPECT_EQ(only(report), "values_differ w rank 2: ranks 2, 6 and the files do not hold the same values");
+  EXPECT_EQ(only(report), "values_differ w rank 2: ranks 2, 6 and the files have different values");
   EXPECT_EQ(report.tensors_verified, 0U);
   EXPECT_EQ(report.records_verified, 6U);
 }
@@ -86,7 +86,7 @@ TEST(Verify, AWrongDigestIsNamed) {
   const std::string right = loaded.record(3, "w").digest->text();
   loaded.record(3, "w").digest->lanes[1] ^= 1;
   const VerifyReport report = loaded.report();
-  EXPECT_EQ(only(report), "values_differ w rank 3: rank 3 and the files do not hold the same values");
+  EXPECT_EQ(only(report), "values_differ w rank 3: rank 3 and the files have different values");
   EXPECT_EQ(report.differences.front().expected, right);
   EXPECT_EQ(report.differences.front().found, loaded.record(3, "w").digest->text());
 }
@@ -203,7 +203,7 @@ TEST(Verify, ValuesOfRecordsThatDoNotFitAreNotCompared) {
       "incomplete w rank 1: the record does not describe the part of the tensor that its placement gives to the rank");
   EXPECT_EQ(report.read_bytes, 0U);
   ASSERT_EQ(report.not_verified.size(), 1U);
-  EXPECT_THAT(report.not_verified[0].reason, HasSubstr("do not fit"));
+  EXPECT_THAT(report.not_verified[0].reason, HasSubstr("contradict"));
 }
 
 }  // namespace
