@@ -145,7 +145,7 @@ Result<void> Gpu::judge(std::string_view doing, Status status) const {
   if (status == kSuccess) return {};
   Error error = driver_.error(status, fmt::format("{}: {} failed", name(), doing));
   if (status == kOutOfMemory) error.code = Code::kDeviceMemory;
-  if (is_lost() && error.remedy.empty()) {
+  if (is_lost() && status != kNotInitialized) {
     error.remedy = "Restart the process, because the GPU's context is lost, and check nvidia-smi and dmesg (Xid).";
   }
   return fail(std::move(error));

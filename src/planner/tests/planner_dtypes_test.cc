@@ -114,7 +114,7 @@ TEST(PlannerDtypes, R26_AVoidComputeDtypeIsOneWarning) {
   EXPECT_EQ(warning.rule, "R26");
   EXPECT_NE(warning.message.find("2 trainable parameters"), std::string::npos) << warning.message;
   EXPECT_EQ(warning.found, R"("k", "q")") << "neither the pinned one, nor the frozen one, nor the bf16 one";
-  EXPECT_NE(warning.remedy.find(R"(compute_record="ignore")"), std::string::npos) << warning.remedy;
+  EXPECT_NE(warning.remedy.find(R"("compute_record": "ignore")"), std::string::npos) << warning.remedy;
 
   for (int i = 0; i < 8; ++i) {
     world.tensors.push_back(trained(param(fmt::format("z{}", i), {4})));
