@@ -61,7 +61,7 @@ def initialize(
         whole: of a part, such as a pipeline stage: the model that it was cut from, on meta.
         budget: limit for host memory besides the model, per node, in bytes.
         progress: as in `lading.materialize`.
-        group: the process group whose ranks initialise together; None is the default one, False is this process alone.
+        group: the process group whose ranks initialise together; None means the default group, False this process.
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
 
     Raises:

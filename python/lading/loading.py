@@ -114,32 +114,34 @@ def materialize(
         report = lading.materialize(model, "path/to/checkpoint", device="cuda:0")
         print(report)                                       # 291 tensors, 16.1 GB, 0.4 s …
 
-    Tensors keep their identity, `requires_grad`, hooks, attributes and ties; the process's random numbers are not
-    touched. All ranks of the group must call it; all of them get the same error, or none.
+    Tensors keep their identity, `requires_grad`, hooks, attributes and ties. The process's random generators are left
+    as they were. All ranks of the group must call it; either all of them raise the same error, or none does.
 
     Args:
-        model: built on meta, on a device, or partly; in any state and sharding. A list of modules is a model in parts.
+        model: a model on meta, on a device, or partly on each, sharded or not. A list of modules is a model in parts.
         checkpoint: a file, a directory, an index, or a repository in the Hugging Face cache.
-        revision: of a repository in that cache: a branch, a tag, or a commit. None is "main".
+        revision: a branch, a tag or a commit of a cached repository. None means "main".
         device: this rank's device. None uses the device of the sharding, or of the parameters that have memory.
         dtype: "auto" (as in the checkpoint), or a floating dtype to request; docs/guides/dtypes.md explains the result.
-        cast: "promote" (a request never narrows), "exact" (as transformers means it), "destination" (memory decides).
+        cast: what `dtype` does to values: "promote" never rounds them, "exact" rounds as transformers does;
+            "destination" takes the dtype of the memory that the model already has.
         compute_dtype: the `param_dtype` of FSDP2's mixed-precision policy.
         compute_record, pins, subtree_dtypes: as in `lading.resolve_dtypes`.
-        strict: refuse keys that are not read, instead of reporting them.
+        strict: True refuses checkpoint keys that no tensor reads; False lists them in the report.
         allow_missing, allow_unexpected, allow_mismatch, keep: patterns of names; `*` stands for any characters.
-        external: a tensor, or another model with a tensor of that name, by pattern. It wins over the checkpoint.
+        external: values that you pass in, by pattern of names: a tensor, or a model that has a tensor of that name.
+            They take precedence over the checkpoint.
         recipes: values for tensors that no file has, by pattern: a function of module and attribute name, or
             `lading.Computed`, from other tensors of this load.
         mapping: the model's names for keys of the checkpoint: {"transformer.h.*": "blocks.*"}, where each `*`
             stands for the same characters in both, dots included, and None as a name ignores a key; or a document
             of docs/schema/mapping.md, or its path.
-        key_mapping: the same by regular expressions, each replaced wherever it is found, as in transformers.
-        adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name. Adapters
-            without one are initialised as PEFT does it.
-        whole: of a part, such as a pipeline stage: the model that it was cut from, on meta. Kinds, ties and
-            conversions are then those of the whole.
-        ties: "keep", or "untie": separate tied tensors that have different keys.
+        key_mapping: renames keys by regular expressions, each applied wherever it matches, as in transformers.
+        adapter: the file or directory of a PeftModel's adapter, or a dict of them by adapter name. Adapters without a
+            file get PEFT's own initial values.
+        whole: if `model` is a part, such as a pipeline stage: the model that it was cut from, on meta. Kinds, ties and
+            conversions are then those of the whole model.
+        ties: "keep", or "untie", which separates tied tensors that have different keys.
         seed: seed for initial values.
         verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
             digest.
@@ -148,15 +150,15 @@ def materialize(
         exchange: "never": each rank reads everything that it holds. Otherwise one rank reads the bytes that several
             ranks hold, and sends them to the others: "node" within a machine, "job" everywhere, "auto" if a
             measurement shows that it is clearly faster (docs/guides/exchange.md).
-        progress: True shows a bar of tqdm on a terminal; where there is none, a long load logs a line every ten seconds
-            (level INFO). Or a function, called several times a second with `done_bytes` and `total_bytes` of this
+        progress: True shows a tqdm bar on a terminal; without a terminal, a long load logs a line every ten seconds
+            (level INFO). A function is called several times a second with `done_bytes` and `total_bytes` of this
             rank; an exception in it stops the load on all ranks. Only the group's first rank shows progress.
-        group: the process group whose ranks load together; None is the default one, False is this process alone.
+        group: the process group whose ranks load together; None means the default group, False this process alone.
         timeout: seconds to wait for ranks that have not yet reached an agreement step. Once all ranks have begun, a
-            killed or stopped rank is noticed within ten.
+            killed or stopped rank is noticed within ten seconds.
 
     Raises:
-        LadingError: every problem, in one message. Unless its `begun` is True, the model is unchanged.
+        LadingError: lists every problem. The model is unchanged, unless `begun` of the error is True.
     """
     began = time.perf_counter()
     with Agreement.of(group, timeout) as ranks:

@@ -176,7 +176,7 @@ def plan(
         model, checkpoint, revision, device, dtype, cast, compute_dtype, compute_record, pins, subtree_dtypes, strict,
             allow_missing, allow_unexpected, allow_mismatch, keep, external, recipes, mapping, key_mapping, adapter,
             whole, ties, seed, budget: as in `lading.materialize`.
-        group: the process group whose ranks plan together; None is the default one, False is this process alone.
+        group: the process group whose ranks plan together; None means the default group, False this process.
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
 
     Raises:

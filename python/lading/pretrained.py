@@ -84,16 +84,16 @@ def from_pretrained(
 
     Args:
         path_or_id: a directory with `config.json` and safetensors files, or a repository in the Hugging Face cache.
-        revision: of a repository in that cache: a branch, a tag, or a commit. None is "main".
-        cls: the class to build. None takes the one that the config names.
-        config: instead of the checkpoint's own: a config, or the path of one.
+        revision: a branch, a tag or a commit of a cached repository. None means "main".
+        cls: the class to build. None means the class that the config names.
+        config: a config, or the path of one, to use instead of the checkpoint's own.
         attn_implementation: "eager", "sdpa", "flash_attention_2", …, as in transformers; or a dict of them by the
             names of the configs inside the config.
         experts_implementation: the same for experts: "eager", "grouped_mm", …
-        parallelize: gets the model on meta and changes it, or returns another one. If it raises on one rank, the call
-            fails on all ranks with that error, on each as soon as its own `parallelize` has returned. A rank that waits
-            for the failed one in a collective of its own waits until that collective times out, since nothing can stop
-            it without breaking the process group; within seconds it logs an error that names the failed rank.
+        parallelize: a function that gets the model on meta and shards or wraps it in place, or returns another model,
+            such as a PeftModel. If it raises on one rank, the call fails on all ranks with that error, on each rank as
+            soon as its own `parallelize` has returned. A rank that waits for the failed rank in a collective waits
+            until that collective times out; within seconds it logs an error that names the failed rank.
         trust_remote_code: build the classes whose code comes with the checkpoint (`auto_map` in its config). They then
             win over classes of transformers that have the same name. Off by default, and never downloaded.
         device_map: the same as `device`, for one device: "cuda:0", 0, or {"": "cuda:0"}.

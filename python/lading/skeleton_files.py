@@ -53,8 +53,8 @@ def skeleton_of(
 
     Args:
         path: a directory with `config.json`, or a repository in the Hugging Face cache.
-        revision: of a repository in that cache: a branch, a tag, or a commit. None is "main".
-        cls: the class to build. None takes the one that the config names.
+        revision: a branch, a tag or a commit of a cached repository. None means "main".
+        cls: the class to build. None means the class that the config names.
         trust_remote_code: build the class whose code comes with the checkpoint, as in `lading.from_pretrained`.
     """
     return _Described.of(located(path, revision), cls, trust_remote_code).document()
