@@ -14,6 +14,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -28,7 +29,9 @@ from kill_points_world import GRACE_S, Limits, World
 from safetensors.numpy import save_file
 
 # What a rank adds of its own to what all are told.
-_OWN_LINES = ("nothing that was loaded may be used", "lading: ")
+_OWN_LINES = ("do not use the loaded tensors", "Run `lading help", "lading: ")
+# What ranks print for which others print the problems.
+_SHORT = re.compile(r"^(?:refused: |failed: )?(?:rank \d+: )?(?P<text>.*) \((?P<speakers>.*) prints? the details; error id (?P<id>\w+)\)$", re.M)
 TOKEN = "LADING_KILL_POINT"  # in the environment of every process of a load: how those left behind are found
 _DIFFERENT_ENDS = 7  # the exit code of a rank that failed because of another
 _HEADERS_BYTES = 1 << 20  # more than a rank reads before its load
@@ -243,7 +246,10 @@ class MpirunWorld(Launched):
             return Ending(WELL, "", touched="" if is_right else "wrong weights")
         if "error id " not in said or self._is_woken_by_mpirun(rank):
             return None
-        text, error_id = said.rsplit("error id ", 1)
+        if short := _SHORT.search(said):
+            return Ending(short["text"], short["id"], is_short=True)
+        text, behind = said.rsplit("error id ", 1)
+        error_id = behind.split("\n", 1)[0]
         lines = [line.removeprefix("refused: ").removeprefix("failed: ") for line in text.splitlines()]
         return Ending("\n".join(line for line in lines if not line.startswith(_OWN_LINES)), error_id.strip())
 

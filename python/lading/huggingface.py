@@ -71,7 +71,7 @@ def describe(
             found, of_whole = _mapping_rules(whole, shapes, library)
             if len(found.made) >= len(rules.made):
                 view, rules = whole, found
-                notes = [*of_whole, f"this key belongs to the checkpoint's {architecture}"]
+                notes = [*of_whole, f"the model is a part of the checkpoint's {architecture}"]
     unread = sorted(key for key in shapes if key not in rules.used)
     ignored = [rule for key in unread if (rule := _ignore_rule(view, key, rules.renamed[key]))]
     passed_over = {rule["from"] for rule in ignored}

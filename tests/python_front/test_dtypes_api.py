@@ -593,7 +593,7 @@ def refused(call):
         call()
     except lading.LadingError as error:
         texts = [None] * dist.get_world_size()
-        dist.all_gather_object(texts, str(error))
+        dist.all_gather_object(texts, error.full_text())
         return error, [] if len(set(texts)) == 1 else [f"the ranks were told different things: {texts}"]
     raise AssertionError("it was not refused")
 

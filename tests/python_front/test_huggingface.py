@@ -146,7 +146,7 @@ def test_text_model_of_a_composite(checkpoints):
     report = lading.materialize(text, folder, device="cpu", progress=False)
     assert zoo.differences(original.model.language_model, text.model) == []
     assert text.lm_head.weight is text.model.embed_tokens.weight
-    assert any("a part of the checkpoint's Gemma3ForConditionalGeneration" in note for note in report.notes)
+    assert any("part of the checkpoint's Gemma3ForConditionalGeneration" in note for note in report.notes)
 
 
 def test_tower_of_a_composite(checkpoints):

@@ -60,7 +60,7 @@ def on_meta(make):
 def test_R6_what_an_initialiser_raises_is_told_with_its_traceback(path):
     error = refused(on_meta(Failing), path)
     assert error.tensors == ("table",)
-    assert "its initialiser raised KeyError: 'no table cos'" in str(error)
+    assert "the initialiser raised KeyError: 'no table cos'" in str(error)
     cause = next(one for one in chain(error) if isinstance(one, KeyError))
     assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)][-2:] == ["reset_parameters", "look_up"]
 
@@ -166,7 +166,7 @@ def test_R13_what_an_initialiser_of_PEFT_raises_is_told(lora, monkeypatch):
 
     monkeypatch.setattr(layer, "reset_lora_parameters", fails)
     error = refused(model, path)
-    assert "its initialiser raised RuntimeError: no weights today" in str(error)
+    assert "the initialiser raised RuntimeError: no weights today" in str(error)
     assert any(isinstance(one, RuntimeError) and "today" in str(one) for one in chain(error))
 
 

@@ -142,7 +142,7 @@ def test_R9_objects_of_a_tie_that_is_not_laid_out_in_rows_are_one_memory(tmp_pat
 def test_R11_memory_that_is_smaller_than_it_says_is_refused(tmp_path):
     model = nn.Linear(64, 64, bias=False)
     model.weight.untyped_storage().resize_(64)
-    with pytest.raises(lading.LadingError, match="16384 bytes of memory, and has 64"):
+    with pytest.raises(lading.LadingError, match="16384 bytes of memory, but has 64"):
         lading.materialize(model, saved(tmp_path, weight=torch.ones(64, 64)))
 
 

@@ -205,5 +205,5 @@ def test_units_have_the_patterns_of_everything_else(pattern, units, caplog):
 
 
 def test_a_pattern_for_units_that_means_nothing_is_refused():
-    with pytest.raises(ValueError, match="no module of such a name"):
+    with pytest.raises(ValueError, match="no module of that name"):
         sharding._wanted(Nested(), {"mlp": torch.nn.Linear(2, 2)}, "blocks.*", ())

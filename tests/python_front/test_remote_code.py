@@ -127,13 +127,13 @@ def test_other_classes_of_the_map_are_not_taken(plain, tmp_path):
 def test_code_that_is_missing_or_broken_is_said(plain, tmp_path):
     folder = with_code(plain, tmp_path / "own", "Own")
     (folder / "parts.py").unlink()
-    with pytest.raises(lading.LadingError, match=r"modeling_mine\.Own could not be made"):
+    with pytest.raises(lading.LadingError, match=r"modeling_mine\.Own could not be created"):
         load(folder, trust_remote_code=True)
     folder = with_code(plain, tmp_path / "other", "Own")
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "nobody/has-this--modeling_mine.Own"}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(lading.LadingError, match=r"has-this--modeling_mine\.Own could not be made"):
+    with pytest.raises(lading.LadingError, match=r"has-this--modeling_mine\.Own could not be created"):
         load(folder, trust_remote_code=True)
 
 

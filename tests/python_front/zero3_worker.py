@@ -309,7 +309,7 @@ def not_in_a_forward_pass(folder):
     with torch.no_grad():
         engine(batches()[0])
     hook.remove()
-    text = str(told[0])
+    text = told[0].full_text()
     problems = same_everywhere(text)
     if "gathered this parameter, which is in use" not in text or "Load outside forward passes" not in text:
         problems.append(text)
@@ -371,7 +371,7 @@ def every_other_refusal(folder):
 
 
 def refused_with(load_it, words):
-    text = str(refused(load_it))
+    text = refused(load_it).full_text()
     return same_everywhere(text) + [f"{word!r} is not in {text}" for word in words if word not in text]
 
 

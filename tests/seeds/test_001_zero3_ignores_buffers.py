@@ -229,7 +229,7 @@ def keys(folder):
     try:
         ours(f"{folder}/spoilt", torch.float32, fill=float("nan"))
     except lading.LadingError as error:
-        text = str(error)
+        text = error.full_text()
         return {"not named": [name for name in SPOILT.values() if name not in text], "written": ["begun"] * error.begun}
     return {"not named": sorted(SPOILT.values()), "written": ["all of it"]}
 
