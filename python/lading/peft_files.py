@@ -72,13 +72,13 @@ def adapter_files(
             problems.append(file)
             continue
         files.append(file)
-        notes.append(f"adapter {name}: {len(file.held)} tensors from {path}")
+        notes.append(f"adapter {name}: {len(file.held)} tensors from {shown(path)}")
         notes += _about_config(file, model.peft_config[name], name, path)
     if problems and told is None:
         raise LadingError(problems, stage="checkpoint", exit_code=3)
     if told is not None:
         told += problems
-    return files, [shown(note) for note in notes]
+    return files, notes
 
 
 def _of_file(model: Any, adapter: str, path: str, entries: Sequence[Entry]) -> AdapterFile | Problem:
@@ -145,11 +145,12 @@ _ASIDE = frozenset(
 def _about_config(file: AdapterFile, config: Any, adapter: str, path: str) -> Iterator[str]:
     """A note for each field in which the model's config is not the one that the adapter was saved with."""
     if not file.configs:
-        yield f"adapter {adapter}: no {_CONFIG} is beside {path}, so the model's config was taken for the adapter's"
+        yield f"adapter {adapter}: no {_CONFIG} is beside {shown(path)}, so lading took the model's config for it"
     for saved in file.configs[:1]:
         for name, value in vars(config).items():
             if name not in _ASIDE and name in saved and _plain(saved[name]) != _plain(value):
-                yield f"adapter {adapter}: saved with {name} {_plain(saved[name])}, and the model has {_plain(value)}"
+                then, now = shown(str(_plain(saved[name]))), shown(str(_plain(value)))
+                yield f"adapter {adapter}: saved with {name} {then}, and the model has {now}"
 
 
 def _plain(value: Any) -> Any:
