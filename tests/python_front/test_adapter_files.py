@@ -204,3 +204,26 @@ def test_what_a_config_says_is_escaped_in_notes(files):
     (adapter / "adapter_config.json").write_text(json.dumps(config | {"lora_dropout": "a\nb\x1b[31m"}))
     (note,) = [note for note in loaded(base, adapter).notes if "lora_dropout" in note]
     assert note.isprintable() and r"a\nb\x1b" in note
+
+
+def test_R23_a_copy_of_a_module_has_the_dtype_of_the_rest_of_the_model(tmp_path):
+    """PEFT copies a module of the base in the base's dtype, and keeps LoRA in F32."""
+
+    def made():
+        return peft.get_peft_model(
+            nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)),
+            peft.LoraConfig(target_modules=["0"], modules_to_save=["1"], r=2),
+        )
+
+    made().save_pretrained(tmp_path / "adapter")
+    base = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).bfloat16()
+    save_file(base.state_dict(), tmp_path / "base.safetensors")
+    with lading.skeleton():
+        model = made()
+    given = {"adapter": tmp_path / "adapter", "device": "cpu", "progress": False}
+    lading.materialize(model, tmp_path / "base.safetensors", **given)
+    dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    assert {dtype for name, dtype in dtypes.items() if "lora" in name} == {torch.float32}
+    assert {dtype for name, dtype in dtypes.items() if "lora" not in name} == {torch.bfloat16}
+    model(torch.ones(1, 4, dtype=torch.bfloat16))
+    assert lading.audit(model, tmp_path / "base.safetensors", adapter=tmp_path / "adapter").ok
