@@ -227,3 +227,59 @@ def test_R23_a_copy_of_a_module_has_the_dtype_of_the_rest_of_the_model(tmp_path)
     assert {dtype for name, dtype in dtypes.items() if "lora" not in name} == {torch.bfloat16}
     model(torch.ones(1, 4, dtype=torch.bfloat16))
     assert lading.audit(model, tmp_path / "base.safetensors", adapter=tmp_path / "adapter").ok
+
+
+def test_a_folder_that_has_a_model_too_is_read_as_peft_does(files):
+    base, adapter, _ = files
+    (adapter / "model.safetensors").write_bytes(base.read_bytes())
+    assert json.loads(loaded(base, adapter).ledger)["adapters"] == [str(adapter / "adapter_model.safetensors")]
+
+
+def test_a_repository_that_has_a_model_too_is_read_as_peft_does(files, tmp_path, monkeypatch):
+    base, adapter, _ = files
+    (adapter / "model.safetensors").write_bytes(base.read_bytes())
+    repository, commit = tmp_path / "hub" / "models--me--both", "a" * 40
+    (repository / "snapshots").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    adapter.rename(repository / "snapshots" / commit)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    (path,) = json.loads(loaded(base, "me/both").ledger)["adapters"]
+    assert path.endswith(f"{commit}/adapter_model.safetensors")
+
+
+def test_adapters_are_in_the_order_of_their_names(files, tmp_path):
+    base, adapter, model = files
+    model.add_adapter("a", peft.LoraConfig(target_modules=["layer"], r=3))
+    model.save_pretrained(tmp_path / "both")
+    given = {"default": tmp_path / "both", "a": tmp_path / "both" / "a"}
+    ledgers = []
+    for order in (given, dict(reversed(given.items()))):
+        with torch.device("meta"):
+            model = wrapped()
+            model.add_adapter("a", peft.LoraConfig(target_modules=["layer"], r=3))
+        options = {"device": "cpu", "recipes": {"*.seen": lambda *_: torch.ones(1)}, "progress": False}
+        ledgers.append(json.loads(lading.materialize(model, base, adapter=order, **options).ledger)["adapters"])
+    assert ledgers[0] == ledgers[1] == [str(given[name] / "adapter_model.safetensors") for name in ("a", "default")]
+
+
+def test_an_adapter_for_one_of_two_peft_models_is_refused(files):
+    base, adapter, _ = files
+    with pytest.raises(lading.LadingError, match="several PeftModels") as raised:
+        lading.materialize(nn.ModuleList([wrapped(), wrapped()]), base, device="cpu", adapter=adapter)
+    assert raised.value.exit_code == 2
+
+
+def test_an_adapter_that_is_no_path_is_a_wrong_argument(files):
+    base, *_ = files
+    for wrong in (3, {"default": 3}):
+        with pytest.raises(TypeError, match="adapter is 3"):
+            loaded(base, wrong)
+
+
+def test_a_model_without_adapters_says_so(files):
+    base, adapter, _ = files
+    model = wrapped()
+    model.delete_adapter("default")
+    with pytest.raises(lading.LadingError, match="the model has no adapters"):
+        lading.materialize(model, base, device="cpu", adapter=adapter)
