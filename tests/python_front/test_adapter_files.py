@@ -107,6 +107,31 @@ def test_R23_an_adapter_is_stored_in_the_dtype_that_peft_made_it_in(files):
     assert all("1 tensor of the checkpoint stays F32" in one for one in warned), "the base's, and no adapter"
 
 
+def test_R23_an_exact_request_is_for_adapters_too(files):
+    base, adapter, _ = files
+    report = loaded(base, adapter, dtype=torch.bfloat16, cast="exact")
+    assert {one.dtype for name, one in report.tensors.items() if "lora" in name} == {"BF16"}
+
+
+def test_texts_about_adapters_give_no_advice_on_mappings(files):
+    """adapter= has no mapping that a user could change."""
+    base, adapter, _ = files
+    file = adapter / "adapter_model.safetensors"
+    first, second = load_file(file).items()
+    save_file(dict([first, ("surplus", second[1])]), file)
+    with pytest.raises(lading.LadingError, match='expected a tensor "surplus" in the model') as raised:
+        loaded(base, adapter)
+    assert "mapping" not in str(raised.value)
+
+
+def test_a_method_that_lading_does_not_know_is_told_in_one_sentence(files):
+    base, adapter, _ = files
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"peft_type": "NEW"}))
+    with pytest.raises(lading.LadingError, match=r"has the method NEW \(unknown to lading\), with which"):
+        loaded(base, adapter)
+
+
 def test_R39_R41_keys_that_do_not_go_with_the_model_are_told_together(files):
     base, adapter, _ = files
     file = adapter / "adapter_model.safetensors"
