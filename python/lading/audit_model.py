@@ -11,6 +11,7 @@ parts, and parts that are replicas of each other are compared.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
@@ -169,6 +170,8 @@ class _Audit:
         dtypes = {name: made.dtype for name, made in subject.known.made.items()}
         judged = [entry for entry in subject.entries if entry.name not in adapters]
         conversion = without_adapters(conversion, subject.adapters.names)
+        in_adapters = sorted(subject.adapters.values.keys() - adapters)  # of the base: its file may lack them
+        conversion = dataclasses.replace(conversion, not_expected=[*conversion.not_expected, *in_adapters])
         wanted = Wanted.of(judged, placements.layout, conversion, dtypes, keys, {one.tensor or "" for one in misplaced})
         self.findings.problems += wanted.problems
         return wanted
@@ -239,10 +242,11 @@ class _Audit:
     def _values(self, wanted: Wanted, location: str) -> None:
         expected = Expected(wanted, self.options, location, self.ranks, self.findings)
         by_hooks = self._hooked()
+        passed_over = wanted.misplaced | self._by_adapters()
         for names, value in expected.values():
             for name in names:
                 entry = self.subject.by_name.get(name)
-                if entry is None or not self.subject.has_value(entry) or name in wanted.misplaced:
+                if entry is None or not self.subject.has_value(entry) or name in passed_over:
                     continue
                 if name in by_hooks:
                     self._not_judged(name, by_hooks[name], code="hooks")
@@ -253,6 +257,12 @@ class _Audit:
                     continue
                 for there, part, where in self._pairs(entry, value):
                     self._compare(entry, part, there, where)
+
+    def _by_adapters(self) -> set[str]:
+        """All names of tensors that an adapter file has: it was their judge, even if the base checkpoint has them."""
+        values = self.subject.adapters.values
+        ties = {entry.tie_class for entry in self.subject.entries if entry.name in values} - {None}
+        return values.keys() | {entry.name for entry in self.subject.entries if entry.tie_class in ties}
 
     def _hooked(self) -> dict[str, str]:
         """Tensors of modules whose own code may change what a file holds, and why they cannot be judged."""

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from . import _engine
-from .errors import LadingError, Problem
+from .errors import LadingError, Problem, shown
 from .fsdp1 import clean_name
 from .inventory import BUFFER, PARAMETER, Entry
 from .peft_base import changes_base
@@ -30,11 +30,13 @@ REMEDY = "Pass the adapter that was saved from this model, or correct adapter=."
 
 @dataclasses.dataclass(frozen=True)
 class AdapterFile:
-    """The file of an adapter: the model's name of each key that PEFT would save, and the names that the file has."""
+    """The file of an adapter: the model's name of each key that PEFT would save, the names that the file has, and the
+    configs that PEFT saved beside it (beside a link, and beside what it leads to)."""
 
     path: str
     names: dict[str, str]
     held: frozenset[str]
+    configs: tuple[dict[str, Any], ...] = ()
 
     def request(self) -> dict[str, Any]:
         """docs/schema/request.md, `adapters`"""
@@ -71,38 +73,66 @@ def adapter_files(
             continue
         files.append(file)
         notes.append(f"adapter {name}: {len(file.held)} tensors from {path}")
-        notes += _other_config(model.peft_config[name], name, path)
+        notes += _about_config(file, model.peft_config[name], name, path)
     if problems and told is None:
         raise LadingError(problems, stage="checkpoint", exit_code=3)
     if told is not None:
         told += problems
-    return files, notes
+    return files, [shown(note) for note in notes]
 
 
 def _of_file(model: Any, adapter: str, path: str, entries: Sequence[Entry]) -> AdapterFile | Problem:
     from .huggingface import refuse_pickles
 
     refuse_pickles(path)
-    what = changes_base(_saved_config(path))
-    if what and not changes_base(vars(model.peft_config[adapter])):  # otherwise the layers' weights are refused by name
-        text = f"its adapter_config.json has {what}, with which PEFT changes base weights, but no file has them changed"
-        remedy = "Convert the adapter: save_pretrained with path_initial_model_for_weight_conversion."
-        return Problem("adapter", text, file=path, rule="R66", remedy=remedy)
+    found = _engine.inspect(path)
+    configs = []
+    for place in _config_places(found["path"]):
+        config = _saved_config(place)
+        if isinstance(config, Problem):
+            return config
+        what = changes_base(config)
+        if what and not changes_base(vars(model.peft_config[adapter])):  # otherwise the layers' weights are refused
+            text = f"its {_CONFIG} has {what}, with which PEFT changes base weights, but no file has them changed"
+            remedy = "Convert the adapter: save_pretrained with path_initial_model_for_weight_conversion."
+            return Problem("adapter", text, file=path, rule="R66", remedy=remedy)
+        configs.append(config)
     by_name = {entry.name: entry for entry in entries if entry.is_tensor}
     names = _file_keys(model, adapter, by_name)
-    keys = [tensor["name"] for tensor in _engine.inspect(path)["tensors"]]
+    keys = [tensor["name"] for tensor in found["tensors"]]
     held = frozenset(name for key in keys if (name := names.get(key, key)) in by_name)
-    return AdapterFile(path, names, held)
+    return AdapterFile(path, names, held, tuple(configs))
 
 
-def _saved_config(path: str) -> dict[str, Any]:
-    """The config that PEFT saved beside an adapter's tensors; where it is missing, that of plain LoRA."""
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+_CONFIG = "adapter_config.json"
+
+
+def _config_places(file: str) -> Iterator[Path]:
+    """The configs beside an adapter's file, and beside each file that it is a link to."""
+    while True:
+        place = Path(file).parent / _CONFIG
+        if os.path.lexists(place):
+            yield place
+        if not os.path.islink(file):
+            return
+        file = os.path.join(os.path.dirname(file), os.readlink(file))
+
+
+def _saved_config(place: Path) -> dict[str, Any] | Problem:
+    """The config that PEFT saved beside an adapter's tensors: it says whether the base weights belong to them."""
+    wrong = "it is no JSON object"
     try:
-        config = json.loads((folder / "adapter_config.json").read_text())
-    except (OSError, ValueError):
-        config = None
-    return config if isinstance(config, dict) else {"peft_type": "LORA"}
+        if not place.is_file():  # to open a pipe would wait for its other end
+            wrong = "it is not a regular file"
+        elif isinstance(config := json.loads(place.read_text(encoding="utf-8")), dict):
+            return config
+    except RecursionError:
+        wrong = "its JSON is nested too deeply"
+    except (OSError, ValueError) as error:
+        wrong = str(error)
+    text = f"the adapter's config cannot be read, so that its method is unknown: {wrong}"
+    remedy = f"Restore the {_CONFIG} that PEFT saved with the adapter."
+    return Problem("adapter", text, file=str(place), rule="R66", remedy=remedy)
 
 
 # Fields of a config that say nothing about what a layer computes.
@@ -112,12 +142,14 @@ _ASIDE = frozenset(
 )
 
 
-def _other_config(config: Any, adapter: str, path: str) -> Iterator[str]:
+def _about_config(file: AdapterFile, config: Any, adapter: str, path: str) -> Iterator[str]:
     """A note for each field in which the model's config is not the one that the adapter was saved with."""
-    saved = _saved_config(path)
-    for name, value in vars(config).items():
-        if name not in _ASIDE and name in saved and _plain(saved[name]) != _plain(value):
-            yield f"adapter {adapter}: saved with {name} {_plain(saved[name])}, and the model has {_plain(value)}"
+    if not file.configs:
+        yield f"adapter {adapter}: no {_CONFIG} is beside {path}, so the model's config was taken for the adapter's"
+    for saved in file.configs[:1]:
+        for name, value in vars(config).items():
+            if name not in _ASIDE and name in saved and _plain(saved[name]) != _plain(value):
+                yield f"adapter {adapter}: saved with {name} {_plain(saved[name])}, and the model has {_plain(value)}"
 
 
 def _plain(value: Any) -> Any:

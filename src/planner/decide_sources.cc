@@ -11,6 +11,7 @@
 
 #include "base/name_list.h"
 #include "base/text.h"
+#include "planner/input_checks.h"
 #include "planner/source_refusals.h"
 #include "planner/source_table.h"
 #include "planner/value_checks.h"

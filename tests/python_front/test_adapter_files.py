@@ -1,6 +1,7 @@
 """Adapter files are second checkpoints of a load: planned, proved, in the ledger, verified, and never mapped."""
 
 import json
+import os
 from pathlib import Path
 
 import lading
@@ -144,3 +145,62 @@ def test_external_wins_over_the_adapters_file(files):
     file = load_file(adapter / "adapter_model.safetensors")
     other = next(value for key, value in file.items() if "lora_B" in key)
     assert torch.equal(model.get_parameter(name.replace("lora_A", "lora_B")), other)
+
+
+def pissa(adapter):
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"init_lora_weights": "pissa"}))
+
+
+@pytest.mark.parametrize("way", ["folder", "file", "link", "link to a link", "hub"])
+def test_R66_a_config_is_found_however_the_adapter_is_named(files, tmp_path, monkeypatch, way):
+    base, adapter, _ = files
+    pissa(adapter)
+    file = adapter / "adapter_model.safetensors"
+    place = {"folder": adapter, "file": file, "hub": "me/pissa"}.get(way, tmp_path / "link.safetensors")
+    if way == "link":
+        place.symlink_to(file)
+    elif way == "link to a link":
+        (tmp_path / "inner.safetensors").symlink_to(file)
+        place.symlink_to("inner.safetensors")
+    elif way == "hub":
+        repository, commit = tmp_path / "hub" / "models--me--pissa", "a" * 40
+        (repository / "snapshots").mkdir(parents=True)
+        (repository / "refs").mkdir()
+        (repository / "refs" / "main").write_text(commit)
+        adapter.rename(repository / "snapshots" / commit)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(lading.LadingError, match="init_lora_weights='pissa'") as raised:
+        loaded(base, place)
+    assert [one.rule for one in raised.value.problems] == ["R66"]
+
+
+@pytest.mark.parametrize("what", ["broken", "list", "deep", "not UTF-8", "pipe", "dangling"])
+def test_R66_a_config_that_cannot_be_read_is_refused(files, what):
+    base, adapter, _ = files
+    config = adapter / "adapter_config.json"
+    config.unlink()
+    if what == "pipe":
+        os.mkfifo(config)
+    elif what == "dangling":
+        config.symlink_to("nowhere")
+    else:
+        config.write_bytes({"broken": b"{}}", "list": b"[1]", "deep": b"[" * 200_000, "not UTF-8": b"\xff\xfe{"}[what])
+    with pytest.raises(lading.LadingError, match="cannot be read") as raised:
+        loaded(base, adapter)
+    (problem,) = raised.value.problems
+    assert (problem.rule, problem.file) == ("R66", str(config)) and problem.remedy
+
+
+def test_an_adapter_without_a_config_is_loaded_with_a_note(files):
+    base, adapter, _ = files
+    (adapter / "adapter_config.json").unlink()
+    assert any("no adapter_config.json is beside" in note for note in loaded(base, adapter).notes)
+
+
+def test_what_a_config_says_is_escaped_in_notes(files):
+    base, adapter, _ = files
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"lora_dropout": "a\nb\x1b[31m"}))
+    (note,) = [note for note in loaded(base, adapter).notes if "lora_dropout" in note]
+    assert note.isprintable() and r"a\nb\x1b" in note

@@ -89,6 +89,19 @@ def test_a_wrong_adapter_is_found(base, tmp_path, name):
     assert lading.audit(model, base).ok
 
 
+def test_a_base_tensor_in_an_adapter_file_is_judged_by_that_file(base, tmp_path):
+    """With bias="all" PEFT trains and saves the base's biases."""
+    model = trained(tmp_path, bias="all")
+    bias = f"{HEAD}.bias"
+    assert any(key.endswith("head.bias") for key in load_file(tmp_path / "adapter_model.safetensors"))
+    report = lading.audit(model, base, adapter=tmp_path, raise_on="warning")
+    assert report.checked["with the checkpoint"] == 2 + 3
+    assert flagged(lading.audit(model, base)) == {("value", bias)}
+    with torch.no_grad():
+        model.get_parameter(bias).copy_(net().head.bias)
+    assert flagged(lading.audit(model, base, adapter=tmp_path)) == {("value", bias)}
+
+
 def test_a_wrong_base_under_an_adapter_is_found(base, tmp_path):
     model = trained(tmp_path, modules_to_save=["head"])
     with torch.no_grad():
