@@ -176,7 +176,7 @@ def raises(_module, _name):
 @pytest.mark.parametrize(
     ("given", "said", "remedy"),
     [
-        ({"external": {"extra.bias": torch.ones(3)}}, "ValueError: the value of extra.bias has the shape [3]", "external="),
+        ({"external": {"extra.bias": torch.ones(3)}}, "ValueError: the value of extra.bias has", "external="),
         ({"recipes": {"extra.bias": raises}}, "RuntimeError: no such table", "recipes="),
     ],
 )
