@@ -40,10 +40,11 @@ class Altered:
 
 @dataclasses.dataclass
 class AdapterFacts:
-    """`names` are tensors of adapters, `values` those of them that adapter files have, whole. `was_asked`: the user named
-    adapter files."""
+    """`names` are tensors of adapters, `copies` those of them that are copies of base tensors; `values` are what
+    adapter files have, whole. `was_asked`: the user named adapter files."""
 
     names: set[str] = dataclasses.field(default_factory=set)
+    copies: set[str] = dataclasses.field(default_factory=set)
     values: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
     altered: dict[str, Altered] = dataclasses.field(default_factory=dict)
     plain_modules: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -76,6 +77,7 @@ def adapter_facts(parts: Sequence[nn.Module], entries: Sequence[Entry], adapter:
         return found
     tensors = {entry.name for entry in entries if entry.is_tensor}
     found.names, found.plain_modules = tensors & set(wrapped.adapters), wrapped.plain_modules
+    found.copies = tensors & wrapped.copies.keys()
     configs = {name: config for model in wrapped.models for name, config in model.peft_config.items()}  # type: ignore[union-attr, operator]
     by_place = {(id(entry.module), entry.attribute): entry for entry in entries}
     for layer in wrapped.layers:

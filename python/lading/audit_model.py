@@ -209,11 +209,16 @@ class _Audit:
 
     def _adapter_values(self) -> None:
         requested = None if self.options.dtype == "auto" else torch_dtype(self.options.dtype)
-        for name, value in self.subject.adapters.values.items():
+        adapters = self.subject.adapters
+        base = [entry for entry in self.subject.entries if entry.is_tensor and entry.name not in adapters.names]
+        of_base = {entry.dtype for entry in base if entry.dtype.is_floating_point}
+        for name, value in adapters.values.items():
             entry = self.subject.by_name.get(name)
             if entry is None or not self.subject.has_value(entry):
                 continue
             dtypes = adapter_dtypes(value, requested)
+            if (name in adapters.copies or name not in adapters.names) and value.is_floating_point():
+                dtypes += of_base  # it is computed with the base
             value = value.to(entry.dtype if entry.dtype in dtypes else dtypes[0])
             part = value if is_flat(entry.value) else part_like(value, entry.value)
             if part is None:

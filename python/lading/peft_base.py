@@ -49,7 +49,7 @@ def changes_base(config: Mapping[str, Any]) -> str:
         init = config.get("init_lora_weights", True)
         known = init.lower() if isinstance(init, str) else init
         return "" if known in _HARMLESS else f"init_lora_weights={init!r}"
-    return "" if kind in _KNOWN else f"the method {kind}, which lading does not know,"
+    return "" if kind in _KNOWN else f"the method {kind} (unknown to lading)"
 
 
 def _kind(config: Mapping[str, Any]) -> str:

@@ -53,17 +53,21 @@ def adapter_files(
     """
     if not models:
         raise _refused("adapter= was passed, but the model is not a PeftModel")
+    if any(model is not models[0] for model in models):
+        remedy = "Load each PeftModel by itself, or pass the adapters' tensors in external=."
+        raise _refused("adapter= was passed, but the model has several PeftModels: which one is meant?", remedy)
     model: Any = models[0]
     if not isinstance(adapter, Mapping):
         names = list(model.peft_config)
         if len(names) != 1:
-            raise _refused(f"the model has the adapters {', '.join(names)}: pass a path for each, by name")
+            has = f"the adapters {', '.join(names)}: pass a path for each, by name" if names else "no adapters"
+            raise _refused(f"the model has {has}")
         adapter = {names[0]: adapter}
     files: list[AdapterFile] = []
     problems: list[Problem] = []
     notes: list[str] = []
-    for name, place in adapter.items():
-        path = os.fspath(place)
+    for name, place in sorted(adapter.items(), key=lambda item: str(item[0])):  # the same order on all ranks
+        path = _path_of(name, place)
         if name not in model.peft_config:
             problems.append(Problem("adapter", f"the model has no adapter {name!r}", remedy=REMEDY))
             continue
@@ -72,20 +76,28 @@ def adapter_files(
             problems.append(file)
             continue
         files.append(file)
-        notes.append(f"adapter {name}: {len(file.held)} tensors from {path}")
+        notes.append(f"adapter {name}: {len(file.held)} tensors from {shown(path)}")
         notes += _about_config(file, model.peft_config[name], name, path)
     if problems and told is None:
         raise LadingError(problems, stage="checkpoint", exit_code=3)
     if told is not None:
         told += problems
-    return files, [shown(note) for note in notes]
+    return files, notes
+
+
+def _path_of(name: str, place: Any) -> str:
+    try:
+        return os.fsdecode(place)
+    except TypeError:
+        text = f"adapter is {place!r} for {name!r}; it should be a path, or a dict of paths by adapter name"
+        raise TypeError(text) from None
 
 
 def _of_file(model: Any, adapter: str, path: str, entries: Sequence[Entry]) -> AdapterFile | Problem:
     from .huggingface import refuse_pickles
 
     refuse_pickles(path)
-    found = _engine.inspect(path)
+    path, found = _found(path)
     configs = []
     for place in _config_places(found["path"]):
         config = _saved_config(place)
@@ -104,7 +116,19 @@ def _of_file(model: Any, adapter: str, path: str, entries: Sequence[Entry]) -> A
     return AdapterFile(path, names, held, tuple(configs))
 
 
-_CONFIG = "adapter_config.json"
+def _found(path: str) -> tuple[str, dict[str, Any]]:
+    """What the engine says about an adapter, and the path to pass it. In a folder that has other files too, the adapter
+    is chosen by name, as PEFT does."""
+    if os.path.isfile(named := os.path.join(path, _WEIGHTS)):
+        return named, _engine.inspect(named)
+    found = _engine.inspect(path)
+    named = os.path.join(os.path.dirname(found["path"]), _WEIGHTS)
+    if os.path.isfile(path) or named == found["path"] or not os.path.isfile(named):
+        return path, found
+    return named, _engine.inspect(named)  # of a repository in the cache
+
+
+_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def _config_places(file: str) -> Iterator[Path]:
@@ -145,11 +169,12 @@ _ASIDE = frozenset(
 def _about_config(file: AdapterFile, config: Any, adapter: str, path: str) -> Iterator[str]:
     """A note for each field in which the model's config is not the one that the adapter was saved with."""
     if not file.configs:
-        yield f"adapter {adapter}: no {_CONFIG} is beside {path}, so the model's config was taken for the adapter's"
+        yield f"adapter {adapter}: no {_CONFIG} is beside {shown(path)}, so lading took the model's config for it"
     for saved in file.configs[:1]:
         for name, value in vars(config).items():
             if name not in _ASIDE and name in saved and _plain(saved[name]) != _plain(value):
-                yield f"adapter {adapter}: saved with {name} {_plain(saved[name])}, and the model has {_plain(value)}"
+                then, now = shown(str(_plain(saved[name]))), shown(str(_plain(value)))
+                yield f"adapter {adapter}: saved with {name} {then}, and the model has {now}"
 
 
 def _plain(value: Any) -> Any:
@@ -183,5 +208,5 @@ def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[s
     return {clean_name(key): names[id(tensor)] for key, tensor in saved.items() if id(tensor) in names}
 
 
-def _refused(message: str) -> LadingError:
-    return LadingError(Problem("adapter", message, remedy=REMEDY), stage="request", exit_code=2)
+def _refused(message: str, remedy: str = REMEDY) -> LadingError:
+    return LadingError(Problem("adapter", message, remedy=remedy), stage="request", exit_code=2)

@@ -55,8 +55,7 @@ class AdapterKeyFinder {
                       .of_tensor(tensor.name)
                       .in_file(names_of(checkpoint).path)
                       .by_rule("R39")
-                      .wanted(named == names.end() ? "a name for this key in the adapter's mapping"
-                                                   : fmt::format("a tensor {} in the model", quote(name)))
+                      .wanted(fmt::format("a tensor {} in the model", quote(name)))
                       .try_this("Load the adapter into the model that it was trained with."));
       return;
     }
@@ -76,16 +75,15 @@ class AdapterKeyFinder {
                .wanted("one key")
                .got(fmt::format("{} of {}, and {}", quote(place->second.key),
                                 quote(names_of(place->second.checkpoint).path), quote(tensor.name)))
-               .try_this("Name the tensor in one adapter's mapping only."));
+               .try_this("Load only one adapter that has this tensor, under one key."));
   }
 
   void report_missing(const std::string& key, const std::string& name, std::uint32_t checkpoint) {
-    Error error =
-        Error(Code::kPlan, "the adapter does not have this tensor")
-            .by_rule("R39")
-            .wanted(fmt::format("the key {}", quote(key)))
-            .got("no such key")
-            .try_this("Load the adapter that was saved with this configuration, or drop the name from its mapping.");
+    Error error = Error(Code::kPlan, "the adapter does not have this tensor")
+                      .by_rule("R39")
+                      .wanted(fmt::format("the key {}", quote(key)))
+                      .got("no such key")
+                      .try_this("Load the adapter that was saved with this configuration.");
     if (const auto i = id_of(name)) return refuse(*i, checkpoint, std::move(error));
     errors_.add(std::move(error).of_tensor(name).in_file(names_of(checkpoint).path));
   }

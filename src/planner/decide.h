@@ -32,13 +32,14 @@ struct Speakers {
 
 /// What was decided about one statement, beside the statement itself.
 struct Decision {
-  FilePieces pieces;                 ///< empty where there is no file
-  std::vector<FilePieces> compared;  ///< its must_equal
-  StatementId head = 0;              ///< of its tie class: the first registered name, else the first; or itself
-  Speakers speakers;                 ///< of a tie class, at its head
-  bool is_derived = false;           ///< its value is its derivation's
-  bool is_refused = false;           ///< its source or dtype is not known, for a reason that was told
-  bool is_misplaced = false;         ///< its placement cannot be, which was told
+  FilePieces pieces;                     ///< empty where there is no file
+  std::vector<FilePieces> compared;      ///< its must_equal
+  std::vector<std::string> unread_keys;  ///< at the head: of the base, that the tensor would have been read from
+  StatementId head = 0;                  ///< of its tie class: the first registered name, else the first; or itself
+  Speakers speakers;                     ///< of a tie class, at its head
+  bool is_derived = false;               ///< its value is its derivation's
+  bool is_refused = false;               ///< its source or dtype is not known, for a reason that was told
+  bool is_misplaced = false;             ///< its placement cannot be, which was told
 };
 
 /// A key of an adapter.

@@ -68,8 +68,7 @@ class DTypeDecider {
     question.kind = member.kind;
     question.constructed = memory.dtype;
     question.presence = memory.presence;
-    // A module was made in a dtype for its adapter (PEFT keeps LoRA in F32), and the file is cast to it, as PEFT does.
-    if (out_.plan.statements[head].checkpoint == 0) question.checkpoint = s.checkpoint_dtype;
+    question.checkpoint = out_.plan.statements[head].checkpoint == 0 ? s.checkpoint_dtype : base_dtype(head);
     question.pinned = pins_.of(s.name);
     question.derived = out_.tensors[head].is_derived;
     if (question.derived) question.declared = inputs_.skeleton.tensors[speakers.value.number()].declared_dtype;
@@ -77,6 +76,21 @@ class DTypeDecider {
     question.requires_grad = member.requires_grad;
     question.request = requests_.of(s.name);
     return question;
+  }
+
+  // Of a tensor that an adapter has. A trained copy of a base tensor has the dtype that the base gives it: it is
+  // computed with the rest of the model. Others, that no key of the base is for, have the dtype that their module was
+  // made in (PEFT keeps LoRA in F32). The adapter's file is cast to either, as PEFT does.
+  [[nodiscard]] std::optional<DType> base_dtype(StatementId head) const {
+    std::optional<DType> dtype;
+    for (const std::string& key : out_.tensors[head].unread_keys) {
+      const std::optional<DType> next = inputs_.catalog.find(key)->dtype;
+      if (!next || !policy::is_ordinary_float(*next)) return std::nullopt;
+      const auto both = policy::promote_types(dtype.value_or(*next), *next);
+      if (!both) return std::nullopt;
+      dtype = *both;
+    }
+    return dtype;
   }
 
   void decide(StatementId i) {

@@ -110,10 +110,7 @@ class SourceDecider {
       ignore_keys_of(members, statement(head).provenance == Provenance::kKept ? "keep" : "external");
       return;
     }
-    if (by_adapter(members)) {
-      ignore_keys_of(members, "adapter");
-      return;
-    }
+    if (by_adapter(members)) return ignore_keys_of(members, "adapter");
     const FromFile from_file = by_file(members);
     if (from_file == FromFile::kRefused) give_up(members);
     if (from_file != FromFile::kNothing && from_file != FromFile::kOtherShape) return;
@@ -230,9 +227,11 @@ class SourceDecider {
   // The keys that these tensors would have been read from are accounted for too (R38).
   void ignore_keys_of(const Members& members, const std::string& why) {
     for (const StatementId i : members) {
-      const Expression* expression = expressions_[i];
-      if (expression == nullptr) continue;
-      for (std::string& key : expression->keys()) left_alone_.emplace(std::move(key), why);
+      if (expressions_[i] == nullptr) continue;
+      for (std::string& key : expressions_[i]->keys()) {
+        out_.tensors[members.front()].unread_keys.push_back(key);
+        left_alone_.emplace(std::move(key), why);
+      }
     }
   }
 

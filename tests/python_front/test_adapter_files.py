@@ -107,6 +107,31 @@ def test_R23_an_adapter_is_stored_in_the_dtype_that_peft_made_it_in(files):
     assert all("1 tensor of the checkpoint stays F32" in one for one in warned), "the base's, and no adapter"
 
 
+def test_R23_an_exact_request_is_for_adapters_too(files):
+    base, adapter, _ = files
+    report = loaded(base, adapter, dtype=torch.bfloat16, cast="exact")
+    assert {one.dtype for name, one in report.tensors.items() if "lora" in name} == {"BF16"}
+
+
+def test_texts_about_adapters_give_no_advice_on_mappings(files):
+    """adapter= has no mapping that a user could change."""
+    base, adapter, _ = files
+    file = adapter / "adapter_model.safetensors"
+    first, second = load_file(file).items()
+    save_file(dict([first, ("surplus", second[1])]), file)
+    with pytest.raises(lading.LadingError, match='expected a tensor "surplus" in the model') as raised:
+        loaded(base, adapter)
+    assert "mapping" not in str(raised.value)
+
+
+def test_a_method_that_lading_does_not_know_is_told_in_one_sentence(files):
+    base, adapter, _ = files
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(config | {"peft_type": "NEW"}))
+    with pytest.raises(lading.LadingError, match=r"has the method NEW \(unknown to lading\), with which"):
+        loaded(base, adapter)
+
+
 def test_R39_R41_keys_that_do_not_go_with_the_model_are_told_together(files):
     base, adapter, _ = files
     file = adapter / "adapter_model.safetensors"
@@ -204,3 +229,82 @@ def test_what_a_config_says_is_escaped_in_notes(files):
     (adapter / "adapter_config.json").write_text(json.dumps(config | {"lora_dropout": "a\nb\x1b[31m"}))
     (note,) = [note for note in loaded(base, adapter).notes if "lora_dropout" in note]
     assert note.isprintable() and r"a\nb\x1b" in note
+
+
+def test_R23_a_copy_of_a_module_has_the_dtype_of_the_rest_of_the_model(tmp_path):
+    """PEFT copies a module of the base in the base's dtype, and keeps LoRA in F32."""
+
+    def made():
+        return peft.get_peft_model(
+            nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)),
+            peft.LoraConfig(target_modules=["0"], modules_to_save=["1"], r=2),
+        )
+
+    made().save_pretrained(tmp_path / "adapter")
+    base = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)).bfloat16()
+    save_file(base.state_dict(), tmp_path / "base.safetensors")
+    with lading.skeleton():
+        model = made()
+    given = {"adapter": tmp_path / "adapter", "device": "cpu", "progress": False}
+    lading.materialize(model, tmp_path / "base.safetensors", **given)
+    dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    assert {dtype for name, dtype in dtypes.items() if "lora" in name} == {torch.float32}
+    assert {dtype for name, dtype in dtypes.items() if "lora" not in name} == {torch.bfloat16}
+    model(torch.ones(1, 4, dtype=torch.bfloat16))
+    assert lading.audit(model, tmp_path / "base.safetensors", adapter=tmp_path / "adapter").ok
+
+
+def test_a_folder_that_has_a_model_too_is_read_as_peft_does(files):
+    base, adapter, _ = files
+    (adapter / "model.safetensors").write_bytes(base.read_bytes())
+    assert json.loads(loaded(base, adapter).ledger)["adapters"] == [str(adapter / "adapter_model.safetensors")]
+
+
+def test_a_repository_that_has_a_model_too_is_read_as_peft_does(files, tmp_path, monkeypatch):
+    base, adapter, _ = files
+    (adapter / "model.safetensors").write_bytes(base.read_bytes())
+    repository, commit = tmp_path / "hub" / "models--me--both", "a" * 40
+    (repository / "snapshots").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    adapter.rename(repository / "snapshots" / commit)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    (path,) = json.loads(loaded(base, "me/both").ledger)["adapters"]
+    assert path.endswith(f"{commit}/adapter_model.safetensors")
+
+
+def test_adapters_are_in_the_order_of_their_names(files, tmp_path):
+    base, adapter, model = files
+    model.add_adapter("a", peft.LoraConfig(target_modules=["layer"], r=3))
+    model.save_pretrained(tmp_path / "both")
+    given = {"default": tmp_path / "both", "a": tmp_path / "both" / "a"}
+    ledgers = []
+    for order in (given, dict(reversed(given.items()))):
+        with torch.device("meta"):
+            model = wrapped()
+            model.add_adapter("a", peft.LoraConfig(target_modules=["layer"], r=3))
+        options = {"device": "cpu", "recipes": {"*.seen": lambda *_: torch.ones(1)}, "progress": False}
+        ledgers.append(json.loads(lading.materialize(model, base, adapter=order, **options).ledger)["adapters"])
+    assert ledgers[0] == ledgers[1] == [str(given[name] / "adapter_model.safetensors") for name in ("a", "default")]
+
+
+def test_an_adapter_for_one_of_two_peft_models_is_refused(files):
+    base, adapter, _ = files
+    with pytest.raises(lading.LadingError, match="several PeftModels") as raised:
+        lading.materialize(nn.ModuleList([wrapped(), wrapped()]), base, device="cpu", adapter=adapter)
+    assert raised.value.exit_code == 2
+
+
+def test_an_adapter_that_is_no_path_is_a_wrong_argument(files):
+    base, *_ = files
+    for wrong in (3, {"default": 3}):
+        with pytest.raises(TypeError, match="adapter is 3"):
+            loaded(base, wrong)
+
+
+def test_a_model_without_adapters_says_so(files):
+    base, adapter, _ = files
+    model = wrapped()
+    model.delete_adapter("default")
+    with pytest.raises(lading.LadingError, match="the model has no adapters"):
+        lading.materialize(model, base, device="cpu", adapter=adapter)

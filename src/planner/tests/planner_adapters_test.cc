@@ -114,6 +114,24 @@ TEST(PlannerAdapters, R24_TheModulesDTypeDecidesAndTheFileIsCastOnce) {
   EXPECT_EQ(verdict(integer), "R23 w.lora");
 }
 
+TEST(PlannerAdapters, R23_ACopyOfABaseTensorHasTheDTypeThatTheBaseGivesIt) {
+  World world{{{"w", {4}, DType::kBF16}}, {param("copy", {4}), adapter(param("lora", {4})), param("w", {4})}};
+  for (const char* name : {"w", "copy"}) {
+    const auto from_w = mapping::ExpressionTemplate::literal(mapping::Expression::source("w"));
+    world.mapping.rules.push_back(mapping::Rule::build(name, name, from_w));
+  }
+  world.adapters = {{{{"c", {4}}, {"l", {4}}}, {{"c", "copy"}, {"l", "lora"}}}};
+  const auto plan = world.plan();
+  ASSERT_TRUE(plan) << verdict(plan);
+  EXPECT_EQ(plan->find("w")->storage, DType::kBF16);
+  EXPECT_EQ(plan->find("copy")->storage, DType::kBF16) << "though the adapter and the constructor have F32";
+  EXPECT_EQ(plan->find("copy")->checkpoint_dtype, DType::kF32);
+  EXPECT_EQ(plan->find("lora")->storage, DType::kF32);
+  World quantized = world;
+  quantized.keys.front().dtype = DType::kF8E4M3;
+  EXPECT_EQ(quantized.plan()->find("copy")->storage, DType::kF32) << "a trained value is not made a payload";
+}
+
 TEST(PlannerAdapters, R50_TiedNamesWithTwoKeysOfOneAdapterAreCompared) {
   World world{{{"head", {4}}}, {param("embed", {4}), param("head", {4})}, {{"embed", "head"}}};
   world.adapters = {{{{"e", {4}}, {"h", {4}}}, {{"e", "embed"}, {"h", "head"}}}};
