@@ -348,7 +348,7 @@ class _Caller:
         return 1
 
     def advised(self, failure: LadingError) -> LadingError:
-        """The error, in which a value that could not be had has the remedy of a caller in Python."""
+        """The error, in which a missing value has the remedy of a caller in Python."""
         problems = [
             replace(one, remedy=_VALUE_REMEDY) if one.code == "usage" and one.tensor in self._without_value else one
             for one in failure.problems
