@@ -87,6 +87,21 @@ TEST_F(LoadCommand, R65_AnAdapterIsLoadedUnderEveryLayoutAndVerified) {
   EXPECT_THAT(refused.err, HasSubstr("names.json"));
 }
 
+TEST_F(LoadCommand, APathOfAnAdapterMayHaveAnEqualsSign) {
+  const std::string bytes = test::safetensors_bytes(R"({"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "ab");
+  dir_.write("base/model.safetensors", bytes);
+  dir_.write("lr=1e-4/adapter.safetensors", bytes);
+  dir_.write("names.json", R"({"w": "w"})");
+  dir_.write("skeleton.json", R"({"schema": "lading.skeleton/1", "tensors": [
+      {"name": "w", "kind": "parameter", "shape": [2], "dtype": "U8"}]})");
+  const std::string path = dir_.path("lr=1e-4/adapter.safetensors");
+  for (const std::string& adapter : {path, path + "=" + dir_.path("names.json")}) {
+    const Ran loaded =
+        run_with({"load", dir_.path("base"), "--skeleton", dir_.path("skeleton.json"), "--adapter", adapter});
+    EXPECT_EQ(loaded.code, 0) << adapter << loaded.err;
+  }
+}
+
 TEST_F(LoadCommand, OneRankIsVerifiedInPart) {
   ASSERT_EQ(
       run_with({"load", sample(), "--mesh", "dp=4", "--strategy", "fsdp2", "--rank", "2", "--ledger", ledger()}).code,

@@ -1,5 +1,7 @@
 #include "cli/plan_command.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -66,7 +68,9 @@ void add_ranks(CLI::App& command, PlanArguments& arguments) {
 
 Result<AdapterRef, Errors> adapter_of(const std::string& text) {
   AdapterRef adapter;
-  const std::size_t equals = text.rfind('=');
+  std::error_code ignored;  // of a path that cannot be looked at, which is told when it is opened
+  // A path may have the sign in it.
+  const std::size_t equals = std::filesystem::exists(text, ignored) ? std::string::npos : text.rfind('=');
   adapter.checkpoint.path = text.substr(0, equals);
   if (equals == std::string::npos) return adapter;
   const Document file = Document::file(text.substr(equals + 1));
