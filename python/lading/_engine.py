@@ -19,7 +19,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -276,6 +276,9 @@ class Report:
         return _Answer(_library.lading_ledger(self._answered.handle)).checked()
 
 
+_VALUE_REMEDY = "Correct what external= or recipes= gives for the tensor; the cause of this error says where it failed."
+
+
 class _Caller:
     """What a load calls back. An exception must not cross the engine: it is kept until the engine has returned."""
 
@@ -296,6 +299,7 @@ class _Caller:
         self._flag = ctypes.c_int(0)
         self.stopped_by: BaseException | None = None  # to be raised as it is
         self.called_error: Exception | None = None  # the reason of a problem that the engine tells
+        self._without_value: set[str] = set()  # names of which a value was asked for in vain
         # Without a value function the engine says itself whose value is missing. Progress is always asked for: Python
         # looks at signals, and we at `cancelled`, only when Python runs.
         self.callbacks = _Callbacks(
@@ -339,8 +343,25 @@ class _Caller:
             self._look_at_cancelled()
             return 0
         except BaseException as error:  # noqa: BLE001
+            self._without_value.add(name.decode())
             self._keep(error)
         return 1
+
+    def advised(self, failure: LadingError) -> LadingError:
+        """The error, in which a missing value has the remedy of a caller in Python."""
+        problems = [
+            replace(one, remedy=_VALUE_REMEDY) if one.code == "usage" and one.tensor in self._without_value else one
+            for one in failure.problems
+        ]
+        return LadingError(
+            problems,
+            stage=failure.stage,
+            begun=failure.begun,
+            exit_code=failure.exit_code,
+            report=failure.report,
+            ledger=failure.ledger,
+            not_listed=failure.not_listed,
+        )
 
     def _keep(self, error: BaseException) -> None:
         if isinstance(error, Exception):
@@ -470,7 +491,7 @@ class Plan:
         try:
             answer = json.loads(answered.checked())
         except LadingError as error:
-            failure = error
+            failure = caller.advised(error)
         if caller.stopped_by is not None:
             raise caller.stopped_by from failure
         if failure is not None:

@@ -124,7 +124,7 @@ def _find_altered(
     initialised = {name: word for name in getattr(layer, "lora_A", {}) if (word := _initialiser(configs.get(name)))}
     if merged:
         why = f"PEFT merged the adapter{'s' * (len(merged) > 1)} {', '.join(merged)} into this weight"
-        altered[entry.name] = Altered(why, "Call unmerge_adapter() before the audit.", code="merged")
+        altered[entry.name] = Altered(why, "Load again, and audit before merge_adapter().", code="merged")
     elif initialised:
         altered[entry.name] = _of_initialisers(layer, initialised, entry)
 

@@ -5,7 +5,7 @@ try:
 except lading.LadingError as error:
     print(error)                # every problem and what to do about it; many of one kind are one line
     error.code                  # "plan": a stable word (docs/error-codes.md), of the first problem
-    lading.help(error.code)     # what it means
+    print(lading.help(error.code))  # what it means
     error.tensors               # the names that the problems are about
     [p.rule for p in error.problems]
 """
@@ -180,12 +180,16 @@ class LadingError(Exception):
 
     def _where_help_is(self) -> str:
         topics = ", ".join(f'"{topic}"' for topic in (self.code, self.rule) if topic)
-        return f"Run lading.help({topics}) to see what this means and what to do."
+        return f"Run print(lading.help({topics})) to see what this means and what to do."
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The text is made of the problems, so it is they that travel between processes.
+        # The problems travel between processes, and the text as this rank has it.
         state = {key: value for key, value in self.__dict__.items() if key != "problems"}
-        return (type(self), (self.problems,), state)
+        return (type(self), (self.problems,), (self.args, state))
+
+    def __setstate__(self, travelled: Any) -> None:
+        self.args, state = travelled
+        self.__dict__.update(state)
 
 
 def folded(problems: Sequence[Problem], not_listed: int = 0) -> list[str]:

@@ -57,12 +57,12 @@ def put_together(like: Any, local: torch.Tensor, device: torch.device) -> torch.
 
 def whole_values(sharded: Mapping[str, Any], ranks: Agreement) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and whole value of each of these DTensors. All ranks of the load call it, also those that have none."""
-    by_members: dict[tuple[int, ...], list[str]] = {}
+    alike: dict[tuple[tuple[int, ...], str], list[str]] = {}
     for name in sorted(sharded):
-        by_members.setdefault(_members(name, sharded[name]), []).append(name)
-    message = {"gathers": [[list(members), names] for members, names in by_members.items()]}
+        alike.setdefault((_members(name, sharded[name]), _kind(sharded[name])), []).append(name)
+    message = {"gathers": [[list(members), kind, names] for (members, kind), names in alike.items()]}
     answers = ranks.say("the sharded tensors in external=", message, while_alive=True)
-    if problems := _left_alone([answer["gathers"] for answer in answers], ranks.ranks):
+    if problems := _differing([answer["gathers"] for answer in answers], ranks.ranks):
         raise LadingError(problems, stage="agreement", exit_code=7)
     for name in sorted(sharded):
         yield name, watched(ranks, _gather_of(sharded[name]))
@@ -80,33 +80,58 @@ def _members(name: str, tensor: Any) -> tuple[int, ...]:
     """The ranks that a gather of the tensor waits for: those along the dims of its mesh that share it out."""
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
-        raise ValueError(f"external= gives {name} a tensor that other ranks share out, and this rank has no part of it")
+        problem = Problem(
+            "ranks_differ",
+            "external= gives it a tensor that other ranks share out, and this rank has no part of it",
+            tensor=name,
+            rule="R44",
+            expected="a tensor of a mesh that this rank is in",
+            found=f"a mesh of ranks {ranges(sorted(tensor.device_mesh.mesh.reshape(-1).tolist()))}",
+            remedy="Give every rank of the load its part, or all ranks a whole tensor.",
+        )
+        raise LadingError(problem, stage="agreement", exit_code=7)
     places = zip(tensor.placements, coordinate, strict=True)
     chosen = tuple(place if placement.is_replicate() else slice(None) for placement, place in places)
     return tuple(sorted(tensor.device_mesh.mesh[chosen].reshape(-1).tolist()))
 
 
-def _left_alone(gathers: Sequence[Sequence[Any]], ranks: Sequence[int]) -> list[Problem]:
-    """Of tensors that some ranks would gather, and others that have a part of them would not: who would wait in vain.
-    Ranks of other loads are not asked."""
+def _kind(tensor: Any) -> str:
+    """What the parts of a tensor must have in common, so that they can be put together."""
+    placements = ", ".join(map(repr, tensor.placements))
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)} [{placements}]"
+
+
+def _differing(gathers: Sequence[Sequence[Any]], ranks: Sequence[int]) -> list[Problem]:
+    """Tensors that ranks cannot gather: some that have a part of them would not come, and the others wait in vain, or
+    the parts are not parts of one tensor. Ranks of other loads are not asked."""
     given = {
-        rank: {(name, tuple(members)) for members, names in own for name in names}
+        rank: {(name, tuple(members)): kind for members, kind, names in own for name in names}
         for rank, own in zip(ranks, gathers, strict=True)
     }
     problems = []
     for name, members in sorted(set(itertools.chain.from_iterable(given.values()))):
-        absent = [rank for rank in members if rank in given and (name, members) not in given[rank]]
-        if absent:
-            there = [rank for rank in members if rank in given and rank not in absent]
-            problems.append(
-                Problem(
-                    "ranks_differ",
-                    f"external= gives it a tensor that ranks {ranges(members)} share out, and not on all of them",
-                    tensor=name,
-                    rule="R44",
-                    expected=f"the same sharded tensor on ranks {ranges(members)}",
-                    found=f"it on ranks {ranges(there)}, and not on ranks {ranges(absent)}",
-                    remedy="Give every rank of the tensor's mesh its part, or all ranks a whole tensor.",
-                )
+        kinds: dict[str | None, list[int]] = {}
+        for rank in members:
+            if rank in given:
+                kinds.setdefault(given[rank].get((name, members)), []).append(rank)
+        if absent := kinds.pop(None, []):
+            what = f"external= gives it a tensor that ranks {ranges(members)} share out, and not on all of them"
+            there = sorted(itertools.chain.from_iterable(kinds.values()))
+            found = f"it on ranks {ranges(there)}, and not on ranks {ranges(absent)}"
+        elif len(kinds) > 1:
+            what = f"external= gives ranks {ranges(members)} parts of different tensors"
+            found = ", ".join(f"{kind} on ranks {ranges(own)}" for kind, own in kinds.items())
+        else:
+            continue
+        problems.append(
+            Problem(
+                "ranks_differ",
+                what,
+                tensor=name,
+                rule="R44",
+                expected=f"the same sharded tensor on ranks {ranges(members)}",
+                found=found,
+                remedy="Give every rank of the tensor's mesh its part, or all ranks a whole tensor.",
             )
+        )
     return problems

@@ -223,9 +223,10 @@ def materialize(
     mark_initialised(parts)
     if prepared.conversion.may_untie:
         forget_untied(parts)
-    prepared.notes += [*_kept_as_assigned(plan, prepared.skeleton), *load.memory.notes(options.budget)]
+    prepared.notes += [*_kept_as_assigned(plan, prepared.skeleton, options.keep), *load.memory.notes(options.budget)]
     report = _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
     report.memory = load.memory
+    report._has_checkpoint = location is not None
     ignored = passed_over(plan, report)
     tell(parts, report, unfollowed(report.warnings), passed_over=ignored, is_first=ranks.rank == 0)
     return report
@@ -339,10 +340,15 @@ def _records(plan: _engine.Plan) -> dict[str, dict[str, str]]:
     }
 
 
-def _kept_as_assigned(plan: _engine.Plan, skeleton: dict[str, Any]) -> list[str]:
+def _kept_as_assigned(plan: _engine.Plan, skeleton: dict[str, Any], keep: list[str]) -> list[str]:
     """Values that survive although `keep` does not list them (R14)."""
     assigned = {tensor["name"] for tensor in skeleton["tensors"] if tensor.get("assigned")}
-    kept = [one.name for one in plan.destinations if one.provenance == "kept" and one.name in assigned]
+    kept = [
+        one.name
+        for one in plan.destinations
+        if one.provenance == "kept" and one.name in assigned
+        if not any(matches(pattern, name) for pattern in keep for name in (one.name, *one.aliases))
+    ]
     return [f"kept as assigned after the model was built, because no file has it: {folded(kept)}"] if kept else []
 
 

@@ -144,7 +144,7 @@ def _config_places(file: str) -> Iterator[Path]:
 
 def _saved_config(place: Path) -> dict[str, Any] | Problem:
     """The config that PEFT saved beside an adapter's tensors: it says whether the base weights belong to them."""
-    wrong = "it is no JSON object"
+    wrong = "it is not a JSON object"
     try:
         if not place.is_file():  # to open a pipe would wait for its other end
             wrong = "it is not a regular file"

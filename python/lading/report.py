@@ -110,6 +110,7 @@ class Report:
     verification: dict[str, Any] | None = None
     memory: HostMemory = HostMemory()
     _engine_report: Any = dataclasses.field(default=None, repr=False)
+    _has_checkpoint: bool = dataclasses.field(default=True, repr=False)
 
     @functools.cached_property
     def ledger(self) -> str:
@@ -150,6 +151,7 @@ class Report:
     def _lacking(self) -> list[tuple[int, str]]:
         made, missing, mismatched = set(self.initialized), set(self.missing_keys), set(self.mismatched_keys)
         shape = "of another shape in the checkpoint"
+        without = ", which checkpoints do not usually have" if self._has_checkpoint else ""
         warning, info = logging.WARNING, logging.INFO
         lines = [
             (warning, missing & made, "tensor", "missing from the checkpoint, and initialised"),
@@ -157,7 +159,7 @@ class Report:
             (warning, missing - made, "tensor", "missing from the checkpoint, and kept as before"),
             (warning, mismatched - made, "tensor", f"{shape}, and not read"),
             (info, set(self.unexpected_keys), "key", "in the checkpoint, not read"),
-            (info, made - missing - mismatched, "tensor", "initialised, which checkpoints do not usually have"),
+            (info, made - missing - mismatched, "tensor", f"initialised{without}"),
         ]
         return [
             (level, f"{len(names)} {what}{'s' if len(names) > 1 else ''} {text}: {folded(sorted(names))}")

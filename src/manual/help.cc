@@ -30,8 +30,9 @@ std::array<manual::Page, 4> manual_pages() {
            {"docs/policy-words.md", TopicKind::kPolicyWord, manual::kPolicyWordsPage}}};
 }
 
-// The code's exit code stands in error.h alone.
+// The code's exit code stands in error.h alone, unless it depends on who tells the code: then the page says it.
 void add_exit_code(HelpTopic& topic) {
+  if (!topic.parts.empty() && topic.parts.back().label == "Exit code") return;
   for (const auto& [word, exit_code] : kCodeWords) {
     if (word != topic.name) continue;
     const bool may_be_later = exit_code == Exit::kCheckpoint || exit_code == Exit::kPlan;
@@ -144,7 +145,7 @@ Result<std::vector<HelpTopic>> help(std::string_view topic) {
   const std::vector<std::string> near = near_names(names, name);
   return fail(Error(Code::kUsage, "there is no such help topic")
                   .got(quote(topic))
-                  .try_this(near.empty() ? "Ask for help without a topic to see all of them."
+                  .try_this(near.empty() ? "Run `lading help` to list all topics."
                                          : fmt::format("Ask for one of these: {}.", fmt::join(near, ", "))));
 }
 

@@ -37,6 +37,11 @@ TEST(Help, EveryErrorCodeHasATopicAndItsExitCode) {
 #undef LADING_CHECK_CODE
 }
 
+TEST(Help, ACodeThatSeveralStagesTellHasTheirExitCodes) {
+  EXPECT_THAT(help("values_differ")->front().parts.back().text, testing::StartsWith("4 while planning (a tie), 5"));
+  EXPECT_THAT(help("ranks_differ")->front().parts.back().text, testing::StartsWith("7, or 4"));
+}
+
 TEST(Help, EveryExitCodeHasATopic) {
   EXPECT_THAT(names_of(TopicKind::kExitCode),
               ElementsAre("exit 0", "exit 1", "exit 2", "exit 3", "exit 4", "exit 5", "exit 6", "exit 7"));
@@ -94,9 +99,12 @@ TEST(Help, AnUnknownTopicSuggestsNearOnes) {
   ASSERT_FALSE(near);
   EXPECT_EQ(near.error().code, Code::kUsage);
   EXPECT_THAT(near.error().remedy, HasSubstr("header_overlap"));
-  for (const std::string& name : {std::string(), std::string("nothing like it at all"), std::string(100'000, 'a'),
-                                  std::string("\0\x1b[31m", 6)}) {
-    EXPECT_FALSE(help(name)) << name;
+  EXPECT_FALSE(help(""));
+  for (const std::string& name :
+       {std::string("nothing like it at all"), std::string(100'000, 'a'), std::string("\0\x1b[31m", 6)}) {
+    const auto found = help(name);
+    ASSERT_FALSE(found) << name;
+    EXPECT_EQ(found.error().remedy, "Run `lading help` to list all topics.");
   }
 }
 

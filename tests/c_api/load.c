@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
   refused(lading_plan("{\"schema\": \"lading.request/1\", \"checkpoint\": \"x\", \"chekpoint\": \"y\"}"), 2,
           "$.chekpoint");
   refused(lading_plan(NULL), 2, "NULL");
-  refused(lading_load(NULL, NULL, 0, NULL), 2, "no plan");
+  refused(lading_load(NULL, NULL, 0, NULL), 2, "not a plan");
 
   lading_free(verified);
   lading_free(ledger);

@@ -606,7 +606,7 @@ def siblings(mesh, folder):
     options = {"checkpoint": f"{folder}/leaf.safetensors", "timeout": 60}
     error, problems = refused(lambda: lading.shard_by_dtype(model, mesh, mixed_precision(), **options))
     names = [f"blocks.{place}.mixed.{name}" for place in (0, 1) for name in ("weight", "scale")]
-    problems += [f"{name} is not named: {error}" for name in names if f'"{name}"' not in str(error)]
+    problems += [f"{name} is not named: {error}" for name in names if f'"{name}"' not in error.full_text()]
     problems += [] if len(error.problems) == 2 and error.rule == "R27" else [str(error)]
     problems += ["something was sharded"] if any(hasattr(module, "unshard") for module in model.modules()) else []
     if mesh.get_local_rank() == 1:  # one rank alone cannot read the file: all ranks are told

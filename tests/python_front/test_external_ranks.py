@@ -11,6 +11,9 @@ CASES = (
     "a_rank_without_the_tensor_takes_no_part",
     "R44_one_rank_fails_just_before_the_gather",
     "R44_one_rank_gives_another_tensor",
+    "R44_one_rank_has_another_dtype",
+    "R44_one_rank_has_another_shape",
+    "R44_one_rank_has_another_placement",
     "a_value_of_other_ranks_is_refused",
 )
 
@@ -159,6 +162,33 @@ def one_rank_gives_another_tensor(mesh, file):
     return problems if is_named else [*problems, str(error)]
 
 
+def one_rank_has_another_dtype(mesh, file):
+    """Of the same size, which a gather would mix without a word."""
+    import torch
+
+    return refused_parts(mesh, file, dtype=torch.bfloat16, told_of="float16 [7, 3] [Shard(dim=0)] on ranks 0")
+
+
+def one_rank_has_another_shape(mesh, file):
+    return refused_parts(mesh, file, shape=(9, 3), told_of="float16 [9, 3] [Shard(dim=0)] on ranks 1")
+
+
+def one_rank_has_another_placement(mesh, file):
+    return refused_parts(mesh, file, dim=1, told_of="float16 [7, 3] [Shard(dim=1)] on ranks 1")
+
+
+def refused_parts(mesh, file, *, told_of, **of_rank_1):
+    import torch
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    how = {"dtype": torch.float16, "shape": (7, 3), "dim": 0} | (of_rank_1 if mesh.get_local_rank() else {})
+    whole = torch.ones(how["shape"], dtype=how["dtype"])
+    part = distribute_tensor(whole, mesh, [Shard(how["dim"])], src_data_rank=None)
+    error, problems = told(lambda: load(skeleton(["codes"]), file, {"head.weight": part}))
+    is_named = error is not None and told_of in str(error) and error.tensors == ("head.weight",)
+    return problems if is_named else [*problems, str(error)]
+
+
 def a_value_of_other_ranks_is_refused(mesh, file):
     """A tensor that only rank 0 has, of a mesh of its own."""
     from torch.distributed.device_mesh import DeviceMesh
@@ -167,5 +197,6 @@ def a_value_of_other_ranks_is_refused(mesh, file):
     alone = DeviceMesh("cpu", [0])
     external = {"head.weight": distribute_tensor(values()["head.weight"], alone, [Shard(0)], src_data_rank=None)}
     error, problems = told(lambda: load(skeleton(["codes"]), file, external))
-    is_named = error is not None and "this rank has no part of it" in str(error) and error.rank == 1
+    is_named = error is not None and "this rank has no part of it; expected" in str(error) and error.rank == 1
+    is_named = is_named and "ValueError" not in str(error) and error.tensors == ("head.weight",)
     return problems if is_named else [*problems, str(error)]

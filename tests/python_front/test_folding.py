@@ -15,7 +15,7 @@ def missing(name, **fields):
 
 def lines_of(error):
     *lines, closing = str(error).splitlines()
-    assert closing.startswith("Run lading.help("), closing
+    assert closing.startswith("Run print(lading.help("), closing
     return lines
 
 

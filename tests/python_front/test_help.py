@@ -53,9 +53,19 @@ def test_every_error_says_once_where_help_is(tmp_path):
     one, many = LadingError(problem), LadingError([problem] * 3, not_listed=2, begun=True)
     for error in (raised.value, one, many, pickle.loads(pickle.dumps(many))):
         *lines, last = str(error).splitlines()
-        assert last.startswith("Run lading.help(") and "lading.help(" not in "".join(lines)
-    assert str(one).endswith('\nRun lading.help("plan", "R39") to see what this means and what to do.')
+        assert last.startswith("Run print(lading.help(") and "lading.help(" not in "".join(lines)
+    assert str(one).endswith('\nRun print(lading.help("plan", "R39")) to see what this means and what to do.')
     assert 'lading.help("usage")' in str(raised.value)
+
+
+def test_a_rank_whose_text_is_short_keeps_it_between_processes():
+    problems = [Problem("plan", f"a key is missing: {word}", tensor=word) for word in ("one", "two", "three")]
+    for is_speaker in (False, True):
+        error = LadingError(problems, error_id="e1", speakers=[3], is_speaker=is_speaker, begun=True)
+        error.add_note("a note")
+        again = pickle.loads(pickle.dumps(error))
+        assert str(again) == str(error) and repr(again) == repr(error) and vars(again) == vars(error)
+        assert again.full_text() == error.full_text() and again.__notes__ == ["a note"]
 
 
 def test_help_does_not_import_torch():

@@ -153,6 +153,40 @@ def test_R65_adapters_without_a_file_are_initialised_and_not_missing(saved, capl
 # ---- the text and the log
 
 
+def test_R14_a_note_names_what_is_kept_and_not_what_keep_names(saved):
+    content = values(without=("steps", "extra.bias"))
+    models = [built(), built()]
+    for model in models:
+        model.steps = torch.ones(2)
+        model.extra.bias = nn.Parameter(torch.ones(2))
+    note = "kept as assigned after the model was built, because no file has it: {}".format
+    assert note("extra.bias, steps") in load(models[0], saved(content), allow_missing="*").notes
+    assert note("steps") in load(models[1], saved(content), allow_missing="*", keep=["extra.bias"]).notes
+
+
+def test_a_model_that_starts_without_a_checkpoint_is_told_nothing_of_checkpoints():
+    report = lading.initialize(built(), device="cpu", progress=False)
+    assert "checkpoint" not in str(report) and f"{len(report.initialized)} tensors initialised: " in str(report)
+
+
+def raises(_module, _name):
+    raise RuntimeError("no such table")
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "remedy"),
+    [
+        ({"external": {"extra.bias": torch.ones(3)}}, "ValueError: the value of extra.bias has", "external="),
+        ({"recipes": {"extra.bias": raises}}, "RuntimeError: no such table", "recipes="),
+    ],
+)
+def test_a_value_that_cannot_be_had_is_advised_on_by_its_argument(saved, given, said, remedy):
+    with pytest.raises(lading.LadingError) as raised:
+        load(built(), saved(values(without=("extra.bias",))), allow_missing=["extra.bias"], **given)
+    assert said in str(raised.value) and "callback" not in str(raised.value)
+    assert remedy in raised.value.problems[0].remedy
+
+
 def test_the_report_says_first_what_a_person_needs_first(saved):
     content = values(without=("extra.bias",), odd=torch.ones(1)) | {"extra.weight": torch.ones(3, 4)}
     content["layers.0.weight"] = content["layers.0.weight"].to(BF16)

@@ -29,10 +29,10 @@ std::string compared(std::string_view expected, std::string_view found) {
   return out;
 }
 
-std::string tag_and_remedy(const ReadableProblem& problem) {
+std::string tag_and_remedy(const ReadableProblem& problem, std::string_view remedy) {
   const std::string& rule = problem.error->rule;
   std::string out = rule.empty() ? fmt::format(" [{}]", problem.code) : fmt::format(" [{}, {}]", problem.code, rule);
-  if (const std::string_view remedy = shown_remedy(problem); !remedy.empty()) out += fmt::format(". {}", remedy);
+  if (!remedy.empty()) out += fmt::format(". {}", remedy);
   return out;
 }
 
@@ -64,6 +64,12 @@ std::string common_comparison(const Group& group) {
   return compared(common(expected), common(found));
 }
 
+std::string common_tag_and_remedy(const Group& group) {
+  std::vector<std::string_view> remedies;
+  for (const ReadableProblem* problem : group) remedies.push_back(shown_remedy(*problem));
+  return tag_and_remedy(*group.front(), common(remedies));
+}
+
 std::string ranks_text(const Group& group) {
   std::vector<std::string> numbers;
   for (const ReadableProblem* problem : group) {
@@ -76,8 +82,7 @@ std::string ranks_text(const Group& group) {
 }
 
 std::vector<std::string> lines_of(const Group& group) {
-  const ReadableProblem& first = *group.front();
-  const bool by_tensor = first.error->tensor.has_value();
+  const bool by_tensor = group.front()->error->tensor.has_value();
   const auto files = texts_of(group, [](const Error& error) { return std::string_view(error.file); });
   const auto names =
       by_tensor ? texts_of(group, [](const Error& error) { return std::string_view(*error.tensor); }) : files;
@@ -89,17 +94,17 @@ std::vector<std::string> lines_of(const Group& group) {
   std::string message = common(texts_of(group, [](const Error& error) { return std::string_view(error.message); }));
   if (names.front().empty() && !by_tensor) {
     return {fmt::format("{}{} times: {}{}{}", head, group.size(), message, common_comparison(group),
-                        tag_and_remedy(first))};
+                        common_tag_and_remedy(group))};
   }
   const std::string_view what = by_tensor ? "tensors" : "files";
   const std::vector<NamePatternCount> patterns = fold_names(names, kMostPatterns);
   if (patterns.size() == 1) {
     return {fmt::format("{}{} {} {}: {}{}{}", head, group.size(), what, quote(patterns[0].pattern), message,
-                        common_comparison(group), tag_and_remedy(first))};
+                        common_comparison(group), common_tag_and_remedy(group))};
   }
   const std::string for_all = common_comparison(group);
   std::vector<std::string> lines = {
-      fmt::format("{}{} {}: {}{}{}", head, group.size(), what, message, for_all, tag_and_remedy(first))};
+      fmt::format("{}{} {}: {}{}{}", head, group.size(), what, message, for_all, common_tag_and_remedy(group))};
   std::size_t left = group.size();
   for (std::size_t i = 0; i < patterns.size() && i < kMostPatterns; ++i) {
     Group members;
@@ -125,7 +130,7 @@ std::string problem_text(const ReadableProblem& problem) {
     out += error.bytes->size_bytes() > 1 ? fmt::format("bytes {} to {}: ", error.bytes->begin, error.bytes->end)
                                          : fmt::format("byte {}: ", error.bytes->begin);
   }
-  return out + error.message + compared(error.expected, error.found) + tag_and_remedy(problem);
+  return out + error.message + compared(error.expected, error.found) + tag_and_remedy(problem, shown_remedy(problem));
 }
 
 std::vector<std::string> folded(std::span<const ReadableProblem> problems) {

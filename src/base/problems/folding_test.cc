@@ -55,7 +55,7 @@ TEST(Folding, SeveralKindsKeepTheOrderOfTheirFirst) {
   const std::vector<std::string> lines = folded(errors);
   ASSERT_THAT(lines, SizeIs(3));
   EXPECT_THAT(lines[0], StartsWith("the checkpoint and the model"));
-  EXPECT_THAT(lines[1], StartsWith("6 tensors \"a.*\": the checkpoint does not"));
+  EXPECT_THAT(lines[1], StartsWith("6 tensors \"a.{0..4,9}\": the checkpoint does not"));
   EXPECT_THAT(lines[2], StartsWith("5 tensors \"b.*\": unexpected"));
 }
 
@@ -130,6 +130,46 @@ TEST(Folding, Names) {
   EXPECT_THAT(patterns_of(model), SizeIs(6)) << "attn.q.*, attn.k.*, …";
   EXPECT_THAT(patterns_of(model, 4),
               ElementsAre("embed.weight", "blocks.{0..31}.attn.*", "blocks.{0..31}.norm.weight"));
+}
+
+TEST(Folding, NumbersAreTheirText) {
+  EXPECT_THAT(patterns_of({"w1", "w01", "w001", "w0001"}), ElementsAre("w{1,01,001,0001}"));
+  EXPECT_THAT(patterns_of({"w1", "w02", "w3"}), ElementsAre("w{1,3,02}")) << "no range has both 1 and 02";
+  EXPECT_THAT(patterns_of({"w08", "w09", "w10", "w11"}), ElementsAre("w{08..11}"));
+  EXPECT_THAT(patterns_of({"w8", "w9", "w10", "w11"}), ElementsAre("w{8..11}"));
+  EXPECT_THAT(patterns_of({"w0", "w1", "w2", "w4", "w6", "w7", "w8"}), ElementsAre("w{0..2,4,6..8}"));
+  EXPECT_THAT(patterns_of({"w\x01", "w0", "w1", "w2"}), ElementsAre("w{0..2,\x01}"));
+}
+
+TEST(Folding, PatternsStandForNoOtherName) {
+  std::vector<std::string> names;
+  for (int a = 0; a < 3; ++a) {
+    for (int b = 0; b < 4; ++b) names.push_back(fmt::format("a.{}.b.{}.w", a, b));
+  }
+  EXPECT_THAT(patterns_of(names), ElementsAre("a.{0..2}.b.{0..3}.w"));
+  names.push_back(names.front());
+  EXPECT_THAT(patterns_of(names), ElementsAre("a.{0..2}.b.{0..3}.w")) << "a name that has two problems";
+  names.resize(11);
+  EXPECT_THAT(patterns_of(names), ElementsAre("a.{0,1}.b.{0..3}.w", "a.2.b.{0..2}.w"));
+  EXPECT_THAT(patterns_of(names, 1), ElementsAre("a.*.b.*.w")) << "no room for two: a pattern, which has a count";
+  std::vector<std::string> beginnings;
+  for (const std::string& name : names) {
+    beginnings.push_back(name + ".q");
+    beginnings.push_back(name + ".k");
+  }
+  EXPECT_THAT(patterns_of(beginnings, 1), ElementsAre("a.*.b.*.w.*"));
+}
+
+TEST(Folding, ARemedyIsThatOfAll) {
+  Errors errors;
+  for (int i = 0; i < 4; ++i) {
+    Error error = missing(fmt::format("a.{}.w", i));
+    error.remedy = fmt::format("Map a key to a.{}.w.", i);
+    errors.add(std::move(error));
+  }
+  const std::vector<std::string> lines = folded(errors);
+  ASSERT_THAT(lines, SizeIs(1));
+  EXPECT_THAT(lines[0], HasSubstr(". Map a key to a.{0..3}.w."));
 }
 
 TEST(Remedies, AreSentences) {

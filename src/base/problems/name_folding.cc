@@ -13,7 +13,8 @@ namespace {
 
 constexpr char kNumber = '\x01';        // in place of a number; no name that is worth folding has one
 constexpr std::size_t kMostDigits = 9;  // longer ones are hashes and the like
-constexpr std::size_t kMostListed = 4;  // numbers that are not in a row
+constexpr std::size_t kMostListed = 4;  // numbers and ranges at one place
+constexpr std::size_t kMostSplit = 6;   // places with numbers that differ
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -43,25 +44,61 @@ Numbered take_apart(std::string_view text) {
   return out;
 }
 
-// Numbers that stand at one place.
-std::string range_text(const std::vector<std::string_view>& numbers) {
-  std::map<std::uint64_t, std::string_view> values;
-  for (const std::string_view number : numbers) {
-    std::uint64_t value = 0;
-    std::from_chars(number.data(), number.data() + number.size(), value);
-    values.emplace(value, number);
-  }
-  if (values.size() == 1) return std::string(values.begin()->second);
-  if (values.size() > 2 && values.rbegin()->first - values.begin()->first + 1 == values.size())
-    return fmt::format("{{{}..{}}}", values.begin()->second, values.rbegin()->second);
-  if (values.size() > kMostListed) return "*";
-  std::string out;
-  for (const auto& [value, number] : values) out += (out.empty() ? "{" : ",") + std::string(number);
-  return out + "}";
+// A number as it is written: 1 and 01 are two.
+struct Written {
+  std::size_t zeros_width = 0;  // of one that begins with zeros, among numbers of several widths
+  std::uint64_t value = 0;
+  std::string_view text;
+
+  auto operator<=>(const Written&) const = default;
+};
+
+// Whether a range from one to the other has just these two.
+bool are_in_a_row(const Written& a, const Written& b) {
+  return a.zeros_width == b.zeros_width && a.value + 1 == b.value && is_digit(a.text[0]) && is_digit(b.text[0]);
 }
 
-// The first `size` characters of a text without numbers, with the numbers that its members have there.
-std::string render(std::string_view text, const std::vector<const Numbered*>& members) {
+std::vector<Written> in_order(std::span<const std::string_view> numbers) {
+  const bool is_one_width = std::all_of(numbers.begin(), numbers.end(),
+                                        [&](std::string_view one) { return one.size() == numbers.front().size(); });
+  std::set<Written> out;
+  for (const std::string_view number : numbers) {
+    Written one{.text = number};
+    if (number[0] == kNumber) one.zeros_width = kMostDigits + 1;
+    if (number[0] == '0' && number.size() > 1 && !is_one_width) one.zeros_width = number.size();
+    std::from_chars(number.data(), number.data() + number.size(), one.value);
+    out.insert(one);
+  }
+  return {out.begin(), out.end()};
+}
+
+// Numbers that stand at one place.
+std::string range_text(const std::vector<std::string_view>& numbers) {
+  const std::vector<Written> written = in_order(numbers);
+  if (written.size() == 1) return std::string(written[0].text);
+  std::string out;
+  std::size_t listed = 0;
+  for (std::size_t i = 0; i < written.size(); ++listed) {
+    std::size_t last = i;
+    while (last + 1 < written.size() && are_in_a_row(written[last], written[last + 1])) ++last;
+    if (last - i < 2) last = i;  // two in a row are no range
+    out += fmt::format("{}{}", out.empty() ? "{" : ",", written[i].text);
+    if (last > i) out += fmt::format("..{}", written[last].text);
+    i = last + 1;
+  }
+  return listed > kMostListed ? "*" : out + "}";
+}
+
+using Members = std::vector<const Numbered*>;
+
+std::vector<std::string_view> column_of(const Members& members, std::size_t column) {
+  std::vector<std::string_view> out;
+  for (const Numbered* member : members) out.push_back(member->numbers[column]);
+  return out;
+}
+
+// A text without numbers, with the numbers that its members have there, or "*" in these columns.
+std::string render(std::string_view text, const Members& members, const std::set<std::size_t>& starred = {}) {
   std::string out;
   std::size_t next = 0;
   for (const char c : text) {
@@ -69,12 +106,82 @@ std::string render(std::string_view text, const std::vector<const Numbered*>& me
       out += c;
       continue;
     }
-    std::vector<std::string_view> column;
-    for (const Numbered* member : members) column.push_back(member->numbers[next]);
-    out += range_text(column);
+    out += starred.contains(next) ? "*" : range_text(column_of(members, next));
     ++next;
   }
   return out;
+}
+
+std::set<std::size_t> varying_columns(const Members& members, std::size_t columns) {
+  std::set<std::size_t> out;
+  for (std::size_t column = 0; column < columns; ++column) {
+    const std::string_view first = members.front()->numbers[column];
+    if (std::any_of(members.begin(), members.end(), [&](const Numbered* one) { return one->numbers[column] != first; }))
+      out.insert(column);
+  }
+  return out;
+}
+
+// The members, by what the numbers in a column go with in the others. One class: with the same everywhere. The members
+// are the product of their columns if that is true of every column.
+std::vector<std::vector<std::size_t>> classes_of(const Members& members, std::size_t column,
+                                                 const std::set<std::size_t>& varying) {
+  std::map<std::string_view, std::set<std::vector<std::string_view>>> others;
+  std::map<std::string_view, std::vector<std::size_t>> places;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    std::vector<std::string_view> rest;
+    for (const std::size_t other : varying) {
+      if (other != column) rest.push_back(members[i]->numbers[other]);
+    }
+    others[members[i]->numbers[column]].insert(std::move(rest));
+    places[members[i]->numbers[column]].push_back(i);
+  }
+  std::map<std::set<std::vector<std::string_view>>, std::vector<std::size_t>> classes;
+  for (auto& [number, rest] : others) {
+    std::vector<std::size_t>& one = classes[rest];
+    one.insert(one.end(), places[number].begin(), places[number].end());
+  }
+  std::vector<std::vector<std::size_t>> out;
+  for (auto& [rest, one] : classes) out.push_back(std::move(one));
+  return out;
+}
+
+struct Split {
+  std::set<std::size_t> dependent;               // columns whose numbers do not go with all of the others
+  std::vector<std::vector<std::size_t>> pieces;  // by the column that has the fewest; one piece: it is a product
+};
+
+Split split(const Members& members, std::size_t columns) {
+  Split out;
+  const std::set<std::size_t> varying = varying_columns(members, columns);
+  if (varying.size() > kMostSplit) return {varying, {}};
+  for (const std::size_t column : varying) {
+    auto classes = classes_of(members, column, varying);
+    if (classes.size() == 1) continue;
+    out.dependent.insert(column);
+    if (out.pieces.empty() || classes.size() < out.pieces.size()) out.pieces = std::move(classes);
+  }
+  return out;
+}
+
+// Patterns of names with this beginning, none of which stands for a name that is not among them; no more than `most`,
+// otherwise one with "*".
+std::vector<NamePatternCount> patterns_of(std::string_view text, std::string_view tail, const Members& all,
+                                          const std::vector<std::size_t>& members, std::size_t most) {
+  Members own;
+  for (const std::size_t i : members) own.push_back(all[i]);
+  const auto columns = static_cast<std::size_t>(std::count(text.begin(), text.end(), kNumber));
+  const Split found = split(own, columns);
+  std::vector<NamePatternCount> out;
+  for (const std::vector<std::size_t>& piece : found.pieces) {
+    if (found.pieces.size() > most) break;
+    std::vector<std::size_t> places;
+    for (const std::size_t i : piece) places.push_back(members[i]);
+    std::sort(places.begin(), places.end());
+    for (NamePatternCount& one : patterns_of(text, tail, all, places, most)) out.push_back(std::move(one));
+  }
+  if (!out.empty() && out.size() <= most) return out;
+  return {{fmt::format("{}{}", render(text, own, found.dependent), tail), members}};
 }
 
 // Where the first `components` components end.
@@ -94,7 +201,7 @@ std::string without_numbers(std::string_view text) { return take_apart(text).tex
 std::string merged(std::span<const std::string_view> texts) {
   std::vector<Numbered> apart;
   for (const std::string_view text : texts) apart.push_back(take_apart(text));
-  std::vector<const Numbered*> members;
+  Members members;
   for (const Numbered& one : apart) members.push_back(&one);
   return apart.empty() ? "" : render(apart.front().text, members);
 }
@@ -118,16 +225,18 @@ std::vector<NamePatternCount> fold_names(std::span<const std::string_view> names
     if (is_better) groups = std::move(shorter);
     if (groups.size() <= most) break;
   }
+  Members all;
+  for (const Numbered& one : apart) all.push_back(&one);
   std::vector<NamePatternCount> out;
-  for (auto& [text, members] : groups) {
-    std::vector<const Numbered*> of_group;
-    std::set<std::string_view> texts;
-    for (const std::size_t i : members) {
-      of_group.push_back(&apart[i]);
-      texts.insert(apart[i].text);
-    }
-    std::string pattern = texts.size() == 1 ? render(*texts.begin(), of_group) : render(text, of_group) + ".*";
-    out.push_back({std::move(pattern), std::move(members)});
+  std::size_t to_come = groups.size();
+  for (const auto& [text, members] : groups) {
+    --to_come;
+    const std::string_view first = apart[members.front()].text;
+    const bool is_one =
+        std::all_of(members.begin(), members.end(), [&](std::size_t i) { return apart[i].text == first; });
+    const std::size_t room = std::max(most, out.size() + to_come + 1) - out.size() - to_come;
+    for (NamePatternCount& one : patterns_of(is_one ? first : text, is_one ? "" : ".*", all, members, room))
+      out.push_back(std::move(one));
   }
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.members.front() < b.members.front(); });
   return out;

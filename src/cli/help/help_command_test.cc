@@ -53,8 +53,9 @@ TEST(HelpCommand, AnUnknownTopicIsAUsageErrorWithNearNames) {
   const Ran ran = run_with({"help", "R45", "header_overlp", "no\x1bthing"});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.out, IsEmpty());
-  EXPECT_THAT(ran.err, AllOf(HasSubstr("Ask for one of these: header_overlap"), HasSubstr("no\\x1bthing"),
-                             Not(HasSubstr("Run `lading help"))));
+  EXPECT_THAT(ran.err,
+              AllOf(HasSubstr("Ask for one of these: header_overlap"), HasSubstr("no\\x1bthing"),
+                    HasSubstr("Run `lading help` to list all topics."), Not(HasSubstr("Run `lading help usage"))));
 }
 
 TEST(HelpCommand, Json) {
