@@ -47,7 +47,7 @@ class OriginSink {
   virtual bool take(Origin origin, Rounds rounds) = 0;
 };
 
-/// The plan's sources by checkpoint and key: two checkpoints may have the same keys. Of a key that is there twice in
+/// The plan's sources by checkpoint and key: two checkpoints may have the same keys. Of a key that occurs twice in
 /// one checkpoint, the first.
 class SourceIndex {
  public:

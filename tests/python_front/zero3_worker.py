@@ -552,16 +552,17 @@ def secondary_partitions(folder):
     return problems + compare(model, want)
 
 
-def adapters_of_peft(folder):
-    """R16, R65: LoRA over a base on meta. The base's weights under PEFT's names, adapters as in one process."""
+def adapted():
+    """LoRA over a base on meta."""
     from peft import LoraConfig, get_peft_model
 
+    with lading.skeleton():
+        return get_peft_model(models.MODELS["llama"](), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+
+
+def adapters_of_peft(folder):
+    """R16, R65: LoRA over a base on meta. The base's weights under PEFT's names, adapters as in one process."""
     _, path = saved(folder, "llama")
-
-    def adapted():
-        with lading.skeleton():
-            return get_peft_model(models.MODELS["llama"](), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
-
     want, model = adapted(), adapted()
     lading.materialize(want, path, device="cpu", group=False, progress=False)
     lading.zero3_init(model, config())
@@ -581,14 +582,7 @@ def adapters_of_peft(folder):
 
 def adapters_from_a_file(folder):
     """R65: a second checkpoint, of which a rank reads its partition only; `verify` compares it with the file."""
-    from peft import LoraConfig, get_peft_model
-
     _, path = saved(folder, "llama")
-
-    def adapted():
-        with lading.skeleton():
-            return get_peft_model(models.MODELS["llama"](), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
-
     want, model = adapted(), adapted()
     lading.materialize(want, path, device="cpu", group=False, progress=False)
     with torch.no_grad():
