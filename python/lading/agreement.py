@@ -249,7 +249,7 @@ class Agreement:
                 if done.wait(_LOOK_S):
                     return
             if not done.wait(_GRACE_S):
-                failed = self.tell(LadingError(Problem("cancelled", "another rank failed", remedy="Look at the output of that rank.")))
+                failed = self.tell(stopped("another rank failed"))
                 text = (
                     "another rank has failed while %s runs on rank %d, which will fail too, once %s returns. If it "
                     "waits for that rank in a collective, that is when the collective times out. %s"
