@@ -20,7 +20,7 @@ struct Answered {
   std::string text;
 };
 
-Answered ask(const char* request) {
+Answered ask_dtypes(const char* request) {
   lading_handle* handle = lading_dtypes(request);
   Answered answered{lading_exit_code(handle), lading_text(handle, nullptr)};
   lading_free(handle);
@@ -56,7 +56,7 @@ class DTypesTest : public ::testing::Test {
 };
 
 TEST_F(DTypesTest, R26_EveryTensorsDtypesWithTheirRules) {
-  const Answered answer = ask(request(checkpoint()).c_str());
+  const Answered answer = ask_dtypes(request(checkpoint()).c_str());
   ASSERT_EQ(answer.exit_code, 0) << answer.text;
   EXPECT_THAT(answer.text,
               AllOf(HasSubstr(R"("kind": "dtypes")"),
@@ -69,7 +69,7 @@ TEST_F(DTypesTest, R26_EveryTensorsDtypesWithTheirRules) {
 
 TEST_F(DTypesTest, R27_UnitsInTheOrderOfTheCalls) {
   const std::string units = R"(, "units": {"modules": ["l"], "containers": [], "duplicates": [], "ignored": []})";
-  const Answered answer = ask(request(checkpoint() + units).c_str());
+  const Answered answer = ask_dtypes(request(checkpoint() + units).c_str());
   ASSERT_EQ(answer.exit_code, 0) << answer.text;
   EXPECT_THAT(answer.text, HasSubstr(R"({"modules": ["l.norm"], "storage_dtype": "F32", "compute_dtype": "F32", )"
                                      R"("output_dtype": "BF16", "wished": false, "parameters": ["l.norm.w"]})"));
@@ -80,7 +80,7 @@ TEST_F(DTypesTest, R27_UnitsInTheOrderOfTheCalls) {
 TEST_F(DTypesTest, R28_WithoutACheckpointWhatIsThereCounts) {
   const std::string frozen =
       R"(, {"name": "t.p", "kind": "parameter", "shape": [2], "dtype": "F32", "presence": "real", "device": "cpu"})";
-  const Answered answer = ask(request("", frozen).c_str());
+  const Answered answer = ask_dtypes(request("", frozen).c_str());
   ASSERT_EQ(answer.exit_code, 0) << answer.text;
   EXPECT_THAT(answer.text,
               AllOf(HasSubstr(R"("frozen_subtrees": [)"), HasSubstr(R"("t")"), Not(HasSubstr("checkpoint_dtype")),
@@ -93,20 +93,20 @@ TEST_F(DTypesTest, R27_R53_WhatNoUnitCanTakeIsRefusedWithEverythingElse) {
   const std::string more = R"(, {"name": "scale", "kind": "parameter", "shape": [], "dtype": "F32"})"
                            R"(, {"name": "l.norm.b", "kind": "parameter", "shape": [1], "dtype": "BF16", )"
                            R"("requires_grad": true})";
-  const Answered answer = ask(request(R"(, "units": {})", more).c_str());
+  const Answered answer = ask_dtypes(request(R"(, "units": {})", more).c_str());
   EXPECT_EQ(answer.exit_code, 4);
   EXPECT_THAT(answer.text, AllOf(HasSubstr("R53"), HasSubstr("R27"), HasSubstr("l.norm.b")));
-  const Answered ignoring = ask(request(R"(, "units": {"ignored": ["scale", "l.norm.b"]})", more).c_str());
+  const Answered ignoring = ask_dtypes(request(R"(, "units": {"ignored": ["scale", "l.norm.b"]})", more).c_str());
   EXPECT_EQ(ignoring.exit_code, 0) << ignoring.text;
 }
 
 TEST_F(DTypesTest, WhatMakesNoSenseIsRefused) {
-  EXPECT_EQ(ask(nullptr).exit_code, 2);
-  EXPECT_EQ(ask(R"({"schema": "lading.request/1"})").exit_code, 2) << "no skeleton";
-  const Answered answer = ask(request(R"(, "ranks": [0], "units": {"module": []})").c_str());
+  EXPECT_EQ(ask_dtypes(nullptr).exit_code, 2);
+  EXPECT_EQ(ask_dtypes(R"({"schema": "lading.request/1"})").exit_code, 2) << "no skeleton";
+  const Answered answer = ask_dtypes(request(R"(, "ranks": [0], "units": {"module": []})").c_str());
   EXPECT_EQ(answer.exit_code, 2);
   EXPECT_THAT(answer.text, AllOf(HasSubstr("$.ranks: unknown field"), HasSubstr("$.units.module")));
-  EXPECT_EQ(ask(request(R"(, "checkpoint": "/nowhere/at/all")").c_str()).exit_code, 3);
+  EXPECT_EQ(ask_dtypes(request(R"(, "checkpoint": "/nowhere/at/all")").c_str()).exit_code, 3);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "checker/check_naive_verdict_for_tests.h"
 #include "checker/check_read_mutations_for_tests.h"
 #include "checker/checker.h"
+#include "support/sanitizers.h"
 
 namespace lading::checker::naive {
 
@@ -326,14 +327,14 @@ TEST(CheckMutation, R1_R11_R41_random_good_plans_pass) {
 
 TEST(CheckMutation, R11_R41_random_changes_are_refused_exactly_if_the_oracle_refuses_them) {
   struct Tally {
-    int wrong = 0;
-    int harmless = 0;
+    std::size_t wrong = 0;
+    std::size_t harmless = 0;
   };
   std::map<std::string_view, Tally> tally;
   PlanMaker maker(2);
-  int wrong = 0;
-  int harmless = 0;
-  for (int i = 0; wrong < 20'000; ++i) {
+  std::size_t wrong = 0;
+  std::size_t harmless = 0;
+  for (int i = 0; wrong < test::random_cases(20'000); ++i) {
     const Plan plan = maker.make_plan();
     for (int m = 0; m < 20; ++m) {
       Plan mutant = plan;
@@ -350,13 +351,13 @@ TEST(CheckMutation, R11_R41_random_changes_are_refused_exactly_if_the_oracle_ref
       ++(good ? tally[kind.name].harmless : tally[kind.name].wrong);
     }
   }
-  EXPECT_GT(harmless, 500);  // so that "refuse everything" would not pass
+  EXPECT_GT(harmless, test::random_cases(500));  // so that "refuse everything" would not pass
   for (const Mutator::Kind& kind : Mutator::kinds()) {
     if (kind.name == "shuffle_destinations" || kind.name == "swap_loops" || kind.name == "split_transfer") continue;
-    EXPECT_GT(tally[kind.name].wrong, 10) << kind.name;
+    EXPECT_GT(tally[kind.name].wrong, test::random_cases(10)) << kind.name;
   }
-  RecordProperty("wrong", wrong);
-  RecordProperty("harmless", harmless);
+  RecordProperty("wrong", std::to_string(wrong));
+  RecordProperty("harmless", std::to_string(harmless));
 }
 
 }  // namespace

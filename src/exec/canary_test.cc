@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "exec/random_load_for_tests.h"
+#include "support/sanitizers.h"
 
 namespace lading::exec {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 TEST(Canary, R3_R11_NoNoiseSurvivesWhereAPlanWritesAndAllElsewhere) {
   std::uint64_t bytes = 0;
   std::uint64_t differing_ties = 0;
-  for (std::uint64_t seed = 0; seed < 12000; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::random_cases(12'000); ++seed) {
     RandomLoad load(seed);
     Options options;
     options.threads = 1 + static_cast<std::uint32_t>(seed % 3);
@@ -33,7 +34,7 @@ TEST(Canary, R3_R11_NoNoiseSurvivesWhereAPlanWritesAndAllElsewhere) {
       bytes += outcome.outcomes[t].written_bytes;
     }
   }
-  EXPECT_GT(bytes, 1'000'000U);
+  EXPECT_GT(bytes, test::random_cases(1'000'000));
   RecordProperty("bytes_written", std::to_string(bytes));
   RecordProperty("differing_ties", std::to_string(differing_ties));
 }

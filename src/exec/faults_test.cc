@@ -9,18 +9,10 @@
 
 #include "exec/random_load_for_tests.h"
 #include "io/faulty_backend_for_tests.h"
+#include "support/sanitizers.h"
 
 // The sanitizers' runtimes bring an operator new of their own.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define LADING_OWN_NEW 0
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define LADING_OWN_NEW 0
-#endif
-#endif
-#ifndef LADING_OWN_NEW
-#define LADING_OWN_NEW 1
-#endif
+#define LADING_OWN_NEW (!LADING_HAS_ASAN && !LADING_HAS_TSAN)
 
 namespace {
 
@@ -85,7 +77,7 @@ void judge(const RandomLoad& load, const Outcome& outcome, Sweep& sweep) {
 
 Sweep sweep_reads(FaultKind kind, std::uint64_t in_a_row) {
   Sweep sweep;
-  for (const std::uint64_t seed : seeds_with_reads(24)) {
+  for (const std::uint64_t seed : seeds_with_reads(test::random_cases(24))) {
     for (std::uint64_t nth = 0;; ++nth) {
       RandomLoad load(seed);
       io::PreadBackend pread;
@@ -141,7 +133,7 @@ TEST(Faults, Fault40_AFlippedBitShowsInTheDigest) {
 }
 
 TEST(Faults, Fault43_EveryAllocationMayFail) {
-  if (LADING_OWN_NEW == 0) GTEST_SKIP() << "no operator new of our own under this sanitizer";
+  if (!LADING_OWN_NEW) GTEST_SKIP() << "no operator new of our own under this sanitizer";
   int refused = 0;
   for (const std::uint64_t seed : seeds_with_reads(3)) {
     for (std::int64_t nth = 0;; ++nth) {

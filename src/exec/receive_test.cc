@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "exec/random_load_for_tests.h"
+#include "support/sanitizers.h"
 
 namespace lading::exec {
 namespace {
@@ -87,7 +88,7 @@ Options options_of(std::uint64_t seed) {
 TEST(Receive, R11_WhatIsReceivedCountsAndIsDigestedLikeWhatIsRead) {
   std::uint64_t received = 0;
   std::uint64_t spared_files = 0;
-  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+  for (std::uint64_t seed = 0; seed < test::random_cases(1500); ++seed) {
     ReceivingLoad receiving(seed);
     RandomLoad& load = receiving.load();
     if (load.ties_differ()) continue;
@@ -121,8 +122,8 @@ TEST(Receive, R11_WhatIsReceivedCountsAndIsDigestedLikeWhatIsRead) {
     }
     spared_files += load.plan().files.size() - receiving.opened().size();
   }
-  EXPECT_GT(received, 25'000U);
-  EXPECT_GT(spared_files, 100U);
+  EXPECT_GT(received, test::random_cases(25'000));
+  EXPECT_GT(spared_files, test::random_cases(100));
 }
 
 TEST(Receive, R3_ItIsPoisonedBeforeAndEverythingElseIsInPlace) {

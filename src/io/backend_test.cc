@@ -16,6 +16,7 @@
 #include "io/read_backend.h"
 #include "io/read_exact.h"
 #include "io/transport.h"
+#include "support/sanitizers.h"
 #include "support/temp_dir.h"
 
 namespace lading::io {
@@ -392,11 +393,7 @@ TEST_F(DirectTest, Fault41_EinvalIsNotedOnceAndNotTriedAgain) {
 }
 
 TEST_F(DirectTest, Fault44_NoDescriptorLeftMeansBuffered) {
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-  GTEST_SKIP() << "UBSan, which comes with ASan here, needs descriptors to look up classes";
-#endif
-#endif
+  if (LADING_HAS_ASAN) GTEST_SKIP() << "UBSan, which comes with ASan here, needs descriptors to look up classes";
   const std::string content = noise(200'000);
   const auto file = open_file(dir_.write("f", content));
   ASSERT_TRUE(file.has_value());

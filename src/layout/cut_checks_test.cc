@@ -25,7 +25,7 @@ Cut cut(
   return made;
 }
 
-struct BadCase {
+struct BadCuts {
   std::string name;
   Shape shape;
   std::vector<Cut> cuts;
@@ -39,7 +39,7 @@ TEST(CheckCuts, EveryFaultHasARuleAndAMessage) {
     c.group_elems = 100;
   });
   const auto owners = [](std::vector<std::uint64_t> list) { return [list](Cut& c) { c.owners = list; }; };
-  const std::vector<BadCase> cases = {
+  const std::vector<BadCuts> cases = {
       {"dim", {4}, {cut(CutKind::kShard, {0}, [](Cut& c) { c.dim = 1; })}, "R53", "names a dim"},
       {"scalar", {}, {cut(CutKind::kShard, {0})}, "R53", "names a dim"},
       {"no axis", {4}, {cut(CutKind::kShard, {})}, "R53", "names no axis"},
@@ -69,7 +69,7 @@ TEST(CheckCuts, EveryFaultHasARuleAndAMessage) {
       {"owner twice", {4}, {cut(CutKind::kOwner, {2}, owners({1, 1}))}, "R59", "twice"},
       {"too large", {kMaxSize, 2}, {}, "R41", "too large"},
   };
-  for (const BadCase& bad : cases) {
+  for (const BadCuts& bad : cases) {
     const Errors errors = check_cuts(bad.shape, bad.cuts, mesh());
     ASSERT_EQ(errors.size(), 1U) << bad.name;
     EXPECT_EQ(errors.front().code, Code::kLayout) << bad.name;

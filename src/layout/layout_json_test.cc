@@ -60,7 +60,7 @@ TEST(LayoutJson, ARuleNamesOneTensorOrGivesAPattern) {
   EXPECT_EQ(parse(layout_json(*layout)).value(), *layout);
 }
 
-struct BadCase {
+struct BadDocument {
   std::string text;
   std::string path;
 };
@@ -70,7 +70,7 @@ TEST(LayoutJson, EveryProblemHasItsPath) {
     return R"({"schema": "lading.layout/1", "mesh": )" + mesh + R"(, "devices": )" + devices + R"(, "rules": []})";
   };
   const std::string two = R"([{"name": "dp", "size": 2}])";
-  const std::vector<BadCase> cases = {
+  const std::vector<BadDocument> cases = {
       {"[]", "$: not an object"},
       {R"({"schema": "lading.layout/2", "mesh": [], "devices": "cpu", "rules": []})", "$.schema"},
       {R"({"schema": "lading.layout/1", "devices": "cpu", "rules": []})", "$.mesh: the field is missing"},
@@ -120,7 +120,7 @@ TEST(LayoutJson, EveryProblemHasItsPath) {
       {with_cut(R"({"owner": [4], "axes": ["dp"]})"), "$.rules[0].cuts[0]: an owner is not a rank of the axis"},
       {with_cut(R"({"shard": 0, "axes": ["dp"]}, {"shard": 1, "axes": ["dp"]})"), "$.rules[0].cuts[1]: the axis"},
   };
-  for (const BadCase& bad : cases) {
+  for (const BadDocument& bad : cases) {
     const auto layout = parse(bad.text);
     ASSERT_FALSE(layout.has_value()) << bad.text;
     EXPECT_EQ(layout.error().size(), 1U) << bad.text << "\n" << layout.error().list().back().text();

@@ -8,6 +8,7 @@
 #include "layout/brute_force_for_tests.h"
 #include "layout/layout.h"
 #include "layout/region.h"
+#include "support/sanitizers.h"
 
 namespace lading::layout {
 namespace {
@@ -166,7 +167,7 @@ void check(const Case& c, Tally& tally) {
 }
 
 TEST(RegionProperty, R11_R53_R55_R56_R59_RanksTileEveryTensorAndAgreeWithLists) {
-  constexpr std::uint64_t kCases = 200'000;
+  constexpr std::uint64_t kCases = test::random_cases(200'000);
   Generator generator(20'261'115);
   Tally tally;
   for (std::uint64_t i = 0; i < kCases; ++i) {

@@ -1,12 +1,21 @@
-// A plan that has something of everything, made by hand.
+// A plan that has something of everything, made by hand; and a plan's text, parsed.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 
+#include "base/json_reader.h"
 #include "plan/plan.h"
 
 namespace lading::plan {
+
+inline JsonDocument parsed(const std::string& text) {
+  auto document = JsonDocument::parse(JsonBuffer::copy_of(text));
+  EXPECT_TRUE(document.has_value()) << text;
+  return *std::move(document);
+}
 
 inline Statement& add_named_statement(Plan& plan, std::string name, Provenance provenance, Shape shape) {
   Statement s;

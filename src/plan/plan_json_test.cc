@@ -15,12 +15,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-JsonDocument parsed(const std::string& text) {
-  auto document = JsonDocument::parse(JsonBuffer::copy_of(text));
-  EXPECT_TRUE(document.has_value()) << text;
-  return *std::move(document);
-}
-
 TEST(PlanJson, TheSamePlanGivesTheSameBytes) {
   EXPECT_EQ(plan_json(plan_of_everything()), plan_json(plan_of_everything()));
 }

@@ -4,6 +4,7 @@
 
 #include "base/json_reader.h"
 #include "plan/plan_diff.h"
+#include "plan/plan_for_tests.h"
 #include "support/planner_support.h"
 
 namespace lading::plan {
@@ -21,12 +22,6 @@ World world_of(std::vector<layout::Axis> mesh) {
   world.mesh(std::move(mesh)).place("even", {shard(1, 0), shard(0, 0)}).place("odd", {shard(0, 0)});
   world.place("wide", {shard(1, 1)});
   return world;
-}
-
-JsonDocument parsed(const std::string& text) {
-  auto document = JsonDocument::parse(JsonBuffer::copy_of(text));
-  EXPECT_TRUE(document.has_value()) << text;
-  return *std::move(document);
 }
 
 std::uint64_t value_of(const Offset& offset, const Plan& plan, std::uint64_t rank, std::size_t member) {

@@ -25,7 +25,7 @@ Plan plan_of(std::uint64_t gap_bytes, std::uint64_t joined_bytes) {
   return plan;
 }
 
-RankPlan rank_of(std::vector<std::vector<Transfer>> lists) {
+RankPlan rank_with(std::vector<std::vector<Transfer>> lists) {
   RankPlan rank;
   for (std::uint32_t d = 0; d < lists.size(); ++d) {
     Destination& destination = rank.destinations.emplace_back();
@@ -59,27 +59,27 @@ std::string reads_of(const Plan& plan, RankPlan rank) {
 
 TEST(Schedule, RowsAreReadThroughWhereTheirGapsAreSmallAndThereIsRoom) {
   const std::vector<std::vector<Transfer>> rows = {{run(0, 6, {{4, 10, 6}})}};
-  EXPECT_EQ(reads_of(plan_of(4, 36), rank_of(rows)), "0+36");
-  EXPECT_EQ(reads_of(plan_of(4, 20), rank_of(rows)), "0+16x2/20");
-  EXPECT_EQ(reads_of(plan_of(4, 30), rank_of(rows)), "0+26 30+6") << "three rows, and the one that is left";
-  EXPECT_EQ(reads_of(plan_of(3, 36), rank_of(rows)), "0+6x4/10");
+  EXPECT_EQ(reads_of(plan_of(4, 36), rank_with(rows)), "0+36");
+  EXPECT_EQ(reads_of(plan_of(4, 20), rank_with(rows)), "0+16x2/20");
+  EXPECT_EQ(reads_of(plan_of(4, 30), rank_with(rows)), "0+26 30+6") << "three rows, and the one that is left";
+  EXPECT_EQ(reads_of(plan_of(3, 36), rank_with(rows)), "0+6x4/10");
 }
 
 TEST(Schedule, WhatHasNoGapsIsOneReadOfAnyLength) {
-  EXPECT_EQ(reads_of(plan_of(0, 8), rank_of({{run(100, 10'000)}})), "100+10000");
-  EXPECT_EQ(reads_of(plan_of(0, 8), rank_of({{run(0, 1, {{50, 1, 40}, {40, 50, 1}})}})), "0+2000") << "transposed";
+  EXPECT_EQ(reads_of(plan_of(0, 8), rank_with({{run(100, 10'000)}})), "100+10000");
+  EXPECT_EQ(reads_of(plan_of(0, 8), rank_with({{run(0, 1, {{50, 1, 40}, {40, 50, 1}})}})), "0+2000") << "transposed";
 }
 
 TEST(Schedule, RowsOfRowsAreSeveralReads) {
-  EXPECT_EQ(reads_of(plan_of(0, 8), rank_of({{run(0, 2, {{3, 100, 4}, {2, 10, 2}})}})),
+  EXPECT_EQ(reads_of(plan_of(0, 8), rank_with({{run(0, 2, {{3, 100, 4}, {2, 10, 2}})}})),
             "0+2x2/10 100+2x2/10 200+2x2/10");
-  EXPECT_EQ(reads_of(plan_of(0, 8), rank_of({{run(0, 2, {{3, 20, 2}, {2, 10, 6}})}})), "0+2x6/10")
+  EXPECT_EQ(reads_of(plan_of(0, 8), rank_with({{run(0, 2, {{3, 20, 2}, {2, 10, 6}})}})), "0+2x6/10")
       << "one after the other in the file, whatever the order in memory";
 }
 
 TEST(Schedule, SmallNeighboursShareARead) {
   const auto two = [](std::uint64_t begin, std::uint64_t bytes) {
-    return rank_of({{run(0, bytes)}, {run(begin, bytes)}});
+    return rank_with({{run(0, bytes)}, {run(begin, bytes)}});
   };
   EXPECT_EQ(reads_of(plan_of(4, 100), two(14, 10)), "0+24(2)");
   EXPECT_EQ(reads_of(plan_of(3, 100), two(14, 10)), "0+10 14+10");
@@ -89,15 +89,16 @@ TEST(Schedule, SmallNeighboursShareARead) {
 }
 
 TEST(Schedule, EqualBytesAreReadOnce) {
-  EXPECT_EQ(reads_of(plan_of(0, 8), rank_of({{run(0, 50'000)}, {run(0, 50'000)}})), "0+50000(2)");
-  EXPECT_EQ(reads_of(plan_of(0, 8), rank_of({{run(0, 2, {{9, 100, 2}})}, {run(0, 2, {{9, 100, 5}})}})), "0+2x9/100(2)");
+  EXPECT_EQ(reads_of(plan_of(0, 8), rank_with({{run(0, 50'000)}, {run(0, 50'000)}})), "0+50000(2)");
+  EXPECT_EQ(reads_of(plan_of(0, 8), rank_with({{run(0, 2, {{9, 100, 2}})}, {run(0, 2, {{9, 100, 5}})}})),
+            "0+2x9/100(2)");
 }
 
 TEST(Schedule, OtherDevicesAndComparisonsHaveReadsOfTheirOwn) {
-  RankPlan rank = rank_of({{run(0, 8)}, {run(8, 8)}});
+  RankPlan rank = rank_with({{run(0, 8)}, {run(8, 8)}});
   rank.destinations[1].device = "cuda:0";
   EXPECT_EQ(reads_of(plan_of(4, 100), rank), "0+8 8+8");
-  rank = rank_of({{run(0, 8)}});
+  rank = rank_with({{run(0, 8)}});
   rank.destinations[0].comparisons = {{run(8, 8)}};
   EXPECT_EQ(reads_of(plan_of(4, 100), rank), "0+8 8+8");
 }
@@ -136,7 +137,7 @@ TEST(Schedule, R11_R64_RandomBoxesAreReadWholeAndMoveAsBefore) {
       t.source_begin_bytes = below(40);
       list = {t};
     }
-    RankPlan rank = rank_of(lists);
+    RankPlan rank = rank_with(lists);
     schedule_reads(plan, rank);
     ASSERT_TRUE(checker::naive::ReadsVerdict(plan, rank).good()) << "round " << round;
     for (std::size_t d = 0; d < lists.size(); ++d) {

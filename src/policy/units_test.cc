@@ -14,14 +14,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
-constexpr DType kF32 = DType::kF32;
-constexpr DType kBF16 = DType::kBF16;
-
 GroupMember trainable(std::string_view name, DType storage, DType compute) {
   return {.name = name, .group = {}, .storage = storage, .compute = compute, .requires_grad = true};
 }
-GroupMember bf16(std::string_view name) { return trainable(name, kBF16, kBF16); }
-GroupMember f32(std::string_view name) { return trainable(name, kF32, kF32); }
+GroupMember bf16(std::string_view name) { return trainable(name, DType::kBF16, DType::kBF16); }
+GroupMember f32(std::string_view name) { return trainable(name, DType::kF32, DType::kF32); }
 GroupMember frozen(std::string_view name, DType storage, DType compute) {
   return {.name = name, .group = {}, .storage = storage, .compute = compute, .requires_grad = false};
 }
@@ -32,7 +29,7 @@ GroupMember tied(GroupMember member, std::string_view to) {
 
 Policy mixed_precision() {
   Policy policy;
-  policy.compute_dtype = kBF16;
+  policy.compute_dtype = DType::kBF16;
   return policy;
 }
 
@@ -96,17 +93,19 @@ TEST(ProposeUnits, R27_MostElementsDecideWhereAModuleOwnsNone) {
 }
 
 TEST(ProposeUnits, R27_StorageAndComputeAreSeparateAxes) {
-  EXPECT_THAT(units_of({trainable("l.p.w", kF32, kBF16), trainable("l.p.v", kF32, kBF16), f32("l.q.w")}),
+  EXPECT_THAT(units_of({trainable("l.p.w", DType::kF32, DType::kBF16), trainable("l.p.v", DType::kF32, DType::kBF16),
+                        f32("l.q.w")}),
               ElementsAre("l.q F32/F32>BF16", "root F32/BF16"));
-  EXPECT_THAT(units_of({trainable("p.w", kF32, kBF16), trainable("p.v", kF32, kBF16), bf16("q.w")}),
-              ElementsAre("q BF16/BF16", "root F32/BF16"))
+  EXPECT_THAT(
+      units_of({trainable("p.w", DType::kF32, DType::kBF16), trainable("p.v", DType::kF32, DType::kBF16), bf16("q.w")}),
+      ElementsAre("q BF16/BF16", "root F32/BF16"))
       << "outputs of one dtype need no cast";
 }
 
 TEST(ProposeUnits, R27_InseparableSiblingsAreAnErrorThatNamesThemAll) {
-  const auto units =
-      propose_units(mixed_precision(), {},
-                    {f32("a.x"), bf16("a.y"), bf16("b.x"), trainable("b.y", kBF16, kF32), bf16("c.x"), bf16("c.z")});
+  const auto units = propose_units(
+      mixed_precision(), {},
+      {f32("a.x"), bf16("a.y"), bf16("b.x"), trainable("b.y", DType::kBF16, DType::kF32), bf16("c.x"), bf16("c.z")});
   ASSERT_FALSE(units);
   ASSERT_EQ(units.error().size(), 2U) << "one per module";
   EXPECT_THAT(units.error().list()[0].found, HasSubstr("\"a.x\""));
@@ -116,18 +115,21 @@ TEST(ProposeUnits, R27_InseparableSiblingsAreAnErrorThatNamesThemAll) {
 }
 
 TEST(ProposeUnits, R27_AFrozenParameterGoesWithItsComputeDtype) {
-  EXPECT_THAT(units_of({trainable("l.lora.w", kF32, kBF16), frozen("l.base.w", kBF16, kBF16)}),
-              ElementsAre("root F32/BF16"));
-  EXPECT_THAT(units_of({trainable("l.w", kF32, kBF16), frozen("l.b", kBF16, kBF16)}), ElementsAre("root F32/BF16"))
+  EXPECT_THAT(
+      units_of({trainable("l.lora.w", DType::kF32, DType::kBF16), frozen("l.base.w", DType::kBF16, DType::kBF16)}),
+      ElementsAre("root F32/BF16"));
+  EXPECT_THAT(units_of({trainable("l.w", DType::kF32, DType::kBF16), frozen("l.b", DType::kBF16, DType::kBF16)}),
+              ElementsAre("root F32/BF16"))
       << "siblings too";
-  EXPECT_THAT(units_of({bf16("l.w"), bf16("l.v"), frozen("pinned.w", kF32, kF32)}),
+  EXPECT_THAT(units_of({bf16("l.w"), bf16("l.v"), frozen("pinned.w", DType::kF32, DType::kF32)}),
               ElementsAre("pinned F32/F32>BF16", "root BF16/BF16"));
-  EXPECT_THAT(units_of({bf16("l.w"), frozen("l.pinned", kF32, kF32)}), ElementsAre(HasSubstr("refused")));
+  EXPECT_THAT(units_of({bf16("l.w"), frozen("l.pinned", DType::kF32, DType::kF32)}), ElementsAre(HasSubstr("refused")));
   EXPECT_THAT(units_of({bf16("l.w"), frozen("l.steps", DType::kI64, DType::kI64)}), ElementsAre("root BF16/BF16"));
 }
 
 TEST(ProposeUnits, R27_WithoutAParamDtypeFrozenOnesGoAnywhereAndNothingIsCast) {
-  EXPECT_THAT(units_of({bf16("l.w"), frozen("l.pinned", kF32, kF32)}, {}, {}), ElementsAre("root BF16/BF16"));
+  EXPECT_THAT(units_of({bf16("l.w"), frozen("l.pinned", DType::kF32, DType::kF32)}, {}, {}),
+              ElementsAre("root BF16/BF16"));
   EXPECT_THAT(units_of({bf16("l.w"), bf16("m.w"), f32("n.w")}, {}, {}), ElementsAre("n F32/F32", "root BF16/BF16"));
 }
 
@@ -244,7 +246,7 @@ TEST(DecideWithoutFiles, R28_AFrozenTowersMemoryIsToBecomeTheComputeDtype) {
   std::vector<std::string> found;
   for (std::size_t i = 0; i < decisions->size(); ++i) {
     const DTypeDecision& d = (*decisions)[i];
-    EXPECT_EQ(d.storage, kF32);
+    EXPECT_EQ(d.storage, DType::kF32);
     found.push_back(skeleton->tensors[i].name + " " + std::string(name(d.compute)) + " " + std::string(d.compute_rule));
   }
   EXPECT_THAT(found, UnorderedElementsAre("t.w BF16 R28", "t.std_bias BF16 R28", "t.A_log F32 R26", "l.w BF16 R26",

@@ -10,14 +10,9 @@
 #include <utility>
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define LADING_FIBER_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define LADING_FIBER_ASAN 1
-#endif
-#endif
-#ifdef LADING_FIBER_ASAN
+#include "support/sanitizers.h"
+
+#if LADING_HAS_ASAN
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -40,23 +35,23 @@ class Fiber {
 
   /// Runs until the body pauses or ends.
   void resume() {
-#ifdef LADING_FIBER_ASAN
+#if LADING_HAS_ASAN
     void* fake = nullptr;
     __sanitizer_start_switch_fiber(&fake, stack_.get(), kStackBytes);
 #endif
     ::swapcontext(&outside_, &inside_);
-#ifdef LADING_FIBER_ASAN
+#if LADING_HAS_ASAN
     __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 #endif
   }
   /// From within the body.
   void pause() {
-#ifdef LADING_FIBER_ASAN
+#if LADING_HAS_ASAN
     void* fake = nullptr;
     __sanitizer_start_switch_fiber(&fake, caller_stack_, caller_bytes_);
 #endif
     ::swapcontext(&inside_, &outside_);
-#ifdef LADING_FIBER_ASAN
+#if LADING_HAS_ASAN
     __sanitizer_finish_switch_fiber(fake, &caller_stack_, &caller_bytes_);
 #endif
   }
@@ -79,12 +74,12 @@ class Fiber {
   }
   static void enter(unsigned high, unsigned low) {
     auto* self = reinterpret_cast<Fiber*>((static_cast<std::uintptr_t>(high) << 32) | low);
-#ifdef LADING_FIBER_ASAN
+#if LADING_HAS_ASAN
     __sanitizer_finish_switch_fiber(nullptr, &self->caller_stack_, &self->caller_bytes_);
 #endif
     self->body_();
     self->is_done_ = true;
-#ifdef LADING_FIBER_ASAN
+#if LADING_HAS_ASAN
     __sanitizer_start_switch_fiber(nullptr, self->caller_stack_, self->caller_bytes_);
 #endif
   }
@@ -94,7 +89,7 @@ class Fiber {
   ucontext_t inside_{};
   ucontext_t outside_{};
   bool is_done_ = false;
-#ifdef LADING_FIBER_ASAN
+#if LADING_HAS_ASAN
   const void* caller_stack_ = nullptr;
   std::size_t caller_bytes_ = 0;
 #endif

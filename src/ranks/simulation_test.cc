@@ -11,6 +11,7 @@
 #include <string>
 
 #include "ranks/scenario_for_tests.h"
+#include "support/sanitizers.h"
 
 namespace lading::ranks::test {
 namespace {
@@ -22,7 +23,7 @@ std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
 
 TEST(Simulation, R44_PromisesHoldInEveryWorld) {
   const std::uint64_t first = number_from("LADING_SIM_FIRST", 1);
-  const std::uint64_t seeds = number_from("LADING_SIM_SEEDS", 2000);
+  const std::uint64_t seeds = number_from("LADING_SIM_SEEDS", lading::test::random_cases(2000));
   std::map<std::string, std::uint64_t> seen;
   for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
     const Scenario scenario = make_scenario(seed);
@@ -33,10 +34,10 @@ TEST(Simulation, R44_PromisesHoldInEveryWorld) {
   }
   for (const auto& [what, count] : seen)
     std::printf("  %-40s %8llu\n", what.c_str(), static_cast<unsigned long long>(count));
-  if (seeds >= 2000) {
+  if (seeds >= 500) {
     // A campaign that never sees one of these tries nothing.
     for (const char* what : {"all well", "all failed alike", "some cut off from the store"})
-      EXPECT_GT(seen[what], 20U) << what;
+      EXPECT_GT(seen[what], 5U) << what;
   }
 }
 

@@ -236,6 +236,16 @@ inline std::string source_of(const Result<Plan, Errors>& plan, std::string_view 
 }
 inline std::string source_of(const World& world, std::string_view name) { return source_of(world.plan(), name); }
 
+/// One parameter, w, and its key.
+inline World one(Shape shape, DType dtype = DType::kF32) { return {{{"w", shape, dtype}}, {param("w", shape, dtype)}}; }
+
+/// A tensor beside w, which the checkpoint always has.
+inline World with(Tensor t, std::vector<Key> more_keys = {}) {
+  World world{{{"w", {2}}}, {param("w", {2}), std::move(t)}};
+  for (Key& key : more_keys) world.keys.push_back(std::move(key));
+  return world;
+}
+
 inline const RankPlan* rank_of(const Plan& plan, std::uint64_t rank) {
   const auto found =
       std::find_if(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlan& r) { return r.rank == rank; });

@@ -23,7 +23,7 @@ using testing::HasSubstr;
 constexpr std::size_t kBufferBytes = 256 << 10;
 constexpr std::size_t kMemoryBytes = 1 << 20;
 
-struct Made {
+struct Results {
   std::vector<std::byte> memory;
   Digest digest;
   std::vector<std::string> notes;
@@ -54,8 +54,8 @@ Result<void> use_lane(Lane& lane, std::byte* memory) {
   return lane.digest({rest, 11000, 3 * kBufferBytes, 0});
 }
 
-Result<Made> make(Device& device) {
-  Made made;
+Result<Results> make(Device& device) {
+  Results made;
   DigestAccounts accounts(1);
   LADING_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> memory, device.allocate(kMemoryBytes));
   LADING_TRY(device.check({memory.get(), kMemoryBytes}));
@@ -74,13 +74,13 @@ Result<Made> make(Device& device) {
   return made;
 }
 
-Result<Made> make_on_gpu() {
+Result<Results> make_on_gpu() {
   LADING_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, open_device("cuda:0"));
   return make(*device);
 }
 
-void expect_right(const Made& made) {
-  static const Made expected = *make(*host_device());
+void expect_right(const Results& made) {
+  static const Results expected = *make(*host_device());
   EXPECT_TRUE(made.memory == expected.memory);
   EXPECT_EQ(made.digest, expected.digest);
 }
@@ -100,7 +100,7 @@ class CudaFaults : public testing::Test {
 
 TEST_F(CudaFaults, NothingIsWrongWithoutOne) {
   const Shim shim(LADING_CUDA_SHIM_PATH, "");
-  const Result<Made> made = make_on_gpu();
+  const Result<Results> made = make_on_gpu();
   ASSERT_TRUE(made) << made.error().text();
   expect_right(*made);
   EXPECT_EQ(shim.faults(), Faults()) << shim.report();
@@ -175,7 +175,7 @@ TEST_F(CudaFaults, F45_TooLittleMemoryNamesTheBytesShort) {
 TEST_F(CudaFaults, F45_WithoutMemoryForStagingItIsSlowerAndRight) {
   // Room for the destination and for digests, not for a buffer's twin.
   const Shim shim(LADING_CUDA_SHIM_PATH, "memory=1049600");
-  const Result<Made> made = make_on_gpu();
+  const Result<Results> made = make_on_gpu();
   ASSERT_TRUE(made) << made.error().text();
   expect_right(*made);
   EXPECT_THAT(made->notes, testing::Contains(HasSubstr("no device memory is left for staging")));
@@ -187,7 +187,7 @@ TEST_F(CudaFaults, F43_WhatCannotBePinnedIsSaidOnce) {
     for (const int code : {kOutOfMemory, kOperatingSystem, kNotSupported}) {
       const Shim shim(LADING_CUDA_SHIM_PATH,
                       "memlock=" + std::to_string(kibibytes) + "K,memlockcode=" + std::to_string(code));
-      const Result<Made> made = make_on_gpu();
+      const Result<Results> made = make_on_gpu();
       ASSERT_TRUE(made) << kibibytes << ": " << made.error().text();
       expect_right(*made);
       const auto is_of_pinning = [](const std::string& note) { return note.find("pinned") != std::string::npos; };
@@ -201,11 +201,11 @@ TEST_F(CudaFaults, F43_WhatCannotBePinnedIsSaidOnce) {
 }
 
 TEST_F(CudaFaults, F40_AFlippedBitShowsInTheDigest) {
-  const Result<Made> expected = make(*host_device());
+  const Result<Results> expected = make(*host_device());
   int seen = 0;
   for (int nth = 1; nth <= 14; ++nth) {  // all transfers, whose order varies a little
     const Shim shim(LADING_CUDA_SHIM_PATH, "flip=" + std::to_string(nth));
-    const Result<Made> made = make_on_gpu();
+    const Result<Results> made = make_on_gpu();
     ASSERT_TRUE(made) << made.error().text();
     if (made->memory == expected->memory) continue;  // it was in a place that no kernel read
     ++seen;
@@ -218,7 +218,7 @@ TEST_F(CudaFaults, F46_AGpuThatIsLostWhileItWorks) {
   bool is_over = false;
   for (int nth = 1; !is_over; ++nth) {
     const Shim shim(LADING_CUDA_SHIM_PATH, "async=" + std::to_string(nth) + ":719");
-    const Result<Made> made = make_on_gpu();
+    const Result<Results> made = make_on_gpu();
     is_over = made.has_value();
     if (is_over) {
       expect_right(*made);
@@ -251,10 +251,10 @@ TEST_F(CudaFaults, F58_TwoLoadsShareAGpu) {
     const auto first = open_device("cuda:0");
     const auto second = open_device("cuda:0");
     ASSERT_TRUE(first && second);
-    const Result<Made> made = make(**first);
+    const Result<Results> made = make(**first);
     ASSERT_TRUE(made) << made.error().text();
     expect_right(*made);
-    const Result<Made> again = make(**second);
+    const Result<Results> again = make(**second);
     ASSERT_TRUE(again) << again.error().text();
     expect_right(*again);
   }
@@ -279,7 +279,7 @@ TEST_P(CudaFaultSweep, F43_F45_F46_EveryCallMayFail) {
       const std::string text = "delay=20,fail=" + std::string(symbol) + ":" + std::to_string(nth) + ":" +
                                std::to_string(kind.code) + ":" + kind.lasting;
       const Shim shim(LADING_CUDA_SHIM_PATH, text);
-      const Result<Made> made = make_on_gpu();
+      const Result<Results> made = make_on_gpu();
       if (made) expect_right(*made);
       Faults faults = shim.faults();
       // Whom the driver does not let into its context cannot give back what is there.

@@ -81,10 +81,10 @@ std::uint64_t differing(Lane& lane, std::byte* memory, const Bytes& input, DType
 }
 
 TEST_F(Gpu, CastsEveryNumberOf16BitsAsTheHostDoes) {
-  constexpr std::size_t kBufferBytes = 1 << 20;
-  const auto lane = gpu_->open_lane({kBufferBytes, 2, nullptr});
+  constexpr std::size_t kStagingBytes = 1 << 20;
+  const auto lane = gpu_->open_lane({kStagingBytes, 2, nullptr});
   ASSERT_TRUE(lane) << lane.error().text();
-  const auto memory = gpu_->allocate(kBufferBytes);
+  const auto memory = gpu_->allocate(kStagingBytes);
   ASSERT_TRUE(memory) << memory.error().text();
   for (const Format& from : kFormats) {
     const Bytes input = from.bits() <= 16 ? every_input(from) : random_input(1 << 16, from.bits() / 8, 7);

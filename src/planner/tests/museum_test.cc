@@ -139,13 +139,13 @@ TEST(PlanMuseum, Museum13_R4_PlainBuffersBesideShardedParameters) {
   EXPECT_TRUE(plan->find("layer_scalar")->placement.slots[0].cuts.empty());
 }
 
-World tied(std::vector<Key> keys) {
+World tied_with_w(std::vector<Key> keys) {
   return {std::move(keys), {param("embed", {4, 2}), param("head", {4, 2}), param("w", {2})}, {{"embed", "head"}}};
 }
 
 // accelerate#3154, verl#7835, prime-rl#937: to_empty untied, under FSDP1 and others; and the memory doubled.
 TEST(PlanMuseum, Museum15_Museum16_Museum17_R49_R64_ATieIsOneMemory) {
-  World world = tied({{"embed", {4, 2}}, {"w", {2}}});
+  World world = tied_with_w({{"embed", {4, 2}}, {"w", {2}}});
   world.mesh({{"dp", 2}}).place("w", {flat_parameter(0, "u", 8, 10)}).place("*", {flat_parameter(0, "u", 0, 10)});
   auto plan = world.plan();
   ASSERT_TRUE(plan) << verdict(plan);
@@ -160,7 +160,7 @@ TEST(PlanMuseum, Museum15_Museum16_Museum17_R49_R64_ATieIsOneMemory) {
 
 // accelerate#4171, torchtitan#2522: a tied parameter in two FSDP2 units fails at the first forward.
 TEST(PlanMuseum, Museum18_R52_ATieInTwoUnitsIsRefused) {
-  World world = tied({{"embed", {4, 2}}, {"w", {2}}});
+  World world = tied_with_w({{"embed", {4, 2}}, {"w", {2}}});
   world.mesh({{"dp", 2}}).place("embed", {shard(0, 0)}).place("head", {shard(0, 0)});
   world.layout.rules[0].placement.fsdp_group = "embed";
   world.layout.rules[1].placement.fsdp_group = "head";
@@ -169,7 +169,7 @@ TEST(PlanMuseum, Museum18_R52_ATieInTwoUnitsIsRefused) {
 
 // Automodel#1489: moving tied shards put 128256 rows into 64128.
 TEST(PlanMuseum, Museum19_R35_R37_TiedShardsAreWrittenWhereTheyAre) {
-  World world = tied({{"embed", {4, 2}}, {"w", {2}}});
+  World world = tied_with_w({{"embed", {4, 2}}, {"w", {2}}});
   for (Tensor& t : world.tensors) t = allocated(t, "cuda:0");
   const auto plan = under(world, Strategy::kTp, {{"tp", 2}}).plan();
   ASSERT_TRUE(plan) << verdict(plan);

@@ -14,8 +14,6 @@ using mapping::Expression;
 
 constexpr std::uint64_t kHuge = std::uint64_t{1} << 59;
 
-World one(Shape shape, DType dtype = DType::kF32) { return {{{"w", shape, dtype}}, {param("w", shape, dtype)}}; }
-
 World tie(Shape shape) {
   return {{{"a", shape}}, {trained(param("a", shape)), trained(param("b", shape))}, {{"a", "b"}}};
 }

@@ -10,12 +10,6 @@ namespace {
 
 using namespace world;  // NOLINT(google-build-using-namespace): the tests' own words
 
-World with(Tensor t, std::vector<Key> more_keys = {}) {
-  World world{{{"w", {2}}}, {param("w", {2}), std::move(t)}};
-  for (Key& key : more_keys) world.keys.push_back(std::move(key));
-  return world;
-}
-
 // A layout rule that names only the second member of a tie class "matches no tensor": no pipeline can be laid out.
 TEST(PlannerBugs, R43_R51_ALayoutRuleMayNameOnlyAnAlias) {
   World world{{{"embed", {4}}}, {param("embed", {4}), param("head", {4})}, {{"embed", "head"}}};

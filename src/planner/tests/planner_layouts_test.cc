@@ -12,8 +12,6 @@ using namespace world;  // NOLINT(google-build-using-namespace): the tests' own 
 using layout::Strategy;
 using mapping::Expression;
 
-World one(Shape shape, DType dtype = DType::kF32) { return {{{"w", shape, dtype}}, {param("w", shape, dtype)}}; }
-
 std::vector<std::uint64_t> range(std::uint64_t begin, std::uint64_t end) {
   std::vector<std::uint64_t> list(end - begin);
   std::iota(list.begin(), list.end(), begin);

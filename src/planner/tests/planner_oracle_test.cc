@@ -23,7 +23,7 @@ using mapping::oracle::Generator;
 using mapping::oracle::Labels;
 
 // A random world: one tensor made of a few sources, cut over a small mesh.
-struct World {
+struct RandomWorld {
   checkpoint::Catalog catalog;
   model::Skeleton skeleton;
   layout::Layout layout;
@@ -68,10 +68,10 @@ std::vector<Cut> random_cuts(Generator& random, const Shape& shape, const layout
   return cuts;
 }
 
-World make_world(std::uint64_t seed) {
+RandomWorld make_world(std::uint64_t seed) {
   Generator random(seed);
   auto [expression, dims] = random.make(static_cast<int>(random.below(4)));
-  World world;
+  RandomWorld world;
   world.labels = mapping::oracle::evaluate(expression, random.sources);
   checkpoint::CatalogFile file{"model.safetensors", 0, 0, random.sources.size(), {}};
   std::uint64_t at = random.below(100);
@@ -104,7 +104,7 @@ World make_world(std::uint64_t seed) {
 constexpr std::int64_t kPadding = -9;
 
 // What a rank's buffer must hold, label by label; nothing if it has none.
-std::optional<std::vector<std::int64_t>> wanted(const World& world, std::uint64_t rank) {
+std::optional<std::vector<std::int64_t>> wanted(const RandomWorld& world, std::uint64_t rank) {
   const auto& cuts = world.layout.rules.front().placement.slots.front().cuts;
   const auto memory = layout::brute_force::memory(world.skeleton.tensors.front().shape, cuts, world.layout.mesh, rank);
   if (!memory) return std::nullopt;
@@ -114,7 +114,7 @@ std::optional<std::vector<std::int64_t>> wanted(const World& world, std::uint64_
 }
 
 // What the plan's transfers do to a buffer. Every source element is its label, two bytes wide.
-std::vector<std::int64_t> run(const World& world, const Plan& plan, const Destination& destination) {
+std::vector<std::int64_t> run(const RandomWorld& world, const Plan& plan, const Destination& destination) {
   std::vector<std::int64_t> buffer(destination.buffer_bytes / 2, mapping::oracle::kUnwritten);
   for (const Transfer& transfer : destination.transfers) {
     std::vector<std::uint64_t> counts;
@@ -153,7 +153,7 @@ TEST(PlannerOracle, R11_R41_EveryElementOfEveryRankIsWhereTheOraclePutsIt) {
   std::uint64_t compared = 0;
   std::uint64_t refused = 0;
   for (std::uint64_t seed = 0; compared < cases(); ++seed) {
-    const World world = make_world(seed);
+    const RandomWorld world = make_world(seed);
     std::vector<std::uint64_t> ranks(world.layout.mesh.ranks());
     std::iota(ranks.begin(), ranks.end(), std::uint64_t{0});
     const auto plan = make_plan({world.catalog, world.skeleton, world.layout, world.mapping, world.policy}, ranks);

@@ -9,12 +9,7 @@ namespace {
 
 using namespace world;  // NOLINT(google-build-using-namespace): the tests' own words
 
-// A tensor "t" that offers everything at once, beside "w", which the checkpoint always has.
-World with(Tensor t, std::vector<Key> more_keys = {}) {
-  World world{{{"w", {2}}}, {param("w", {2}), std::move(t)}};
-  for (Key& key : more_keys) world.keys.push_back(std::move(key));
-  return world;
-}
+// A tensor that offers everything at once.
 Tensor with_all(Tensor t) { return real(derived(init(std::move(t), fill(1)))); }
 
 TEST(PlannerSources, R12_R14_PrecedenceFromTheUsersWordDownToInit) {
