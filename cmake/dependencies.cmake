@@ -8,6 +8,13 @@ function(lading_missing library package)
   set(missing_packages "${missing_packages} ${package}" PARENT_SCOPE)
 endfunction()
 
+# FindOpenSSL of CMake 3.25 calls this without asking whether pkg-config is there.
+find_package(PkgConfig QUIET)
+if(NOT PkgConfig_FOUND)
+  function(pkg_check_modules)
+  endfunction()
+endif()
+
 foreach(found IN ITEMS "fmt libfmt-dev" "simdjson libsimdjson-dev" "CLI11 libcli11-dev" "OpenSSL libssl-dev"
     "PkgConfig pkg-config")
   string(REPLACE " " ";" found "${found}")
