@@ -106,7 +106,7 @@ function(lading_room room)
   endif()
 endfunction()
 
-lading_room(base PUBLIC byte_range.h detail/inline_vector.h dtype.h error.h export.h name_pattern.h provenance.h result.h shape.h THIRD_PARTY fmt::fmt simdjson::simdjson)
+lading_room(base PUBLIC byte_range.h decoding.h detail/inline_vector.h dtype.h error.h export.h name_pattern.h provenance.h result.h shape.h THIRD_PARTY fmt::fmt simdjson::simdjson)
 lading_room(manual USES base PUBLIC help.h THIRD_PARTY fmt::fmt)
 lading_room(checkpoint USES base THIRD_PARTY fmt::fmt)
 lading_room(io USES base PUBLIC read_method.h THIRD_PARTY fmt::fmt uring::uring)
@@ -116,10 +116,10 @@ lading_room(layout USES base PUBLIC layout.h PRIVATE chunk.h cut_checks.h THIRD_
 lading_room(mapping USES base PUBLIC expression.h mapping.h PRIVATE cut_pieces.h name_index.h pattern.h resolve_state.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
 lading_room(policy USES base model PUBLIC policy.h THIRD_PARTY fmt::fmt)
 lading_room(plan USES base model layout mapping PUBLIC exchange.h plan_facts.h TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt xxhash::xxhash)
-lading_room(planner USES base checkpoint model layout mapping policy plan PRIVATE source_table.h TESTS_USE checker THIRD_PARTY fmt::fmt)
+lading_room(planner USES base checkpoint model layout mapping policy plan PRIVATE quantized/dequantize.h quantized/quantization_config.h quantized/scale_reads.h source_table.h TESTS_USE checker THIRD_PARTY fmt::fmt)
 lading_room(checker USES base model layout mapping plan
   EXCEPT base/loop_nest.h layout/region.h layout/region_table.h layout/presence.h layout/owned_runs.h layout/strategy.h mapping/mapping.h mapping/pieces.h mapping/resolve.h mapping/template.h lading/mapping.h
-  PRIVATE cast_rules.h check_fsdp_units.h meeting_places.h problem.h TESTS_USE planner THIRD_PARTY fmt::fmt)
+  PRIVATE cast_rules.h check_fsdp_units.h check_scales.h meeting_places.h problem.h TESTS_USE planner THIRD_PARTY fmt::fmt)
 lading_room(ranks USES base THIRD_PARTY fmt::fmt xxhash::xxhash Threads::Threads)
 lading_room(device USES base THIRD_PARTY fmt::fmt hwy::hwy)
 lading_room(ledger USES base model layout mapping plan device TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt)
@@ -143,7 +143,7 @@ set_source_files_properties(src/device/random.cc src/device/random_recipe.cc src
   src/device/cuda/sample_body_test.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 
 # Highway includes these in themselves, once for each instruction set, which several in one translation unit cannot do.
-set_source_files_properties(src/device/cast_float.cc src/device/digest.cc src/device/random.cc
+set_source_files_properties(src/device/cast_float.cc src/device/quantized/code_bytes.cc src/device/digest.cc src/device/random.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 # Where an installation has liblading_mpi.so.

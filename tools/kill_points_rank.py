@@ -120,10 +120,12 @@ class Rank:
             return progress(ranks)
 
         def marked_commit(ranks):
+            if ranks.is_committed:  # the end of the block: nothing happens there any more that could fail
+                return commit(ranks)
             self._linger()
             self._fail_if_asked()
             self.marks.reach(self.rank, COMMIT)
-            commit(ranks)
+            return commit(ranks)
 
         kind.__enter__, kind.say, kind.progress, kind.commit = (  # type: ignore[method-assign]
             marked_begin,

@@ -55,6 +55,7 @@ enum class Exit : std::uint8_t {
   X(kDeviceFailed, "device_failed", kLoad)                        \
   X(kDeviceMemory, "device_memory", kLoad)                        \
   X(kValuesDiffer, "values_differ", kLoad)                        \
+  X(kScale, "scale", kLoad)                                       \
   /* ranks */                                                     \
   X(kNoAnswer, "no_answer", kRanks)                               \
   X(kRanksDiffer, "ranks_differ", kRanks)                         \

@@ -41,11 +41,20 @@ struct TensorInfo {
   ByteRange bytes;          ///< in that shard's file
 };
 
+/// A weight that stands in the checkpoint as packed codes, and that a load dequantizes.
+struct PackedWeightInfo {
+  std::string name;  ///< that it would have in a checkpoint that is not quantized
+  Shape shape;       ///< likewise
+  std::string scheme;
+  std::vector<std::string> keys;  ///< that it is made of, the payload first
+};
+
 struct Inspection {
   std::string path;  ///< the index, or the only file; absolute
   std::optional<std::string> index_path;
-  std::vector<ShardInfo> shards;    ///< sorted by name
-  std::vector<TensorInfo> tensors;  ///< sorted by name
+  std::vector<ShardInfo> shards;                 ///< sorted by name
+  std::vector<TensorInfo> tensors;               ///< sorted by name
+  std::vector<PackedWeightInfo> packed_weights;  ///< sorted by name
   std::uint64_t tensor_bytes = 0;
   Errors warnings;
 };

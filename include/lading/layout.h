@@ -84,6 +84,7 @@ struct Cut {
   std::uint64_t group_offset_elems = 0;    ///< kFlatGroup: where the tensor begins in the unsharded buffer
   std::uint64_t group_elems = 0;           ///< kFlatGroup: the size of that buffer, padding included
   std::vector<std::uint64_t> owners = {};  ///< kOwner
+  bool gathered = false;                   ///< kShard: ranks put the tensor together before they use it, as FSDP2 does
 
   /// A chunk of `dim` for each rank of these axes: DTensor's Shard(dim).
   static Cut shard(std::vector<std::size_t> axes, std::size_t dim) {

@@ -66,6 +66,7 @@ enum class Form : std::uint8_t {
   kRearrange,
   kReshape,
   kPad,
+  kDequantize,
   // Shorthands; lowering them to an Expression needs the part's shape.
   kChunk,       ///< part `begin` of `count` along `dim`, as torch.chunk cuts
   kTranspose,   ///< two dims (`order`) change places
@@ -77,6 +78,11 @@ enum class Form : std::uint8_t {
 struct ExpressionTemplate {
   Form form = Form::kSource;
   NameTemplate key;
+  NameTemplate scales;
+  std::optional<NameTemplate> zeros;
+  std::optional<NameTemplate> tensor_scale;
+  Decoding decoding;
+  std::optional<DType> product;
   std::vector<ExpressionTemplate> parts;
   std::size_t dim = 0;
   std::uint64_t begin = 0;

@@ -16,6 +16,7 @@ struct KeyReport {
   std::vector<std::string> missing;      ///< expected in a file, and in none
   std::vector<std::string> mismatched;   ///< in a file, in another shape (allow_mismatch)
   std::vector<std::string> initialized;  ///< could be in a file, and get a value that is made
+  std::uint64_t dequantized = 0;         ///< keys of payloads that are multiplied by their scales
 };
 
 struct ExplainedFact {

@@ -25,6 +25,18 @@ enum class ComputeRecord : std::uint8_t {
   kIgnore,      ///< it is not looked at: F32 storage is computed in compute_dtype, pins excepted
 };
 
+/// What becomes of quantized payloads that have their scales beside them (R48).
+enum class Quantized : std::uint8_t {
+  kDequantize,  ///< where the model's tensor is an ordinary float
+  kKeep,        ///< payloads and scales are loaded as they are, into a model that has tensors for both
+};
+
+/// How a payload and its scale are multiplied.
+enum class Arithmetic : std::uint8_t {
+  kExact,      ///< the exact product, rounded once to the storage dtype
+  kReference,  ///< the bits of the scheme's reference implementation, which may round twice
+};
+
 enum class Ties : std::uint8_t { kKeep, kUntie };
 enum class Strictness : std::uint8_t { kStrict, kReport };
 
@@ -35,6 +47,8 @@ struct Policy {
   ComputeRecord compute_record = ComputeRecord::kCheckpoint;
   Strictness unexpected = Strictness::kStrict;
   Ties ties = Ties::kKeep;
+  Quantized quantized = Quantized::kDequantize;
+  Arithmetic arithmetic = Arithmetic::kExact;
   std::uint64_t seed = 0;
   /// Host memory above the model itself, per node; kLeastBudgetBytes or more.
   std::uint64_t budget_bytes = 256ULL << 20;

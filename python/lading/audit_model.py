@@ -28,7 +28,7 @@ from .audit_report import AuditReport, Findings, kind_name
 from .audit_structure import tied_apart
 from .audit_subject import Subject
 from .audit_values import Expected, Wanted, keys_of, without_adapters
-from .conversion import Conversion, conversion_of
+from .conversion import Conversion, conversion_of, tensors_of
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .holders import seen_in
@@ -38,7 +38,7 @@ from .locating import located_if_any, revision_of
 from .options import Options
 from .patterns import matches
 from .placements import local_of, read_placements
-from .words import Adapter, Cast, Device, DType, Group, Pins, Renaming, StrPath
+from .words import Adapter, Arithmetic, Cast, Device, DType, Group, Pins, Renaming, StrPath
 
 
 _RELOAD = "Load the model again on all ranks."
@@ -64,6 +64,7 @@ def audit(
     mapping: Renaming | None = None,
     key_mapping: Mapping[str, str] | None = None,
     adapter: Adapter | None = None,
+    arithmetic: Arithmetic = "exact",
     raise_on: Literal["error", "warning"] | None = None,
     group: Group = None,
     timeout: float = TIMEOUT_S,
@@ -87,7 +88,7 @@ def audit(
         adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name, as in
             `lading.materialize`. Without it, adapters are not checked.
         dtype, cast, compute_dtype, pins, subtree_dtypes, strict, allow_missing, allow_unexpected, allow_mismatch,
-            mapping, key_mapping: what the model was loaded with, as in `lading.materialize`.
+            mapping, key_mapping, arithmetic: what the model was loaded with, as in `lading.materialize`.
         raise_on: "error" or "warning" raises LadingError, on every rank, if any rank found one; its `report` is the
             report.
         group, timeout: as in `lading.materialize`.
@@ -110,6 +111,7 @@ def audit(
         mapping=mapping,
         key_mapping=key_mapping,
         adapter=adapter,
+        arithmetic=arithmetic,
     )
     with Agreement.of(group, timeout) as ranks:
         audited = _Audit(parts, options, ranks)
@@ -154,14 +156,21 @@ class _Audit:
         misplaced = [problem for problem in placements.problems if problem.rule != _PINNED]
         self.findings.problems += misplaced
         if location is not None:
-            conversion = conversion_of(self.parts, location, subject.everything, self.options.naming)
+            conversion = conversion_of(
+                self.parts,
+                location,
+                subject.everything,
+                naming=self.options.naming,
+                quantized=self.options.quantized,
+            )
         else:
             conversion = huggingface.declarations(self.parts, subject.everything) or Conversion()
         self.findings.problems += conversion.problems
         conversion.ties += [tie for tie in subject.known.ties if tie not in conversion.ties]
         look_at(subject, placements, conversion)
         self._adapter_values()
-        keys = keys_of(location, self.options.naming) if location is not None else set()
+        tensors = tensors_of(subject.everything, self.options.quantized)
+        keys = keys_of(location, self.options.naming, tensors) if location is not None else set()
         self.findings.notes += subject.adapters.unjudged(keys)
         self._unjudged(conversion, keys)
         if location is None or any(problem.tensor is None for problem in misplaced):
@@ -172,7 +181,8 @@ class _Audit:
         conversion = without_adapters(conversion, subject.adapters.names)
         in_adapters = sorted(subject.adapters.values.keys() - adapters)  # of the base: its file may lack them
         conversion = dataclasses.replace(conversion, not_expected=[*conversion.not_expected, *in_adapters])
-        wanted = Wanted.of(judged, placements.layout, conversion, dtypes, keys, {one.tensor or "" for one in misplaced})
+        left_out = {one.tensor or "" for one in misplaced} | subject.wrapped.keys()
+        wanted = Wanted.of(judged, placements.layout, conversion, dtypes, keys, left_out)
         self.findings.problems += wanted.problems
         return wanted
 

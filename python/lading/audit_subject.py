@@ -20,6 +20,7 @@ from .huggingface_view import Library, View
 from .inventory import Entry, take_inventory
 from .options import Options
 from .placements import is_elsewhere, is_foreign, local_of
+from .quantized import why_wrapped
 from .recording import SkeletonError
 
 
@@ -32,6 +33,7 @@ class Subject:
         offloaded: by name, the values that accelerate's hooks hold.
         absent: names that the constructor makes and the model does not have, with their kinds.
         is_complete: the model has every module that the constructor makes; a pipeline stage has not.
+        wrapped: tensors that another library keeps in a form of its own, with the reason why they cannot be judged.
         unjudged: tensors that no file is expected to have and that could not be judged, with the reason.
     """
 
@@ -49,6 +51,10 @@ class Subject:
         taken = take_inventory(parts, unlisted)
         for error in unlisted:
             findings.problem("skeleton", error.tensor, error.reason)
+        self.wrapped = {entry.name: why for entry in taken if entry.is_tensor and (why := why_wrapped(entry.value))}
+        for name, why in self.wrapped.items():
+            findings.problem("skeleton", name, why, rule="R48")
+        taken = [entry for entry in taken if entry.name not in self.wrapped]
         found = [entry for entry in taken if entry.is_tensor]
         self.known = self._constructed(found, location, twins)
         findings.notes += self.known.notes

@@ -4,7 +4,7 @@ memory of its own, a part at a time; the model is only looked at."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -198,10 +198,11 @@ class Expected:
             return
 
 
-def keys_of(location: str, naming: Naming | None = None) -> set[str]:
-    """The checkpoint's keys, as the user calls them; none if it cannot be read, which the plan says."""
+def keys_of(location: str, naming: Naming | None, tensors: Iterable[str] | None) -> set[str]:
+    """The checkpoint's keys, as the user calls them; none if it cannot be read, which the plan says. `tensors`: as for
+    `Catalog.of`."""
     try:
-        catalog = naming.read(location).catalog if naming is not None else Catalog.of(location)
+        catalog = naming.read(location, tensors).catalog if naming is not None else Catalog.of(location, tensors)
         return set(catalog.shapes)
     except LadingError:
         return set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,22 +100,52 @@ class Catalog:
     folder: Path
 
     @classmethod
-    def of(cls, checkpoint: str) -> Catalog:
+    def of(cls, checkpoint: str, tensors: Iterable[str] | None = None) -> Catalog:
+        """`tensors`: names of the model's tensors. For a model that has none for a packed weight's parts, the weight has
+        the name and the shape that an ordinary checkpoint would have, and its parts are left out. None: keys as they
+        are in the files."""
         answer = _engine.inspect(checkpoint)
         shapes = {tensor["name"]: tuple(tensor["shape"]) for tensor in answer["tensors"]}
+        held = {_leaf(name) for name in tensors or ()}
+        for weight in answer.get("packed_weights", ()) if tensors is not None else ():
+            payload, scales = weight["keys"][:2]
+            if _leaf(payload) in held and _leaf(scales) in held:
+                continue
+            for key in weight["keys"]:
+                shapes.pop(key, None)  # several weights may share a scale
+            shapes[weight["name"]] = tuple(weight["shape"])
         return cls(shapes, Path(answer["path"]).parent)
 
 
+def _leaf(name: str) -> str:
+    """What it is called in its module: prefixes differ between a model and its checkpoint."""
+    return name.rpartition(".")[2]
+
+
 def conversion_of(
-    parts: Sequence[nn.Module], checkpoint: str | None, entries: Sequence[Entry] | None = None, naming: Any = None
+    parts: Sequence[nn.Module],
+    checkpoint: str | None,
+    entries: Sequence[Entry] | None = None,
+    *,
+    naming: Any = None,
+    quantized: str = "dequantize",
 ) -> Conversion:
     """What is known about these parts of a model, whose inventory this is, and this checkpoint, if there is one.
-    `naming`: what the user says about names (naming.py)."""
+    `naming`: what the user says about names (naming.py). `quantized`: what is done with packed weights."""
     if checkpoint is None:
         return _declared(parts, entries)
-    named = naming.read(checkpoint) if naming is not None else None
-    known = _known(parts, checkpoint, entries, named.catalog if named is not None else None)
-    return named.applied(known) if named is not None else known
+    entries = take_inventory(list(parts)) if entries is None else entries
+    tensors = tensors_of(entries, quantized)
+    if naming is not None:
+        named = naming.read(checkpoint, tensors)
+        applied: Conversion = named.applied(_known(parts, checkpoint, entries, named.catalog))
+        return applied
+    return _known(parts, checkpoint, entries, Catalog.of(checkpoint) if tensors is None else None)
+
+
+def tensors_of(entries: Sequence[Entry], quantized: str) -> list[str] | None:
+    """The names that a catalog is read for. None: payloads are kept, so keys are those of the files."""
+    return None if quantized == "keep" else [entry.name for entry in entries]
 
 
 def _declared(parts: Sequence[nn.Module], entries: Sequence[Entry] | None) -> Conversion:
@@ -130,18 +160,17 @@ def _declared(parts: Sequence[nn.Module], entries: Sequence[Entry] | None) -> Co
 
 
 def _known(
-    parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry] | None, catalog: Catalog | None
+    parts: Sequence[nn.Module], checkpoint: str, entries: Sequence[Entry], catalog: Catalog | None
 ) -> Conversion:
     huggingface = importlib.import_module(".huggingface", __package__)
     peft = importlib.import_module(".peft", __package__)
     described: Conversion | None = huggingface.describe(
         parts[0] if len(parts) == 1 else list(parts), checkpoint, entries, catalog
     )
-    entries = take_inventory(list(parts)) if entries is None else entries
     wrapped = peft.unwrapped(parts, entries)
     if wrapped is None:
         return described or Conversion()
-    by_names: Conversion = described or peft.conversion(wrapped, catalog or Catalog.of(checkpoint))
+    by_names: Conversion = described or peft.conversion(wrapped, catalog or Catalog.of(checkpoint, [entry.name for entry in entries]))
     with_names: Conversion = peft.with_copies(by_names, wrapped, entries)
     with_names.adapters = sorted(set(wrapped.adapters) - set(wrapped.copies))
     return with_names

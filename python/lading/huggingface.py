@@ -60,7 +60,7 @@ def describe(
         return None
     location = os.fspath(checkpoint)
     refuse_pickles(location)
-    catalog = catalog or Catalog.of(location)
+    catalog = catalog or Catalog.of(location, view.entries)
     shapes = catalog.shapes
     rules, notes = _mapping_rules(view, shapes, library)
     config = _config_fields(catalog.folder)

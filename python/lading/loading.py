@@ -43,6 +43,7 @@ from .outcome import dtype_notes, passed_over, unexpected_keys, unfollowed
 from .patterns import matches
 from .peft_files import AdapterFile
 from .preparing import Prepared, prepare, rank_facts
+from .quantized import forget_quantization, notes_of
 from .report import HostMemory, LoadedTensor, Report
 from .shared_inputs import SharedInputs
 from .showing import Display, StoppedByUser, checked, display_for, stopped
@@ -50,8 +51,8 @@ from .skeleton_recorder import is_recording
 from .stages import joined
 from .telling import folded, tell
 from .watch import release
-from .words import Adapter, Cast, ComputeRecord, Device, DType, ExchangeScope, External, Group, Pins, Renaming, StrPath
-from .words import Showing, Ties, Verify
+from .words import Adapter, Arithmetic, Cast, ComputeRecord, Device, DType, ExchangeScope, External, Group, Pins
+from .words import Quantized, Renaming, Showing, StrPath, Ties, Verify
 from .zero3_masters import finer_masters
 
 _INCOMPLETE = "_lading_incomplete"
@@ -99,6 +100,8 @@ def materialize(
     adapter: Adapter | None = None,
     whole: nn.Module | None = None,
     ties: Ties = "keep",
+    quantized: Quantized = "dequantize",
+    arithmetic: Arithmetic = "exact",
     seed: int = 0,
     verify: Verify = "auto",
     budget: int | None = None,
@@ -142,6 +145,11 @@ def materialize(
         whole: if `model` is a part, such as a pipeline stage: the model that it was cut from, on meta. Kinds, ties and
             conversions are then those of the whole model.
         ties: "keep", or "untie", which separates tied tensors that have different keys.
+        quantized: "dequantize" makes numbers of codes and scales (FP8, MXFP4, NVFP4, integers, GPTQ, AWQ) for tensors
+            of ordinary floats; "keep" never does, so that a model without tensors for the scales is refused
+            (docs/guides/quantized.md).
+        arithmetic: "exact" rounds each product once, to the tensor's dtype; "reference" rounds as the scheme's own
+            implementation does.
         seed: seed for initial values.
         verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
             digest.
@@ -188,6 +196,8 @@ def materialize(
             adapter=adapter,
             whole=whole,
             ties=ties,
+            quantized=quantized,
+            arithmetic=arithmetic,
             seed=seed,
             verify=verify,
             budget=budget,
@@ -223,6 +233,7 @@ def materialize(
     mark_initialised(parts)
     if prepared.conversion.may_untie:
         forget_untied(parts)
+    prepared.notes += [*notes_of(plan), *forget_quantization(plan, parts)]
     prepared.notes += [*_kept_as_assigned(plan, prepared.skeleton, options.keep), *load.memory.notes(options.budget)]
     report = _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
     report.memory = load.memory

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,9 @@ class Naming:
             return cls(document=dict(mapping))
         return cls(wildcards=_checked_wildcards(mapping))
 
-    def read(self, checkpoint: str) -> Named:
-        """The new names of the checkpoint's keys, of which only headers are read."""
-        catalog = Catalog.of(checkpoint)
+    def read(self, checkpoint: str, tensors: Iterable[str] | None = None) -> Named:
+        """The new names of the checkpoint's keys, of which only headers are read. `tensors`: as for `Catalog.of`."""
+        catalog = Catalog.of(checkpoint, tensors)
         keys = list(catalog.shapes)
         names, problems = self._names(keys) if self.document is None else ({key: key for key in keys}, [])
         owners: dict[str, list[str]] = {}

@@ -12,7 +12,7 @@ from .conversion import Conversion
 from .dtypes import requested_dtype
 from .naming import Naming
 from .patterns import Name, Pattern, list_json
-from .words import Cast, ComputeRecord, ExchangeScope, Ties
+from .words import Arithmetic, Cast, ComputeRecord, ExchangeScope, Quantized, Ties
 
 # What not every call asks about.
 _UNASKED = {
@@ -20,14 +20,18 @@ _UNASKED = {
     "compute_record": "checkpoint", "pins": (), "subtree_dtypes": None,
 }  # fmt: skip
 _UNASKED |= {"mapping": None, "key_mapping": None}
-_UNASKED |= {"adapter": None, "whole": None, "exchange": "never"}
+_UNASKED |= {"adapter": None, "whole": None, "exchange": "never", "quantized": "dequantize"}
+_UNASKED |= {"arithmetic": "exact"}
 # Of the policy document: what must be the same on every rank. The budget may differ.
 POLICY_FIELDS = (
     "dtype", "cast", "ties", "seed", "unexpected", "compute_dtype", "compute_record", "pins", "allow_missing",
     "not_expected", "allow_unexpected", "allow_mismatch", "may_untie", "keep", "external", "subtree_dtypes",
-    "constructed_dtypes",
+    "constructed_dtypes", "quantized", "arithmetic",
 )  # fmt: skip
-_CASTS, _RECORDS, _TIES, _EXCHANGE = map(get_args, (Cast, ComputeRecord, Ties, ExchangeScope))
+_WORDS = {
+    "cast": Cast, "compute_record": ComputeRecord, "ties": Ties, "quantized": Quantized, "arithmetic": Arithmetic,
+    "exchange": ExchangeScope,
+}  # fmt: skip
 _STRONG = "float16_and_bfloat16"
 _VERIFY = ("auto", True, False, "full")
 
@@ -54,6 +58,8 @@ class Options:
     adapter: Any
     whole: Any
     ties: str
+    quantized: str
+    arithmetic: str
     seed: int
     verify: Any
     budget: int | None
@@ -63,7 +69,7 @@ class Options:
     def of(cls, **given: Any) -> Options:
         """As the user wrote them: patterns may be one string, dtypes have several names. Or ValueError."""
         given = _UNASKED | given
-        checked = {"cast": _CASTS, "compute_record": _RECORDS, "ties": _TIES, "verify": _VERIFY, "exchange": _EXCHANGE}
+        checked = {"verify": _VERIFY} | {name: get_args(words) for name, words in _WORDS.items()}
         for name, words in checked.items():
             if given[name] not in words:
                 raise ValueError(f"{name} is {given[name]!r}; it should be one of {', '.join(map(repr, words))}")
@@ -115,6 +121,8 @@ class Options:
             "keep": self.keep,
             "external": list(map(list_json, self.external)),
             "subtree_dtypes": self.subtree_dtypes,
+            "quantized": self.quantized if self.quantized != "dequantize" else None,
+            "arithmetic": self.arithmetic if self.arithmetic != "exact" else None,
             # Nothing else looks at them, and they are many.
             "constructed_dtypes": conversion.constructed_dtypes if self.cast == "exact" else None,
         }

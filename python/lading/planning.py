@@ -23,7 +23,9 @@ from .exiting import ending_before_python
 from .host_values import Recipe
 from .loading import Ready, plan_together
 from .outcome import dtype_notes, unexpected_keys
-from .words import Adapter, Cast, ComputeRecord, Device, DType, External, Group, Pins, Renaming, StrPath, Ties
+from .quantized import notes_of
+from .words import Adapter, Arithmetic, Cast, ComputeRecord, Device, DType, External, Group, Pins, Quantized
+from .words import Renaming, StrPath, Ties
 
 _SHOWN = 8
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -156,6 +158,8 @@ def plan(
     adapter: Adapter | None = None,
     whole: nn.Module | None = None,
     ties: Ties = "keep",
+    quantized: Quantized = "dequantize",
+    arithmetic: Arithmetic = "exact",
     seed: int = 0,
     budget: int | None = None,
     group: Group = None,
@@ -175,7 +179,7 @@ def plan(
     Args:
         model, checkpoint, revision, device, dtype, cast, compute_dtype, compute_record, pins, subtree_dtypes, strict,
             allow_missing, allow_unexpected, allow_mismatch, keep, external, recipes, mapping, key_mapping, adapter,
-            whole, ties, seed, budget: as in `lading.materialize`.
+            whole, ties, quantized, arithmetic, seed, budget: as in `lading.materialize`.
         group: the process group whose ranks plan together; None means the default group, False this process.
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
 
@@ -209,6 +213,8 @@ def plan(
             adapter=adapter,
             whole=whole,
             ties=ties,
+            quantized=quantized,
+            arithmetic=arithmetic,
             seed=seed,
             budget=budget,
         )
@@ -238,6 +244,6 @@ def _report(ready: Ready, ranks: Agreement) -> Plan:
         missing_keys=tuple(plan.answer["missing_keys"]),
         unexpected_keys=tuple(unexpected_keys(plan, prepared)),
         plan_digest=plan.answer["plan_digest"],
-        notes=(*dtype_notes(plan, prepared, ready.options), *prepared.notes),
+        notes=(*dtype_notes(plan, prepared, ready.options), *notes_of(plan), *prepared.notes),
         warnings=(*plan.warnings, *memory_problems(plan.destinations, prepared.entries)),
     )

@@ -30,6 +30,7 @@ from .patterns import Name, matches
 from .peft_files import AdapterFile
 from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
 from .private_names import needed
+from .quantized import refuse_wrapped
 from .recording import SkeletonError
 from .report import folded
 from .stages import Origin
@@ -63,6 +64,7 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         entries = take_inventory(parts)
         held = [entry for entry in entries if not is_elsewhere(entry.value) and not is_foreign(entry)]
         zero3.refuse_partitions_on_meta(held)
+        refuse_wrapped(held, options.keep)
         left_on_meta = refuse_stranded(parts, entries, options.keep)
         names = [entry.name for entry in entries]
         options.keep = [
@@ -80,7 +82,9 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         device, note = rank_device(options.device, placements, entries)
         of_adapters = [Name(name) for file in adapters.files for name in sorted(file.held)]
         refreshes = holders.find(parts, held, device, [*options.spoken_for(), *of_adapters])
-        conversion = conversion_of(origin.parts, location, origin.entries, options.naming)
+        conversion = conversion_of(
+            origin.parts, location, origin.entries, naming=options.naming, quantized=options.quantized
+        )
         given = {"external": options.external, "recipes": options.recipes, "seed": options.seed}
         values = HostValues(origin.parts, origin.held, **given)
         values.failures |= adapters.failures

@@ -29,8 +29,8 @@ from .loading import materialize
 from .locating import located, pinned
 from .options import Options
 from .pretrained_arguments import chosen_device, chosen_dtype, refuse, set_attention, split_fields, with_fields
-from .words import Adapter, Cast, ComputeRecord, Device, DType, ExchangeScope, External, Group, Pins, Renaming, StrPath
-from .words import Showing, Ties, Verify
+from .words import Adapter, Arithmetic, Cast, ComputeRecord, Device, DType, ExchangeScope, External, Group, Pins
+from .words import Quantized, Renaming, Showing, StrPath, Ties, Verify
 
 
 @ending_before_python
@@ -65,6 +65,8 @@ def from_pretrained(
     adapter: Adapter | None = None,
     whole: nn.Module | None = None,
     ties: Ties = "keep",
+    quantized: Quantized = "dequantize",
+    arithmetic: Arithmetic = "exact",
     seed: int = 0,
     verify: Verify = "auto",
     budget: int | None = None,
@@ -101,7 +103,7 @@ def from_pretrained(
         seed: seed for initial values, and for constructors that look at their own random numbers.
         device, dtype, cast, compute_dtype, compute_record, pins, subtree_dtypes, strict, allow_missing,
             allow_unexpected, allow_mismatch, keep, external, recipes, mapping, key_mapping, adapter, whole, ties,
-            verify, budget, exchange, progress, group, timeout: as in `lading.materialize`.
+            quantized, arithmetic, verify, budget, exchange, progress, group, timeout: as in `lading.materialize`.
         config_fields: values for fields of the config, such as `use_cache=False` or `num_labels=3`.
 
     Raises:
@@ -131,6 +133,8 @@ def from_pretrained(
         "adapter": adapter,
         "whole": whole,
         "ties": ties,
+        "quantized": quantized,
+        "arithmetic": arithmetic,
         "seed": seed,
         "verify": verify,
         "budget": budget,

@@ -31,8 +31,8 @@ _NOT_NEEDED = (None, False)
 _INSTEAD = {
     "token": f"Run `{_COMMAND}` first, and omit token: lading does not download.",
     "use_auth_token": f"Run `{_COMMAND}` first, and omit use_auth_token: lading does not download.",
-    "quantization_config": "Load the model without it and quantize it afterwards, or let transformers load it and "
-    "check the result with lading.audit: lading does not quantize.",
+    "quantization_config": "Omit it to load a quantized checkpoint, which lading dequantizes (docs/guides/quantized.md). "
+    "lading does not quantize: load the model without it and quantize it afterwards.",
     "force_download": f"Run `{_COMMAND} --force-download`, and omit this argument: lading does not download.",
     "proxies": _DOWNLOADED,
     "resume_download": _DOWNLOADED,

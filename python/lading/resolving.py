@@ -209,7 +209,9 @@ def resolve(parts: list[nn.Module], location: str | None, options: Options, *, d
     try:
         entries = [e for e in take_inventory(parts) if not is_elsewhere(e.value) and not is_foreign(e)]
         if location is not None:
-            conversion = conversion_of(parts, location, entries, options.naming)
+            conversion = conversion_of(
+                parts, location, entries, naming=options.naming, quantized=options.quantized
+            )
         else:
             conversion = _declarations(parts)
         recipes = options.recipes if location is not None else {}

@@ -227,6 +227,18 @@ std::string answer_of(const Inspection& inspection, ListTensors list) {
   for (const ShardInfo& shard : inspection.shards) write_shard(json, shard);
   json.end_array();
   write_dtypes(json, inspection);
+  if (list == ListTensors::kYes && !inspection.packed_weights.empty()) {
+    json.key("packed_weights").begin_array();
+    for (const PackedWeightInfo& weight : inspection.packed_weights) {
+      json.begin_object(Lines::kOne);
+      json.key("name").string(weight.name);
+      write_dims(json, "shape", weight.shape);
+      json.key("scheme").string(weight.scheme);
+      write_strings(json, "keys", weight.keys, Lines::kOne);
+      json.end_object();
+    }
+    json.end_array();
+  }
   if (list == ListTensors::kYes) {
     json.key("tensors").begin_array();
     for (const TensorInfo& tensor : inspection.tensors) {
@@ -259,6 +271,7 @@ std::string answer_of(const PlanAnswer& planned) {
   write_strings(json, "missing_keys", plan.keys.missing, Lines::kMany);
   write_strings(json, "mismatched_keys", plan.keys.mismatched, Lines::kMany);
   write_strings(json, "initialized", plan.keys.initialized, Lines::kMany);
+  json.key("dequantized").number(plan.keys.dequantized);
   return end(json, planned.plan.warnings, {});
 }
 

@@ -6,6 +6,7 @@
 #include "base/version.h"
 #include "checkpoint/quantized.h"
 #include "lading/version.h"
+#include "planner/quantized/packed_weights.h"
 #include "source/blob_hash.h"
 
 namespace lading {
@@ -73,6 +74,10 @@ Result<Inspection, Errors> inspect(const CheckpointRef& ref, HashCheck hash) {
   }
   if (!errors.empty()) return fail(std::move(errors));
 
+  for (planner::PackedWeights packed = planner::find_packed_weights(catalog); auto& [name, weight] : packed.by_name) {
+    inspection.packed_weights.push_back(
+        {name, std::move(weight.shape), std::move(weight.scheme), std::move(weight.keys)});
+  }
   std::vector<checkpoint::CatalogTensor> tensors = std::move(checkpoint).take_catalog().tensors;
   inspection.tensors.reserve(tensors.size());
   for (checkpoint::CatalogTensor& tensor : tensors) {

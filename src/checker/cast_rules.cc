@@ -50,4 +50,20 @@ bool cast_is_sound(DType from, DType to) {
   return held->magnitude_bits <= holds->magnitude_bits && (holds->is_signed || !held->is_signed);
 }
 
+bool is_payload(DType dtype) { return is_cast_float(dtype) && bits(dtype) == 8; }
+
+// At most 4 significant bits of a payload, or 17 of a code less its zeros, times at most 24, in exponents that F64 has.
+bool scaling_is_sound(DType scales, DType to) {
+  switch (scales) {
+    case DType::kF8E8M0:
+    case DType::kF8E4M3:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kF32: return is_cast_float(to) && bits(to) >= 16;
+    default: return false;
+  }
+}
+
+bool is_rounding_sound(DType product) { return is_cast_float(product) && bits(product) >= 16; }
+
 }  // namespace lading::checker

@@ -9,4 +9,13 @@ namespace lading::checker {
 /// Whether elements are stored as they are, or can be cast in one correctly rounded step (R23, R24).
 [[nodiscard]] bool cast_is_sound(DType from, DType to);
 
+/// Whether elements of the dtype are multiplied by scales without being codes: 8-bit floats.
+[[nodiscard]] bool is_payload(DType dtype);
+
+/// Whether the product of a payload or a code and such a scale is exact in F64, and F64 can be cast to `to` (R48).
+[[nodiscard]] bool scaling_is_sound(DType scales, DType to);
+
+/// Whether such a product may be rounded to this dtype before it is cast.
+[[nodiscard]] bool is_rounding_sound(DType product);
+
 }  // namespace lading::checker

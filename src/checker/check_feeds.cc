@@ -208,7 +208,7 @@ class FeedCheck {
       if (!reads(transfer)) return refuse(read, "a read serves a transfer that takes no bytes", "R64");
       const Source& source = plan_.sources[transfer.source];
       std::optional<Taken> taken;
-      if (source.file == read.file) taken = taken_from(read, transfer, *bytes_of(transfer.run_elems, source.dtype));
+      if (source.file == read.file) taken = taken_from(read, transfer, *run_bytes_of(transfer, source));
       if (!taken) return refuse_unfed(ref);
       list_.push_back(*std::move(taken));
     }

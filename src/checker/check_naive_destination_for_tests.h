@@ -74,8 +74,11 @@ class DestinationVerdict {
   bool transfer_good(const Transfer& t, std::uint64_t width, std::map<std::uint64_t, Label>& written) const {
     if (!t.is_fill() && !plan_.sources.has(t.source)) return false;
     const Source* source = t.is_fill() ? nullptr : &plan_.sources[t.source];
-    const std::uint64_t source_width = source == nullptr ? 8 : bits(source->dtype);
-    if (t.run_elems * width % 8 != 0 || (source != nullptr && t.run_elems * source_width % 8 != 0)) return false;
+    const std::uint64_t source_width = source == nullptr ? 8 : width_of(*source);
+    const bool is_packed = source != nullptr && source->scaling && source->scaling->decoding.code;
+    if (t.run_elems * width % 8 != 0) return false;
+    if (source != nullptr && !is_packed && t.run_elems * source_width % 8 != 0) return false;
+    if (is_packed ? t.first_code * source_width >= 8 : t.first_code != 0) return false;
     Indices counts;
     for (const auto& loop : t.loops) counts.push_back(loop.count);
     counts.push_back(t.run_elems);
@@ -83,7 +86,7 @@ class DestinationVerdict {
     for (std::uint64_t i = 0; i < product(counts); ++i) {
       const Indices index = unravel(i, counts);
       std::uint64_t target = t.target_begin_bytes * 8 + index.back() * width;
-      std::uint64_t from = t.source_begin_bytes * 8 + index.back() * source_width;
+      std::uint64_t from = t.source_begin_bytes * 8 + (t.first_code + index.back()) * source_width;
       for (std::size_t k = 0; k < t.loops.size(); ++k) {
         target += index[k] * t.loops[k].target_stride_bytes * 8;
         from += index[k] * t.loops[k].source_stride_bytes * 8;

@@ -72,11 +72,45 @@ inline std::uint32_t checkpoint_of(const Source& source, const Plan& plan) {
   return plan.files.has(source.file) ? plan.files[source.file].checkpoint : 0;
 }
 
-inline std::optional<Dense> source_called(const std::string& key, std::uint32_t checkpoint, const Plan& plan) {
+/// Bits of an element of the source's shape.
+inline std::uint64_t width_of(const Source& source) {
+  if (!source.scaling || !source.scaling->decoding.code) return bits(source.dtype);
+  switch (*source.scaling->decoding.code) {
+    case CodeType::kU2: return 2;
+    case CodeType::kF4:
+    case CodeType::kU4: return 4;
+    case CodeType::kU8:
+    case CodeType::kI8: break;
+  }
+  return 8;
+}
+
+/// The key of a source, or of none.
+inline std::optional<std::string> key_of(SourceId source, const Plan& plan) {
+  if (source.is_none()) return "";
+  if (!plan.sources.has(source)) return std::nullopt;
+  return plan.sources[source].key;
+}
+
+inline bool same_decoding(const Decoding& a, const Decoding& b) {
+  return a.code == b.code && a.per_element == b.per_element && a.scale_dtype == b.scale_dtype && a.zero == b.zero &&
+         a.zeros_dim == b.zeros_dim && a.tensor_scale == b.tensor_scale && a.scale_order == b.scale_order;
+}
+
+/// A source that is dequantized as the expression says, or not at all.
+inline std::optional<Dense> leaf(const mapping::Expression& e, std::uint32_t checkpoint, const Plan& plan) {
   for (const SourceId s : plan.sources.ids()) {
-    if (plan.sources[s].key != key || checkpoint_of(plan.sources[s], plan) != checkpoint) continue;
+    const Source& source = plan.sources[s];
+    if (source.key != e.key || checkpoint_of(source, plan) != checkpoint) continue;
+    if (source.scaling.has_value() != (e.op == mapping::Op::kDequantize)) return std::nullopt;
+    if (source.scaling) {
+      const auto& [scales, block, product, decoding, zeros, tensor_scale] = *source.scaling;
+      if (key_of(scales, plan) != e.scales || key_of(zeros, plan) != e.zeros) return std::nullopt;
+      if (key_of(tensor_scale, plan) != e.tensor_scale || !same_decoding(decoding, e.decoding)) return std::nullopt;
+      if (indices_of(block) != indices_of(e.shape) || product != e.product) return std::nullopt;
+    }
     std::uint64_t next = 0;
-    return make(indices_of(plan.sources[s].shape), [&](const Indices&) { return Label{s, next++}; });
+    return make(indices_of(source.shape), [&](const Indices&) { return Label{s, next++}; });
   }
   return std::nullopt;
 }
@@ -165,7 +199,7 @@ inline std::optional<Dense> padded(const mapping::Expression& e, const Dense& pa
 
 inline std::optional<Dense> evaluate(const mapping::Expression& e, std::uint32_t checkpoint, const Plan& plan) {
   using mapping::Op;
-  if (e.op == Op::kSource) return source_called(e.key, checkpoint, plan);
+  if (e.op == Op::kSource || e.op == Op::kDequantize) return leaf(e, checkpoint, plan);
   std::vector<Dense> parts;
   for (const auto& part : e.parts) {
     auto dense = evaluate(part, checkpoint, plan);
@@ -184,6 +218,7 @@ inline std::optional<Dense> evaluate(const mapping::Expression& e, std::uint32_t
     case Op::kRearrange: return rearranged(e, first);
     case Op::kReshape: return reshaped(e, first);
     case Op::kPad: return padded(e, first);
+    case Op::kDequantize:
     case Op::kSource: break;
   }
   return std::nullopt;

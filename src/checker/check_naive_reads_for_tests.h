@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "checker/check_naive_for_tests.h"
+#include "checker/check_naive_scales_for_tests.h"
 #include "checker/plan_types.h"
 
 namespace lading::checker::naive {
@@ -20,6 +20,10 @@ class ReadsVerdict {
     for (const Read& read : rank_.reads) {
       if (!is_possible(read)) return false;
       read_bytes += read.size_bytes * read.count;
+    }
+    for (const ScaleRead& read : rank_.scale_reads) {
+      if (read.bytes.begin >= read.bytes.end || read.zeros.begin > read.zeros.end) return false;
+      read_bytes += bytes_of_scale_read(plan_, read);
     }
     if (read_bytes != rank_.read_bytes) return false;
     for (const Read& read : rank_.reads) {
@@ -91,7 +95,7 @@ class ReadsVerdict {
       if (loop.count > 1 && loop.source_stride_bytes >= stride && loop.source_stride_bytes % stride != 0) return false;
       counts.push_back(loop.count);
     }
-    counts.push_back(transfer.run_elems * bits(plan_.sources[transfer.source].dtype) / 8);
+    counts.push_back(bytes_of_run(plan_, transfer));
     for (std::uint64_t i = 0; i < product(counts); ++i) {
       const Indices index = unravel(i, counts);
       std::uint64_t row = offset / stride;

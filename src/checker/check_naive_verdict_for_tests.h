@@ -13,6 +13,7 @@
 #include "checker/check_naive_for_tests.h"
 #include "checker/check_naive_reads_for_tests.h"
 #include "checker/check_naive_region_for_tests.h"
+#include "checker/check_naive_scales_for_tests.h"
 #include "planner/value_checks.h"
 
 namespace lading::checker::naive {
@@ -47,13 +48,14 @@ class Verdict {
     for (const Source& source : plan_.sources) {
       if (!plan_.files.has(source.file) || !keys.emplace(checkpoint_of(source, plan_), source.key).second) return false;
       if (source.bytes.begin > source.bytes.end || source.bytes.end > plan_.files[source.file].size_bytes) return false;
-      if (product(indices_of(source.shape)) * bits(source.dtype) != source.bytes.size_bytes() * 8) return false;
+      if (product(indices_of(source.shape)) * width_of(source) != source.bytes.size_bytes() * 8) return false;
       for (std::uint64_t b = source.bytes.begin; b < source.bytes.end; ++b) {
         if (used[source.file][b]) return false;
         used[source.file][b] = true;
       }
     }
-    return true;
+    return std::all_of(plan_.sources.begin(), plan_.sources.end(),
+                       [&](const Source& source) { return !source.scaling || scaling_good(plan_, source); });
   }
 
   static bool is_registered(const Statement& s) {
@@ -136,7 +138,16 @@ class Verdict {
         {DType::kI16, {DType::kI32, DType::kI64}},
         {DType::kI32, {DType::kI64}},
     };
-    for (const DType dtype : dtypes_of(e, s.checkpoint)) {
+    for (const Source* source : leaves_of(e, s.checkpoint)) {
+      const DType dtype = source->dtype;
+      if (source->scaling) {
+        const std::set<DType> scales = {DType::kF8E8M0, DType::kF8E4M3, DType::kF16, DType::kBF16, DType::kF32};
+        const Decoding& decoding = source->scaling->decoding;
+        if (!decoding.code && (bits(dtype) != 8 || !floats.contains(dtype))) return false;
+        if (bits(storage) < 16 || !floats.contains(storage)) return false;
+        if (!scales.contains(decoding.scale_dtype.value_or(plan_.sources[source->scaling->scales].dtype))) return false;
+        continue;
+      }
       if (dtype == storage || (floats.contains(dtype) && floats.contains(storage))) continue;
       if (!wider.contains(dtype) || !wider.at(dtype).contains(storage)) return false;
     }
@@ -144,12 +155,20 @@ class Verdict {
   }
   std::set<DType> dtypes_of(const mapping::Expression& e, std::uint32_t checkpoint) const {
     std::set<DType> dtypes;
-    for (const std::string& key : e.keys()) {
-      for (const Source& source : plan_.sources) {
-        if (source.key == key && checkpoint_of(source, plan_) == checkpoint) dtypes.insert(source.dtype);
-      }
-    }
+    for (const Source* source : leaves_of(e, checkpoint)) dtypes.insert(source->dtype);
     return dtypes;
+  }
+  // What elements are taken of: not the scales.
+  std::vector<const Source*> leaves_of(const mapping::Expression& e, std::uint32_t checkpoint) const {
+    std::vector<const Source*> leaves;
+    for (const Source& source : plan_.sources) {
+      const bool is_leaf = e.op == mapping::Op::kSource || e.op == mapping::Op::kDequantize;
+      if (is_leaf && source.key == e.key && checkpoint_of(source, plan_) == checkpoint) leaves.push_back(&source);
+    }
+    for (const mapping::Expression& part : e.parts) {
+      for (const Source* source : leaves_of(part, checkpoint)) leaves.push_back(source);
+    }
+    return leaves;
   }
 
   bool statements_good() {
@@ -288,7 +307,15 @@ class Verdict {
     }
     if (sums.gap_bits / 8 != rank.flat_parameter_gap_bytes) return false;
     if (sums.destinations != rank.destinations.size() || sums.owned_bytes != rank.owned_bytes) return false;
-    return ReadsVerdict(plan_, rank).good();
+    return scale_reads_good(rank) && ReadsVerdict(plan_, rank).good();
+  }
+
+  // One read for each source, in any order, and memory for all of them.
+  bool scale_reads_good(const RankPlan& rank) const {
+    const std::vector<ScaleRead> wanted = scale_reads_of(plan_, rank);
+    std::vector<ScaleRead> found = rank.scale_reads;
+    std::sort(found.begin(), found.end(), [](const ScaleRead& a, const ScaleRead& b) { return a.source < b.source; });
+    return found == wanted && rank.staging_bytes >= memory_of_scales(plan_, wanted);
   }
 
   // One destination for all members of the class that the rank has in this slot, or none for nobody.

@@ -81,8 +81,12 @@ Result<void> Offers::add(const OfferedTransfers& offered, const Transfer& transf
   stream.origin = {transfer.source, 0, 1, transfer.run_elems, transfer.fill};
 
   const Source* source = transfer.is_fill() ? nullptr : &plan.sources[transfer.source];
+  if (transfer.first_code >= (source == nullptr ? 1 : codes_in_a_byte(*source))) {
+    return fail(problem("a transfer begins behind the last code of a byte", "R45")
+                    .got(fmt::format("code {}", transfer.first_code)));
+  }
   if (source != nullptr) {
-    const auto source_bytes = bytes_of(transfer.run_elems, source->dtype);
+    const auto source_bytes = run_bytes_of(transfer, *source);
     const auto end = source_bytes ? end_of(transfer.source_begin_bytes, *source_bytes, transfer.loops,
                                            &ByteLoop::source_stride_bytes)
                                   : std::nullopt;
@@ -91,15 +95,15 @@ Result<void> Offers::add(const OfferedTransfers& offered, const Transfer& transf
                       .at({transfer.source_begin_bytes, end.value_or(transfer.source_begin_bytes)})
                       .wanted(fmt::format("within {}..{}", source->bytes.begin, source->bytes.end)));
     }
-    const auto begin = elems_in(transfer.source_begin_bytes - source->bytes.begin, source->dtype);
+    const auto begin = elems_in(transfer.source_begin_bytes - source->bytes.begin, source->element_bits());
     if (!begin) return fail(problem("a transfer's source begins inside an element", "R45"));
-    stream.origin.begin = *begin;
+    stream.origin.begin = *begin + transfer.first_code;
   }
   for (const ByteLoop& loop : transfer.loops) {
     if (loop.count == 1) continue;
     const auto target_step = elems_in(loop.target_stride_bytes, storage);
-    const auto source_step =
-        source == nullptr ? std::optional<std::uint64_t>(0) : elems_in(loop.source_stride_bytes, source->dtype);
+    const auto source_step = source == nullptr ? std::optional<std::uint64_t>(0)
+                                               : elems_in(loop.source_stride_bytes, source->element_bits());
     if (!target_step || !source_step) return fail(problem("a transfer's stride ends inside an element", "R41"));
     stream.levels.push_back({loop.count, *target_step, *source_step, 0});
   }

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,7 +19,7 @@ namespace lading::checker::naive {
 
 class PlanMaker {
  public:
-  explicit PlanMaker(std::uint64_t seed) : random_(seed), of_adapters_(seed) {}
+  explicit PlanMaker(std::uint64_t seed) : random_(seed), of_adapters_(seed), of_scales_(seed) {}
 
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   bool once_in(std::uint64_t n) { return below(n) == 0; }
@@ -86,6 +88,7 @@ class PlanMaker {
       }
     }
     serve_again(*this, plan_, out);
+    out.staging_bytes = std::max(out.staging_bytes, memory_of_scales(plan_, out.scale_reads));
     return out;
   }
 
@@ -123,7 +126,7 @@ class PlanMaker {
       if (!once_in(3)) axes.push_back({name, 1 + below(3)});
     }
     plan_.mesh = layout::Mesh(axes);
-    plan_.budget_bytes = 1000;
+    plan_.budget_bytes = 100'000;
     plan_.devices.type = once_in(3) ? layout::DeviceType::kCpu : layout::DeviceType::kCuda;
     plan_.devices.per_node = 1 + below(4);
     if (!once_in(2)) return;
@@ -141,7 +144,7 @@ class PlanMaker {
 
   std::uint32_t choose_checkpoint() { return checkpoint_ = static_cast<std::uint32_t>(of_adapters_() % checkpoints_); }
 
-  mapping::Expression new_source(const Indices& dims) {
+  Source source_of(const Indices& dims) {
     Source source;
     source.key = "key" + std::to_string(plan_.sources.size());
     source.file = FileId(below(plan_.files.size()));
@@ -154,9 +157,22 @@ class PlanMaker {
     if (checkpoints_ > 1 && is_free) source.key = "key0";
     source.dtype = dtype_;
     source.shape = Shape(dims);
+    return source;
+  }
+
+  mapping::Expression new_source(const Indices& dims) {
+    if (code_) return packed(dims);
+    Source source = source_of(dims);
+    if (is_scaled_ && of_scales_() % 4 != 0) return scaled(std::move(source));
     plan_.sources.push_back(source);
     return mapping::Expression::source(source.key);
   }
+
+  // Codes, some of them too many, so that what is taken begins anywhere in an element.
+  mapping::Expression packed(const Indices& dims);
+  // Quantized, with scales that may lie in another file.
+  mapping::Expression scaled(Source source);
+  SourceId add_companion(const Source& of, std::string_view suffix, DType dtype, const Indices& dims);
 
   // Backwards: something whose result has these dims.
   mapping::Expression expression_of(const Indices& dims, int depth) {
@@ -258,6 +274,17 @@ class PlanMaker {
     return cuts;
   }
 
+  // Of every source of the statement that is being made, or of none.
+  void choose_codes() {
+    const CodeType codes[] = {CodeType::kF4, CodeType::kU2, CodeType::kU4, CodeType::kU4, CodeType::kU8, CodeType::kI8};
+    const DType dtypes[] = {DType::kU8, DType::kI32, DType::kI32, DType::kI8, DType::kU16, DType::kU32, DType::kI64};
+    code_.reset();
+    if (of_scales_() % 4 != 0) return;
+    code_ = codes[of_scales_() % 6];
+    dtype_ = dtypes[of_scales_() % 7];
+    is_scaled_ = false;
+  }
+
   void make_statement() {
     Statement s;
     s.name = new_name();
@@ -266,6 +293,10 @@ class PlanMaker {
     const std::uint64_t pick = below(7);
     dtype_ = dtypes[pick];
     s.storage = pick < 4 ? dtypes[below(4)] : dtype_;  // the first four can be cast into one another
+    is_scaled_ = dtype_ == DType::kF8E4M3 && of_scales_() % 4 != 0;
+    if (is_scaled_) s.storage = dtypes[of_scales_() % 4];
+    choose_codes();
+    if (code_) s.storage = dtypes[of_scales_() % 4];
     s.compute = s.storage;
     const Indices dims = random_dims();
     s.shape = Shape(dims);
@@ -326,7 +357,9 @@ class PlanMaker {
     const Indices second = random_dims();
     const std::uint64_t gap = below(4);
     cut.group_elems = product(first) + gap + product(second) + below(4);
-    dtype_ = DType::kBF16;
+    is_scaled_ = of_scales_() % 3 == 0;
+    dtype_ = is_scaled_ ? DType::kF8E5M2 : DType::kBF16;
+    choose_codes();
     for (const Indices& dims : {first, second}) {
       Statement s;
       s.name = new_name();
@@ -370,7 +403,7 @@ class PlanMaker {
       PlannedFile& file = plan_.files[source.file];
       file.size_bytes += once_in(3) ? below(8) : 0;  // a tensor that nobody wants
       source.bytes.begin = file.size_bytes;
-      file.size_bytes += *source.shape.size_bytes(source.dtype);
+      file.size_bytes += product(indices_of(source.shape)) * width_of(source) / 8;
       source.bytes.end = file.size_bytes;
     }
   }
@@ -379,7 +412,11 @@ class PlanMaker {
   std::vector<Transfer> transfers_for(const std::vector<std::pair<std::uint64_t, Label>>& cells, DType storage);
 
   std::mt19937_64 random_;
-  std::mt19937_64 of_adapters_;  // of their own, so that they change nothing else in the plan of a seed
+  // Of their own, so that they change nothing else in the plan of a seed.
+  std::mt19937_64 of_adapters_;
+  std::mt19937_64 of_scales_;
+  bool is_scaled_ = false;  // the statement that is being made
+  std::optional<CodeType> code_;
   std::size_t checkpoints_ = 1;
   std::uint32_t checkpoint_ = 0;  // of the statement that is being made
   Plan plan_;
@@ -388,4 +425,5 @@ class PlanMaker {
 
 }  // namespace lading::checker::naive
 
+#include "checker/check_random_scales_for_tests.h"     // IWYU pragma: export
 #include "checker/check_random_transfers_for_tests.h"  // IWYU pragma: export

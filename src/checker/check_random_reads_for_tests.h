@@ -8,27 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "checker/check_naive_scales_for_tests.h"
 #include "checker/plan_types.h"
 
 namespace lading::checker::naive {
-
-/// Every byte of its file that a transfer takes.
-inline std::set<std::uint64_t> bytes_taken(const Plan& plan, const Transfer& transfer) {
-  std::set<std::uint64_t> begins = {transfer.source_begin_bytes};
-  for (const ByteLoop& loop : transfer.loops) {
-    std::set<std::uint64_t> more;
-    for (const std::uint64_t begin : begins) {
-      for (std::uint64_t i = 0; i < loop.count; ++i) more.insert(begin + i * loop.source_stride_bytes);
-    }
-    begins = std::move(more);
-  }
-  std::set<std::uint64_t> taken;
-  const std::uint64_t run_bytes = transfer.run_elems * bits(plan.sources[transfer.source].dtype) / 8;
-  for (const std::uint64_t begin : begins) {
-    for (std::uint64_t b = 0; b < run_bytes; ++b) taken.insert(begin + b);
-  }
-  return taken;
-}
 
 /// The most bytes in a row that a read holds and nobody takes.
 inline std::uint64_t widest_gap(const Read& read, const std::set<std::uint64_t>& taken) {
@@ -57,7 +40,7 @@ ReadDraft draft_for(Dice& dice, const Plan& plan, const Transfer& transfer, Tran
   const std::uint64_t begin = *draft.taken.begin();
   draft.read = {source.file, begin, *draft.taken.rbegin() + 1 - begin, 1, 0, {ref}};
   for (const ByteLoop& loop : transfer.loops) {
-    std::uint64_t inside = transfer.run_elems * bits(source.dtype) / 8;
+    std::uint64_t inside = bytes_of_run(plan, transfer);
     for (const ByteLoop& other : transfer.loops) {
       if (&other != &loop) inside += (other.count - 1) * other.source_stride_bytes;
     }
@@ -122,6 +105,8 @@ void serve_again(Dice& dice, Plan& plan, RankPlan& rank) {
   plan.read_limits.gap_bytes.resize(plan.files.size(), 0);
   rank.reads.clear();
   rank.read_bytes = 0;
+  rank.scale_reads = scale_reads_of(plan, rank);
+  for (const ScaleRead& read : rank.scale_reads) rank.read_bytes += bytes_of_scale_read(plan, read);
   for (ReadDraft& draft : drafts) {
     std::uint64_t& gap = plan.read_limits.gap_bytes[draft.read.file];
     gap = std::max(gap, widest_gap(draft.read, draft.taken));

@@ -58,7 +58,7 @@ inline std::vector<Transfer> looped(const std::vector<Transfer>& list) {
       const Transfer& next = list[j];
       if (taken[j] || next.source != transfer.source || next.run_elems != transfer.run_elems ||
           next.loops != transfer.loops || constant(next.fill) != constant(transfer.fill) ||
-          next.source_begin_bytes < transfer.source_begin_bytes) {
+          next.first_code != transfer.first_code || next.source_begin_bytes < transfer.source_begin_bytes) {
         continue;
       }
       const std::uint64_t source_step = next.source_begin_bytes - transfer.source_begin_bytes;
@@ -85,26 +85,31 @@ inline std::vector<Transfer> PlanMaker::transfers_for(const std::vector<std::pai
   const std::uint64_t width = bits(storage) / 8;
   std::vector<Transfer> list;
   const std::uint64_t longest = once_in(4) ? 1 + below(3) : ~std::uint64_t{0};
+  std::uint64_t next = 0;  // the element of its source behind those of the last transfer
   for (const auto& [at, label] : cells) {
     const bool fill = label.source.is_none();
-    const std::uint64_t source_width = fill ? 0 : bits(plan_.sources[label.source].dtype) / 8;
-    const std::uint64_t from = fill ? 0 : plan_.sources[label.source].bytes.begin + label.value * source_width;
     if (!list.empty() && list.back().source == label.source && list.back().run_elems < longest) {
       Transfer& last = list.back();
-      const bool follows =
-          last.target_begin_bytes + last.run_elems * width == at * width &&
-          (fill ? constant(last.fill) == label : last.source_begin_bytes + last.run_elems * source_width == from);
+      const bool follows = last.target_begin_bytes + last.run_elems * width == at * width &&
+                           (fill ? constant(last.fill) == label : next == label.value);
       if (follows) {
         ++last.run_elems;
+        ++next;
         continue;
       }
     }
     Transfer transfer;
     transfer.source = label.source;
-    transfer.source_begin_bytes = from;
+    if (!fill) {
+      const Source& source = plan_.sources[label.source];
+      const std::uint64_t bit = source.bytes.begin * 8 + label.value * width_of(source);
+      transfer.source_begin_bytes = bit / 8;
+      transfer.first_code = static_cast<std::uint8_t>(bit % 8 / width_of(source));
+    }
     transfer.target_begin_bytes = at * width;
     transfer.run_elems = 1;
     if (fill) transfer.fill = std::bit_cast<double>(label.value);
+    next = label.value + 1;
     list.push_back(transfer);
   }
   for (std::uint64_t round = below(4); round > 0; --round) list = looped(list);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "checker/check_scales.h"
 #include "checker/problem.h"
 
 namespace lading::checker {
@@ -147,6 +148,24 @@ Result<ByteSet, Errors> bytes_read(const Plan& plan, const RankPlan& rank) {
     reads += std::min(one.count, kMaxReads + 1);
     if (reads > kMaxReads) return fail(Errors(problem("the rank makes too many reads to be checked", "R64")));
     read.add({{one.file, one.begin_bytes, one.begin_bytes + one.size_bytes}, one.count, one.stride_bytes});
+  }
+  for (const ScaleRead& one : rank.scale_reads) {
+    // Which bytes they should be is check_scale_reads()'s to say, of ranges that hold.
+    const auto scales = scale_bytes(plan, one);
+    if (!scales) {
+      errors.add(problem("scales are read for a source that has none", "R48"));
+      continue;
+    }
+    for (const ScaleBytes::Part& part : scales->parts) {
+      const Source& source = plan.sources[part.source];
+      if (!plan.files.has(source.file) || part.bytes.begin >= part.bytes.end || part.bytes.begin < source.bytes.begin ||
+          part.bytes.end > source.bytes.end) {
+        errors.add(problem("a read of scales is empty, or goes beyond them", "R45").at(part.bytes));
+        continue;
+      }
+      total = total ? checked_add(*total, part.bytes.size_bytes()) : std::nullopt;
+      read.add({{source.file, part.bytes.begin, part.bytes.end}, 1, 0});
+    }
   }
   if (total != rank.read_bytes) {
     errors.add(problem("the bytes that the rank reads do not add up", "R64")

@@ -11,7 +11,8 @@
 
 #include "base/checked.h"
 #include "base/text.h"
-#include "checker/cast_rules.h"
+#include "checker/check_bytes.h"
+#include "checker/check_decoding.h"
 #include "checker/check_fsdp_units.h"
 #include "checker/check_geometry.h"
 #include "checker/meeting_places.h"
@@ -93,7 +94,7 @@ class StatementCheck {
                         .wanted(fmt::format("within {} bytes", file.size_bytes)));
         continue;
       }
-      const auto size = source.shape.size_bytes(source.dtype);
+      const auto size = size_of_source(source);
       if (size != source.bytes.size_bytes()) {
         errors_.add(problem("a source's shape and dtype do not fill its bytes", "R45")
                         .of_tensor(source.key)
@@ -107,7 +108,17 @@ class StatementCheck {
       if (source.bytes.size_bytes() > 0) by_place.push_back(i);
     }
     check_overlaps(std::move(by_place));
+    for (const SourceId i : plan_.sources.ids()) {
+      const Source& source = plan_.sources[i];
+      if (!source.scaling || !usable_[i]) continue;
+      auto wrong = find_scaling_problem(plan_, source);
+      usable_[i] = !wrong && usable_[source.scaling->scales] && is_usable_or_none(source.scaling->zeros) &&
+                   is_usable_or_none(source.scaling->tensor_scale);
+      if (wrong) errors_.add(std::move(*wrong).of_tensor(source.key));
+    }
   }
+
+  [[nodiscard]] bool is_usable_or_none(SourceId source) const { return source.is_none() || usable_[source]; }
 
   // Tensors of a file do not share bytes; one that was moved would be found out here.
   void check_overlaps(std::vector<SourceId> by_place) {
@@ -203,7 +214,7 @@ class StatementCheck {
     for (const SourceId i : trace->sources()) {
       const Source& source = plan_.sources[i];
       alike = alike && source.dtype == plan_.sources[trace->sources().front()].dtype;
-      if (cast_is_sound(source.dtype, statement.storage)) continue;
+      if (values_fit(plan_, source, statement.storage)) continue;
       add(problem(fmt::format("the source {} cannot be cast to the tensor's dtype", quote(source.key)), "R23")
               .wanted(std::string(name(statement.storage)))
               .got(std::string(name(source.dtype))),
@@ -250,7 +261,7 @@ class StatementCheck {
     const Statement& statement = plan_.statements[s];
     facts_.tensors[s].root = s;
     if (statement.provenance != Provenance::kAlias) return;
-    facts_.tensors[s].sound = false;
+    const bool was_sound = std::exchange(facts_.tensors[s].sound, false);
     const auto found = find(statement.alias_of);
     if (!found) {
       return add(problem("the tensor is tied to one that the plan does not have", "R49").got(quote(statement.alias_of)),
@@ -286,7 +297,7 @@ class StatementCheck {
       return add(problem(fmt::format("{} and the tensor tied to it differ in placement", quote(root.name)), "R52"),
                  statement);
     }
-    facts_.tensors[s].sound = true;
+    facts_.tensors[s].sound = was_sound;
     facts_.tensors[s].root = *found;
     facts_.tensors[*found].aliases.push_back(s);
   }

@@ -11,12 +11,13 @@
 
 #include "base/checked.h"
 #include "base/text.h"
-#include "checker/cast_rules.h"
 #include "checker/check_bytes.h"
+#include "checker/check_decoding.h"
 #include "checker/check_destination.h"
 #include "checker/check_geometry.h"
 #include "checker/check_offers.h"
 #include "checker/check_reads.h"
+#include "checker/check_scales.h"
 #include "checker/check_statements.h"
 #include "checker/check_values.h"
 #include "checker/problem.h"
@@ -320,6 +321,11 @@ class RankCheck {
               .wanted(std::to_string(gap_bytes_))
               .got(std::to_string(rank_.flat_parameter_gap_bytes)));
     }
+    if (const auto scales = scale_memory(plan_, rank_); !scales || *scales > rank_.staging_bytes) {
+      add(problem("the rank's scales need more memory than it may have beside its tensors", "R64")
+              .wanted(fmt::format("at most {}", rank_.staging_bytes))
+              .got(scales ? std::to_string(*scales) : "more than 2^63"));
+    }
     if (rank_.staging_bytes > plan_.budget_bytes) {
       add(problem("the rank needs more memory beside its tensors than it may have", "R64")
               .wanted(fmt::format("at most {}", plan_.budget_bytes))
@@ -372,11 +378,11 @@ CompareTraces check_compared(const Plan& plan, Facts& facts, Errors& errors) {
         const Source& source = plan.sources[k];
         return plan.files.has(source.file) && source.bytes.satisfies_invariants() &&
                source.bytes.end <= plan.files[source.file].size_bytes &&
-               source.shape.size_bytes(source.dtype) == source.bytes.size_bytes();
+               size_of_source(source) == source.bytes.size_bytes();
       });
       if (!usable) facts.tensors[s].sound = false;
       const bool castable = std::all_of(sources.begin(), sources.end(), [&](SourceId k) {
-        return cast_is_sound(plan.sources[k].dtype, statement.storage);
+        return values_fit(plan, plan.sources[k], statement.storage);
       });
       if (!castable) refuse(problem("a key that must be equal cannot be cast to the tensor's dtype", "R50"));
       traces[s].push_back(*std::move(trace));
@@ -414,6 +420,7 @@ Result<CheckReport, Errors> check_plan(const Plan& plan) {
     seen.push_back(rank.rank);
     errors.add(RankCheck(plan, facts, compared, rank).run(report, read_by_all));
     if (errors.empty()) errors.add(check_reads(plan, rank));  // of transfers that hold
+    if (errors.empty()) errors.add(check_scale_reads(plan, rank));
     // Shares of many ranks join to whole tensors: memory stays near that of one rank.
     if (read_by_all.size() > settle_at) {
       read_by_all.settle();

@@ -8,6 +8,8 @@
 //  R45  every source range lies inside its tensor, and that inside its file
 //  R23  the dtypes that are cast can be cast, in one step
 //  R20  constants are values of the dtype that they are written in
+//  R48  a quantized element is decoded as its statement says, with the scale and the zero point of its block, and the
+//       rank reads both
 //  R49  members of a tie class share one destination on each rank and slot, and one placement (R52)
 //  R50  every owned element is compared once with each key that must be equal
 //  R64  the stated memory is what the buffers need

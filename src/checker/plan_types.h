@@ -12,6 +12,7 @@ using plan::Plan;
 using plan::PlannedFile;
 using plan::RankPlan;
 using plan::Read;
+using plan::ScaleRead;
 using plan::Source;
 using plan::SourceId;
 using plan::Statement;

@@ -86,6 +86,17 @@ bool Trace::walk_segments(const Node& node, Progression elems, OriginSink& sink)
   return true;
 }
 
+// Neighbours that stay neighbours, and go on alike in the next dim: of a key that packs 8 rows of a column into an
+// element, a row of the transposed tensor is one such step. `elems` begins where the last dim does, and may have less
+// than it.
+Rounds Trace::rounds_alike(const Node& node, Progression elems) {
+  const Dim& last = node.dims.back();
+  if (node.dims.size() < 2 || elems.stride != 1 || last.part_stride != 1 || elems.begin % last.size != 0) return {};
+  const Dim& next = node.dims[node.dims.size() - 2];
+  const std::uint64_t index = elems.begin / next.stride % next.size;
+  return {std::min(elems.count / last.size, next.size - index), next.part_stride};
+}
+
 bool Trace::walk_dims(const Node& node, Progression elems, OriginSink& sink) const {
   const auto& dims = node.dims;
   // The outermost dim that a step moves in. Where a step is not a whole number of its strides, elements are
@@ -104,6 +115,13 @@ bool Trace::walk_dims(const Node& node, Progression elems, OriginSink& sink) con
       rest -= index * dims[d].stride;
       part.begin += index * dims[d].part_stride;
       if (d == moving) moving_index = index;
+    }
+    if (const Rounds rounds = rounds_alike(node, elems); rounds.count > 1) {
+      part.count = dims.back().size;
+      if (!walk_rounds(node.part, part, rounds, sink)) return false;
+      elems.begin += rounds.count * part.count;
+      elems.count -= rounds.count * part.count;
+      continue;
     }
     if (steps) {
       part.count = std::min(elems.count, (dims[moving].size - 1 - moving_index) / step + 1);

@@ -121,6 +121,7 @@ class Trace {
   bool walk(NodeId id, Progression elems, OriginSink& sink) const;
   static const Segment& segment_at(const Node& node, std::uint64_t within);
   bool walk_segments(const Node& node, Progression elems, OriginSink& sink) const;
+  static Rounds rounds_alike(const Node& node, Progression elems);
   bool walk_dims(const Node& node, Progression elems, OriginSink& sink) const;
 
   IndexedVector<NodeId, Node> nodes_;

@@ -44,7 +44,7 @@ bool is_permutation_of(const std::vector<std::size_t>& order, std::size_t size) 
 }
 
 std::size_t parts_wanted(Op op, std::size_t have) {
-  if (op == Op::kSource) return 0;
+  if (op == Op::kSource || op == Op::kDequantize) return 0;
   return op == Op::kConcat || op == Op::kStack ? std::max<std::size_t>(have, 1) : 1;
 }
 
@@ -115,7 +115,7 @@ class TraceBuilder {
     if (e.parts.size() != parts_wanted(e.op, e.parts.size())) {
       return refuse(fmt::format("an operation of the expression has {} parts", e.parts.size()));
     }
-    if (e.op == Op::kSource) return source(e);
+    if (e.op == Op::kSource || e.op == Op::kDequantize) return source(e);
     Parts parts;
     parts.reserve(e.parts.size());
     for (const Expression& part : e.parts) {
@@ -141,6 +141,7 @@ class TraceBuilder {
       case Op::kRearrange: return rearrange(e, parts.front());
       case Op::kReshape: return reshape(e, parts.front());
       case Op::kPad: return pad(e, parts.front());
+      case Op::kDequantize:
       case Op::kSource: break;
     }
     return refuse("the expression has an operation that is unknown");
@@ -151,10 +152,29 @@ class TraceBuilder {
     if (!found) return refuse(fmt::format("the plan has no source {}{}", quote(e.key), of_checkpoint()));
     const Shape& shape = all_[*found].shape;
     if (!shape.num_elems()) return refuse(fmt::format("the source {} is too large", quote(e.key)));
+    if (!is_scaled_as(all_[*found], e)) {
+      return refuse(fmt::format("the source {} is not dequantized as the expression says", quote(e.key)));
+    }
     Trace::Node node;
     node.source = *found;
     trace_.sources_.push_back(*found);
     return Built{add(std::move(node)), shape};
+  }
+
+  // Elements are dequantized where they are read: so the source itself must say how, and all of it as the expression
+  // does, or be taken as it is. The shape of a source with codes has them in a dim more than the key.
+  [[nodiscard]] bool is_scaled_as(const Source& source, const Expression& e) const {
+    if (e.op == Op::kSource || !source.scaling) return e.op == Op::kSource && !source.scaling;
+    const plan::Scaling& scaling = *source.scaling;
+    return is_key(scaling.scales, e.scales) && !e.scales.empty() && is_key(scaling.zeros, e.zeros) &&
+           is_key(scaling.tensor_scale, e.tensor_scale) && scaling.block == e.shape && scaling.product == e.product &&
+           scaling.decoding == e.decoding;
+  }
+
+  // "" is the key of no source. Of which checkpoint it is, find_scaling_problem() says.
+  [[nodiscard]] bool is_key(SourceId source, const std::string& key) const {
+    if (source.is_none() || key.empty()) return source.is_none() && key.empty();
+    return all_.has(source) && all_[source].key == key;
   }
 
   // Adds parts side by side, each `size` elements of a period of its own.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,7 +32,17 @@ using CatalogTensor = HeaderTensor;
 /// What the config.json beside the files says of how the weights are quantized.
 struct Quantization {
   std::string method;  ///< "fp8", "gptq", …; "" if it is not said
-  std::string format;  ///< of compressed-tensors: "nvfp4-pack-quantized", …; or ""
+  /// Of compressed-tensors "nvfp4-pack-quantized", …; of GPTQ "gptq_v2" (checkpoint_format), of AWQ "gemm" (version).
+  std::string format;
+  /// The block of the last dims that has one scale (weight_block_size); empty if it is not said, or not one for all.
+  std::vector<std::uint64_t> block = {};
+  /// Modules whose weights are said not to be quantized (modules_to_not_convert, ignore); as they are written.
+  std::vector<std::string> not_converted = {};
+  std::optional<std::uint64_t> bits = {};       ///< of a code of an integer; nothing if it is not one for all
+  std::optional<std::int64_t> group_size = {};  ///< elements along a row that share a scale; -1: the whole row
+  /// By the key of a tensor that says the shape of a packed weight: its values.
+  std::map<std::string, std::vector<std::uint64_t>, std::less<>> shapes = {};
+  std::optional<bool> has_order = {};  ///< of GPTQ: groups are in an order of their own (desc_act)
 };
 
 /// A base checkpoint, and behind it the adapters that are loaded with it. Keys and file names are unique within one

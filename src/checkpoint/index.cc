@@ -44,13 +44,12 @@ void read_metadata(const JsonValue& root, std::string_view file, Index& index) {
 }  // namespace
 
 std::optional<std::string> why_not_a_shard_name(std::string_view name) {
-  constexpr std::string_view kEnding = ".safetensors";
   if (name.empty()) return "it is empty";
   if (name.size() > kMaxPathBytes) return "it is too long";
   if (name.front() == '/') return "it is an absolute path";
   if (name.find('\0') != std::string_view::npos) return "it contains a NUL";
   if (name.find('\\') != std::string_view::npos) return "it contains a backslash";
-  if (!name.ends_with(kEnding)) return "it does not end in .safetensors";
+  if (!name.ends_with(kFileEnding)) return fmt::format("it does not end in {}", kFileEnding);
   std::size_t begin = 0;
   while (begin <= name.size()) {
     const std::size_t end = std::min(name.find('/', begin), name.size());
@@ -114,7 +113,7 @@ class WeightMap {
             error_at(file_, use.first_offset,
                      Error(Code::kIndexShardName, fmt::format("{} is not a valid shard name: {}", quote(name), *why))
                          .of_tensor(use.first_tensor)
-                         .wanted("a relative path inside the checkpoint that ends in .safetensors")
+                         .wanted(fmt::format("a relative path inside the checkpoint that ends in {}", kFileEnding))
                          .got(fmt::format("{}, for {} tensor(s)", quote(name), use.tensors)))
                 .by_rule("S4"));
       }

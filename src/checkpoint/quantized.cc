@@ -87,7 +87,7 @@ Name split(std::string_view key) {
   return {key.substr(0, dot), key.substr(dot + 1)};
 }
 
-std::string joined(std::string_view module, std::set<std::string> words) {
+std::string joined(std::string_view module, const std::set<std::string>& words) {
   std::string text(module);
   text += '\n';
   for (const std::string& word : words) text += word + '_';
@@ -135,6 +135,10 @@ bool is_payload_dtype(DType dtype) {
   const DTypeClass kind = class_of(dtype);
   const bool is_integer = kind == DTypeClass::kSigned || kind == DTypeClass::kUnsigned;
   return is_low_precision(dtype) || (is_integer && bits(dtype) <= 32);
+}
+
+bool is_scale_dtype(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF8E8M0;
 }
 
 bool is_weight_name(std::string_view key) { return is_weight(payload_name(split(key).leaf)); }
@@ -185,6 +189,22 @@ std::vector<const CatalogTensor*> QuantizedKeys::companions_of(const CatalogTens
   return companions;
 }
 
+bool QuantizedKeys::is_scale_of_weight(std::string_view key) {
+  const std::vector<std::string> words = words_of(split(key).leaf);
+  if (!is_scale(words)) return false;
+  const std::set<std::string> stem = stem_of_scale(words);
+  return std::any_of(stem.begin(), stem.end(), [](const auto& word) { return is_in(kWeightWords, word); });
+}
+
+bool QuantizedKeys::is_factor(std::string_view key) {
+  const std::vector<std::string> words = words_of(split(key).leaf);
+  const auto is_plain = [](const std::string& word) {
+    if (word == "scale" || word == "scales" || word == "inv") return true;
+    return !is_in(kScaleWords, word) && !is_in(kQualifiers, word);
+  };
+  return is_scale(words) && std::all_of(words.begin(), words.end(), is_plain);
+}
+
 std::string_view QuantizedKeys::scheme_of(const CatalogTensor& payload,
                                           const std::vector<const CatalogTensor*>& companions) const {
   const auto has = [&](std::string_view ending) {
@@ -231,7 +251,8 @@ Errors quantization_notes(const Catalog& catalog) {
                   .of_tensor(payloads.front()->name)
                   .in_file(catalog.files[payloads.front()->file].name)
                   .by_rule("R48")
-                  .try_this("Load them into a model that has the scales, or use a checkpoint that is not quantized."));
+                  .try_this("Load them into a model of ordinary floats, for which lading dequantizes the schemes of "
+                            "docs/guides/quantized.md, or into a model that has the scales."));
   }
   return notes;
 }

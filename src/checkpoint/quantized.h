@@ -21,6 +21,9 @@ namespace lading::checkpoint {
 /// Of these, the ones that have no other use than quantization: 8 bits of float and less.
 [[nodiscard]] bool is_low_precision(DType dtype);
 
+/// A dtype that scales of floats have, each of whose values F32 has too.
+[[nodiscard]] bool is_scale_dtype(DType dtype);
+
 /// Whether a name without a dtype beside it says that the tensor is a weight: "x.weight", "x.qweight".
 [[nodiscard]] bool is_weight_name(std::string_view key);
 
@@ -31,6 +34,13 @@ class QuantizedKeys {
 
   /// The scales and zero points of a payload, sorted by name; empty: nothing says that it is one.
   [[nodiscard]] std::vector<const CatalogTensor*> companions_of(const CatalogTensor& payload) const;
+
+  /// Whether the key is the scale or zero point of a weight, by its name: not "input_scale", nor "k_scale".
+  [[nodiscard]] static bool is_scale_of_weight(std::string_view key);
+
+  /// Whether weights are multiplied by it, by its name: "weight_scale", "weight_scale_inv", "scales". Not a zero point,
+  /// a codebook, nor a scale of scales.
+  [[nodiscard]] static bool is_factor(std::string_view key);
 
   /// "fp8 blocks", "mxfp4", …: what names and dtypes say. `companions` are those of the payload.
   [[nodiscard]] std::string_view scheme_of(const CatalogTensor& payload,

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "base/checked.h"
 #include "base/text.h"
-#include "checkpoint/arrange.h"
+#include "checkpoint/tensor_table.h"
 
 namespace lading::checkpoint {
 namespace {
@@ -18,7 +17,7 @@ constexpr std::string_view kMetadataKey = "__metadata__";
 class HeaderReader {
  public:
   explicit HeaderReader(const HeaderContext& context, std::uint64_t json_bytes)
-      : context_(context), data_begin_(kLengthBytes + json_bytes), data_bytes_(context.file_size_bytes - data_begin_) {}
+      : context_(context), data_begin_(kLengthBytes + json_bytes), table_(context, data_begin_) {}
 
   Result<Header, Errors> read(const JsonDocument& document, const JsonDuplicates& duplicates) {
     for (const JsonDuplicate& duplicate : duplicates.list) refuse_duplicate(duplicate);
@@ -33,8 +32,7 @@ class HeaderReader {
     }
     const std::uint64_t entries = entries_of(root);
     if (entries > context_.max_entries) return fail(Errors(too_many(root, entries)));
-    tensors_.reserve(root.size());
-    entry_offsets_.reserve(root.size());
+    table_.reserve(root.size());
     for (const JsonMember member : root) {
       if (member.key == kMetadataKey) {
         read_metadata(member.value);
@@ -42,9 +40,9 @@ class HeaderReader {
         read_tensor(member);
       }
     }
-    sort_by_position();
+    table_.sort();
     // Tiling is judged only when every tensor has one place; otherwise each fault would be told twice.
-    if (all_placed_ && duplicates.list.empty()) check_tiling();
+    if (all_placed_ && duplicates.list.empty()) table_.check_tiling(errors_);
     if (!errors_.empty()) return fail(std::move(errors_));
     return finish();
   }
@@ -62,21 +60,6 @@ class HeaderReader {
         .got(fmt::format("{} here, and {} in other files", with_commas(entries),
                          with_commas(kMaxEntries - context_.max_entries)))
         .try_this("Check that this is the right file. If it is, please report it: no known checkpoint has so many.");
-  }
-
-  // Most files list their tensors as they lie. Tensors that have no place come first: it is not looked at.
-  void sort_by_position() {
-    const auto by_position = [&](std::uint32_t a, std::uint32_t b) {
-      const ByteRange x = tensors_[a].bytes;
-      const ByteRange y = tensors_[b].bytes;
-      return x.begin != y.begin ? x.begin < y.begin : x.end < y.end;
-    };
-    std::vector<std::uint32_t> order(tensors_.size());
-    std::iota(order.begin(), order.end(), 0);
-    if (std::is_sorted(order.begin(), order.end(), by_position)) return;
-    std::stable_sort(order.begin(), order.end(), by_position);
-    arrange(entry_offsets_, order);
-    arrange(tensors_, order);
   }
 
   [[nodiscard]] Error error_at(std::uint64_t json_offset, Error error) const {
@@ -151,9 +134,10 @@ class HeaderReader {
     const bool shape_ok = read_shape(tensor, member, shape);
     const bool offsets_ok = read_offsets(tensor, member, offsets);
     if (!offsets_ok) all_placed_ = false;
-    if (dtype_ok && shape_ok && offsets_ok) check_size(tensor, *shape);
-    tensors_.push_back(std::move(tensor));
-    entry_offsets_.push_back(static_cast<std::uint32_t>(member.key_offset));
+    if (dtype_ok && shape_ok && offsets_ok) {
+      if (auto wrong = table_.check_size(tensor)) refuse(tensor, shape->offset(), *std::move(wrong));
+    }
+    table_.add(std::move(tensor), kLengthBytes + member.key_offset);
   }
 
   void refuse(const HeaderTensor& tensor, std::uint64_t json_offset, Error error) {
@@ -267,101 +251,9 @@ class HeaderReader {
     return true;
   }
 
-  // Faults 10 and 11 (docs/how-it-works/faults.md): shape times dtype must be the span.
-  void check_size(const HeaderTensor& tensor, const JsonValue& shape) {
-    if (!tensor.dtype) return check_size_of_unknown(tensor, shape);
-    const auto size = tensor.shape.size_bytes(*tensor.dtype);
-    if (size == tensor.bytes.size_bytes()) return;
-    const std::string what = fmt::format("{} {}", name(*tensor.dtype), tensor.shape.text());
-    if (!size) {
-      refuse(tensor, shape.offset(),
-             Error(Code::kHeaderSize, fmt::format("{} is not a whole number of bytes below 2^63", what))
-                 .wanted("elements that fill whole bytes"));
-    } else {
-      refuse(tensor, shape.offset(),
-             Error(Code::kHeaderSize, "shape and dtype do not match data_offsets")
-                 .wanted(fmt::format("{} bytes for {}", *size, what))
-                 .got(fmt::format("{} bytes, [{}, {}]", tensor.bytes.size_bytes(), tensor.bytes.begin - data_begin_,
-                                  tensor.bytes.end - data_begin_)));
-    }
-  }
-
-  // Of a dtype that we do not know, an element still has at least one bit.
-  void check_size_of_unknown(const HeaderTensor& tensor, const JsonValue& shape) {
-    const std::uint64_t elems = *tensor.shape.num_elems();
-    const std::uint64_t bytes = tensor.bytes.size_bytes();
-    if ((elems == 0) == (bytes == 0) && (elems + 7) / 8 <= bytes) return;
-    refuse(tensor, shape.offset(),
-           Error(Code::kHeaderSize, "no dtype has elements of this size")
-               .wanted(elems == 0 ? "no bytes" : "at least one bit for each element")
-               .got(fmt::format("{} bytes for {}", bytes, tensor.shape.text())));
-  }
-
-  // A tensor's bytes, counted from the beginning of the data, as the header has them.
-  [[nodiscard]] ByteRange in_data(const HeaderTensor& tensor) const {
-    return {tensor.bytes.begin - data_begin_, tensor.bytes.end - data_begin_};
-  }
-
-  void check_tiling() {
-    std::uint64_t reached = 0;
-    const HeaderTensor* last = nullptr;
-    const HeaderTensor* first_outside = nullptr;
-    std::uint64_t outside = 0;
-    for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      const ByteRange data = in_data(tensors_[t]);
-      if (data.begin != reached) report_seam(t, last, reached);
-      if (data.end > data_bytes_) {
-        if (first_outside == nullptr) first_outside = &tensors_[t];
-        ++outside;
-      }
-      if (data.end >= reached) {
-        reached = data.end;
-        last = &tensors_[t];
-      }
-    }
-    if (first_outside != nullptr) {
-      errors_.add(
-          Error(Code::kDataTruncated,
-                fmt::format("the file is too short for its tensors: {} lie{} beyond its end",
-                            outside == 1 ? "1 tensor" : with_commas(outside) + " tensors", outside == 1 ? "s" : ""))
-              .in_file(context_.file)
-              .of_tensor(first_outside->name)
-              .at(first_outside->bytes)
-              .by_rule("R45")
-              .wanted(fmt::format("{} bytes", data_begin_ + reached))
-              .got(fmt::format("{} bytes", context_.file_size_bytes))
-              .try_this("Fetch the file again: it is incomplete."));
-    } else if (reached < data_bytes_ && context_.trailing_bytes == TrailingBytes::kRefuse) {
-      errors_.add(Error(Code::kTrailingBytes, "the file has bytes after its last tensor")
-                      .in_file(context_.file)
-                      .at({data_begin_ + reached, context_.file_size_bytes})
-                      .by_rule("R45")
-                      .wanted(fmt::format("{} bytes", data_begin_ + reached))
-                      .got(fmt::format("{} bytes", context_.file_size_bytes))
-                      .try_this("Fetch the file again. If you know what the bytes are, pass --allow-trailing-bytes."));
-    }
-  }
-
-  void report_seam(std::size_t t, const HeaderTensor* last, std::uint64_t reached) {
-    const ByteRange data = in_data(tensors_[t]);
-    const std::uint64_t entry = kLengthBytes + entry_offsets_[t];
-    const std::string before = last == nullptr ? "the data begins" : fmt::format("{} ends", quote(last->name));
-    const bool hole = data.begin > reached;
-    errors_.add(Error(hole ? Code::kHeaderHole : Code::kHeaderOverlap,
-                      hole
-                          ? fmt::format("the tensor begins too late, and leaves a hole: {} at {}", before, reached)
-                          : fmt::format("the tensor begins too early, and overlaps another: {} at {}", before, reached))
-                    .in_file(context_.file)
-                    .of_tensor(tensors_[t].name)
-                    .at({entry, entry + 1})
-                    .by_rule("R45")
-                    .wanted(fmt::format("data_offsets to begin at {}", reached))
-                    .got(fmt::format("[{}, {}]", data.begin, data.end)));
-  }
-
   Header finish() {
     Header header;
-    header.tensors = std::move(tensors_);
+    header.tensors = std::move(table_).take();
     header.metadata = std::move(metadata_);
     header.data_begin_bytes = data_begin_;
     header.warnings = std::move(warnings_);
@@ -370,9 +262,7 @@ class HeaderReader {
 
   const HeaderContext& context_;
   const std::uint64_t data_begin_;
-  const std::uint64_t data_bytes_;
-  std::vector<HeaderTensor> tensors_;
-  std::vector<std::uint32_t> entry_offsets_;  // of the tensors, in the JSON text: for messages
+  TensorTable table_;
   std::vector<std::pair<std::string, std::string>> metadata_;
   std::vector<std::string> ambiguous_;  // tensors with duplicate keys, sorted
   bool all_placed_ = true;

@@ -71,8 +71,8 @@ Exit run_diff(const DiffArguments& arguments, Output& output) {
   auto first = ledgers_at(arguments.first);
   auto second = ledgers_at(arguments.second);
   Errors problems;
-  if (!first) problems.add(std::move(first).error());
-  if (!second) problems.add(std::move(second).error());
+  if (!first) problems.add(first.error());
+  if (!second) problems.add(second.error());
   if (!problems.empty()) return refuse({Stage::kDocuments, std::move(problems)});
   const auto found = compare({*std::move(first), *std::move(second)});
   if (!found) return refuse(found.error());

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,12 +21,42 @@
 #include "base/strided_loop.h"
 #include "device/digest.h"
 #include "device/random.h"
+#include "lading/decoding.h"
 #include "lading/dtype.h"
 #include "lading/result.h"
+#include "lading/shape.h"
 
 namespace lading::device {
 
-/// Runs of elements from host memory to a destination, each cast once. Packed dtypes move as whole bytes.
+/// How a quantized tensor is dequantized: scales and zero points in row-major order of the blocks, from those of number
+/// `first` on.
+struct BlockScales {
+  Shape shape;  ///< of the quantized tensor; of codes, where it has any
+  Shape block;  ///< in its dims; none is 0
+  std::uint64_t first = 0;
+  DType dtype = DType::kF64;          ///< of `values`: F64, F32, F16, BF16, F8_E4M3 or F8_E8M0
+  std::vector<std::byte> values;      ///< no infinity, no NaN
+  std::optional<DType> product = {};  ///< that products are rounded to before they are cast; nothing: they are exact
+  std::optional<CodeType> code = {};  ///< nothing: elements are 8-bit floats
+  std::uint64_t zero = 0;             ///< is subtracted from every code; below 2^16
+  /// Are subtracted too: one for each scale, of the codes' kind, a byte each. Empty: none.
+  std::vector<std::byte> zeros = {};
+  double tensor_scale = 1;  ///< finite and not 0
+  TensorScale tensor_scale_is = TensorScale::kFactor;
+};
+
+/// Of a move out of a quantized tensor: which scale each element is multiplied by.
+struct Scaling {
+  const BlockScales* scales = nullptr;  ///< stays until the lane has finished
+  std::uint64_t first_elem = 0;         ///< of the tensor, where the move begins
+  /// How far each loop goes in the tensor, in elements. The buffer may lack what the tensor has between two rows.
+  std::span<const std::uint64_t> strides_elems;
+  /// Codes of the byte at Move::source that stand in front of the run. Loops step over whole bytes in the source.
+  std::uint8_t first_code = 0;
+};
+
+/// Runs of elements from host memory to a destination, each cast once, or multiplied by its scale and rounded once.
+/// Packed dtypes move as whole bytes.
 struct Move {
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
@@ -33,6 +64,8 @@ struct Move {
   DType from = DType::kF32;
   DType to = DType::kF32;
   std::span<const ByteLoop> loops;  ///< outermost first
+  /// Then `to` is a float of 16 bits or more, and `from` an 8-bit float, or of no account where the scales say codes.
+  const Scaling* scaling = nullptr;
 };
 
 /// A constant, `bits` as bits_of() gives them.
@@ -134,6 +167,8 @@ class Device {
   /// Memory of the device for who brings none; given back with the last copy of the pointer. An error says how many
   /// bytes are short.
   virtual Result<std::shared_ptr<std::byte>> allocate(std::uint64_t size_bytes) = 0;
+  /// Before the first move that is scaled by them; they stay until the device goes. For one thread at a time.
+  virtual Result<void> take_scales(const BlockScales& scales) = 0;
   /// Adds to the accounts what the lanes have digested; once, when all have finished.
   virtual Result<void> collect_digests() = 0;
   /// What was done in another way than wanted, each once.

@@ -5,6 +5,7 @@
 #include "device/cast.h"
 #include "device/device.h"
 #include "device/move.h"
+#include "device/quantized/dequantize.h"
 #include "device/slab.h"
 
 namespace lading::device {
@@ -18,7 +19,11 @@ class HostLane : public Lane {
   Result<void> release_staging_buffer() override { return {}; }
 
   Result<void> move(const Move& move) override {
-    move_on_host(move);
+    if (move.scaling != nullptr) {
+      dequantize_on_host(move);
+    } else {
+      move_on_host(move);
+    }
     return {};
   }
 
@@ -87,6 +92,7 @@ class HostDevice : public Device {
     return std::shared_ptr<std::byte>(owner, owner->bytes().data());
   }
 
+  Result<void> take_scales(const BlockScales&) override { return {}; }
   Result<void> collect_digests() override { return {}; }
   [[nodiscard]] std::vector<std::string> take_notes() override { return {}; }
 };

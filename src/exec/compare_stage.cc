@@ -11,6 +11,9 @@
 
 #include "base/loop_nest.h"
 #include "device/cast.h"
+#include "device/quantized/code_bytes.h"
+#include "device/quantized/dequantize.h"
+#include "exec/step_scaling.h"
 #include "io/writers.h"
 
 namespace lading::exec {
@@ -27,18 +30,26 @@ struct Difference {
 struct Conversion {
   DType from;
   DType to;
-  device::Cast cast;  // null where both are the same
+  device::Cast cast;                                    // null where both are the same
+  std::optional<device::Dequantizer> dequantizer = {};  // of a quantized source
 };
 
-Difference compare_run(const std::byte* source, const std::byte* target, std::uint64_t elems,
-                       const Conversion& conversion) {
-  const auto& [from, to, cast] = conversion;
+// `elem`: of the source's tensor, where the run begins.
+Difference compare_run(const device::CodeRun& run, std::uint64_t elem, const std::byte* target,
+                       Conversion& conversion) {
+  auto& [from, to, cast, dequantizer] = conversion;
+  const std::uint64_t elems = run.count;
   constexpr std::uint64_t kAtOnce = 512;
   std::array<std::byte, kAtOnce * 8> made;
   for (std::uint64_t done = 0; done < elems; done += kAtOnce) {
     const std::uint64_t count = std::min(kAtOnce, elems - done);
-    const std::byte* expected = source + bytes_of_elems(done, from);
-    if (cast != nullptr) {
+    const std::byte* expected = run.source + bytes_of_elems(done, from);
+    if (dequantizer) {
+      device::CodeRun codes = device::behind(run, done);
+      codes.count = count;
+      dequantizer->run(codes, elem + done, made.data());
+      expected = made.data();
+    } else if (cast != nullptr) {
       cast(expected, made.data(), count);
       expected = made.data();
     }
@@ -136,7 +147,7 @@ Result<void> compare_constant(const Load& load, const Lanes& lanes, const Destin
 // What a step has read, against the destination's memory.
 class StepComparison {
  public:
-  StepComparison(const Load& load, const Lanes& lanes, const Step& step, Differs differs)
+  StepComparison(const Load& load, const Lanes& lanes, const ReadTask& task, const Step& step, Differs differs)
       : load_(load),
         state_(*load.states[step.destination]),
         source_(load.inputs.plan.sources[step.source]),
@@ -145,8 +156,12 @@ class StepComparison {
             .from = source_.dtype,
             .to = state_.dtype(),
             .cast = source_.dtype == state_.dtype() ? nullptr : device::find_cast(source_.dtype, state_.dtype())},
+        scaling_(load, task, step),
         step_(step),
-        differs_(differs) {}
+        differs_(differs) {
+    if (scaling_.get() != nullptr)
+      conversion_.dequantizer.emplace(*scaling_.get()->scales, source_.dtype, state_.dtype());
+  }
 
   Result<void> run(const std::byte* read) {
     // In the destination's order, which may be in another device's memory; what was read is at hand in any order.
@@ -154,7 +169,7 @@ class StepComparison {
     sort_by_target(loops);
     Result<void> result;
     lading::for_each_run(loops, [&](const RunOffsets& at) {
-      result = compare(read + step_.source_begin_bytes + at.source, step_.target_begin_bytes + at.target);
+      result = compare(read, step_.source_begin_bytes + at.source, step_.target_begin_bytes + at.target);
       return result.has_value();
     });
     return result;
@@ -162,15 +177,18 @@ class StepComparison {
 
  private:
   // One run, in pieces that fit in a window.
-  Result<void> compare(const std::byte* read, std::uint64_t to) {
+  Result<void> compare(const std::byte* read, std::uint64_t from, std::uint64_t to) {
     constexpr std::uint64_t kAtOnce = Sight::kWindowBytes / 8;
     for (std::uint64_t done = 0; done < step_.run_elems; done += kAtOnce) {
       const std::uint64_t elems = std::min(kAtOnce, step_.run_elems - done);
       const std::uint64_t begin_bytes = to + bytes_of_elems(done, conversion_.to);
       LADING_ASSIGN_OR_RETURN(const std::byte* const found,
                               sight_.of(begin_bytes, bytes_of_elems(elems, conversion_.to)));
+      // Pieces are of whole bytes.
+      const std::uint64_t done_bytes = done / 8 * source_.element_bits();
+      const std::uint64_t first_elem = scaling_.get() == nullptr ? 0 : scaling_.elem_at(from) + step_.first_code + done;
       const Difference difference =
-          compare_run(read + bytes_of_elems(done, conversion_.from), found, elems, conversion_);
+          compare_run({read + from + done_bytes, elems, step_.first_code}, first_elem, found, conversion_);
       if (!difference.found) continue;
       const std::uint64_t elem = begin_bytes * 8 / bits(conversion_.to) + difference.elem;
       return fail(differs_(state_, source_.key, elem).in_file(load_.inputs.plan.files[source_.file].name));
@@ -183,6 +201,7 @@ class StepComparison {
   const plan::Source& source_;
   Sight sight_;
   Conversion conversion_;
+  StepScaling scaling_;
   const Step& step_;
   Differs differs_;
 };
@@ -193,7 +212,7 @@ Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& 
   LADING_ASSIGN_OR_RETURN(const std::span<std::byte> buffer, lane.acquire_staging_buffer());
   std::byte* const read = place_in(buffer, task);
   LADING_TRY(read_rows(load, file, task, read, task.row_bytes));
-  for (const Step& step : task.steps) LADING_TRY(StepComparison(load, lanes, step, differs).run(read));
+  for (const Step& step : task.steps) LADING_TRY(StepComparison(load, lanes, task, step, differs).run(read));
   return lane.release_staging_buffer();
 }
 
@@ -253,6 +272,7 @@ void compare_again(const Load& load, const FileSet& files) {
   wait_for_writes(load, files);
   compare_with_files(
       load, [&](const plan::Read& read) { return files.contains(read.file); }, file_differs);
+  load.scales.compare_again(load, files);
 }
 
 }  // namespace lading::exec

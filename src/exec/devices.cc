@@ -55,6 +55,10 @@ std::uint32_t fit_lanes(const plan::Plan& plan, const Options& options, std::vec
   std::uint64_t staging_bytes = 0;
   for (const plan::RankPlan& rank : plan.ranks) staging_bytes += rank.staging_bytes;
   staging_bytes = std::min(staging_bytes, plan.budget_bytes);
+  // Scales stay beside the lanes until the load ends.
+  std::uint64_t scale_bytes = 0;
+  for (const plan::RankPlan& rank : plan.ranks) scale_bytes += plan::scale_memory_bytes(plan, rank);
+  staging_bytes -= std::min(staging_bytes, scale_bytes);
   const std::uint32_t processors = usable_processors();
   const std::uint32_t wanted = thread_count(options.threads, processors);
   // Where there is little memory, many threads with smaller buffers are faster than few with large ones; and where

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <ctime>
 #include <functional>
+#include <string>
 
 #include "exec/random_load_for_tests.h"
 #include "io/read_backend.h"
@@ -70,6 +72,13 @@ class HookedBackend final : public io::ReadBackend {
   Hook hook_;
 };
 
+// Of files that were read again. Random scales give notes of their own.
+std::size_t notes_of_files(const Outcome& outcome) {
+  const auto is_of_scales = [](const std::string& note) { return note.starts_with("scales "); };
+  return outcome.notes.size() -
+         static_cast<std::size_t>(std::count_if(outcome.notes.begin(), outcome.notes.end(), is_of_scales));
+}
+
 Outcome load_with(RandomLoad& load, Writer writer, const HookedBackend::Hook& hook) {
   Inputs inputs = load.inputs();
   inputs.open = [&](plan::FileId f) { return open(load, f, writer, kOldSeconds); };
@@ -98,7 +107,7 @@ TEST(Doubtful, R45_AFileThatStaysAsItIsIsReadTwiceAndLoaded) {
     ASSERT_TRUE(outcome.errors.empty()) << outcome.errors.front().text();
     EXPECT_TRUE(load.is_right());
     EXPECT_GT(outcome.read_bytes, once);
-    EXPECT_EQ(outcome.notes.size(), 1U);
+    EXPECT_EQ(notes_of_files(outcome), 1U);
   }
 }
 
@@ -107,7 +116,7 @@ TEST(Doubtful, AFileWithoutWritersIsReadOnce) {
     RandomLoad load(seed);
     const Outcome outcome = load_with(load, Writer::kNone, [](const io::File&, ByteRange) {});
     EXPECT_TRUE(outcome.errors.empty());
-    EXPECT_TRUE(outcome.notes.empty());
+    EXPECT_EQ(notes_of_files(outcome), 0U);
   }
 }
 
@@ -133,7 +142,7 @@ TEST(Doubtful, R45_AWriteThatShowsOnlyInTheBytesIsFound) {
     expect_refusal(outcome);
     ++refused;
   }
-  EXPECT_GT(refused, 20);
+  EXPECT_GT(refused, 15);
 }
 
 TEST(Doubtful, R45_ANewCtimeAloneIsNoChange) {

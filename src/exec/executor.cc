@@ -127,6 +127,8 @@ void carry_out(const Load& load, std::uint32_t threads, Outcome& outcome) {
   outcome.threads = static_cast<std::uint32_t>(load.crew.threads());
   outcome.staging_bytes = outcome.threads * lane_bytes(load.devices);
   fetch_values(load);
+  load.scales.read(load);
+  for (std::string& note : load.scales.take_notes()) outcome.notes.push_back(std::move(note));
   if (load.crew.stopped()) return;
   outcome.begun = true;
   if (load.options.poison == Poison::kOn) poison(load);
@@ -134,6 +136,7 @@ void carry_out(const Load& load, std::uint32_t threads, Outcome& outcome) {
   FileSet doubtful = read_files(load);
   make_values(load);
   doubtful.merge(compare_ties(load));
+  doubtful.merge(load.scales.take_doubtful());
   compare_again(load, doubtful);
   if (!doubtful.empty()) {
     outcome.notes.push_back(fmt::format(
@@ -201,7 +204,8 @@ Outcome execute(const Inputs& inputs, const Options& options) {
       for (LoadDevice& device : devices) {
         if (options.verify == Verify::kDigest) device.lane_options.accounts = &accounts;
       }
-      carry_out({inputs, options, states, devices, crew, chooser}, threads, outcome);
+      Scales scales;
+      carry_out({inputs, options, states, devices, crew, chooser, scales}, threads, outcome);
       close(crew, outcome);
     }
     for (std::string& note : chooser.take_notes()) outcome.notes.push_back(std::move(note));

@@ -69,6 +69,7 @@ class FakeDevice : public device::Device {
   Result<std::shared_ptr<std::byte>> allocate(std::uint64_t) override {
     return fail(Error(Code::kOutOfMemory, "a fake device has no memory"));
   }
+  Result<void> take_scales(const device::BlockScales&) override { return {}; }
   Result<void> collect_digests() override { return {}; }
   [[nodiscard]] std::vector<std::string> take_notes() override { return {}; }
 

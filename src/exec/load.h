@@ -6,6 +6,7 @@
 #include "exec/destination_state.h"
 #include "exec/devices.h"
 #include "exec/executor.h"
+#include "exec/scales.h"
 #include "io/choose.h"
 
 namespace lading::exec {
@@ -17,6 +18,7 @@ struct Load {
   const std::vector<LoadDevice>& devices;
   Crew& crew;
   io::Chooser& chooser;
+  Scales& scales;
 
   /// Counts bytes of a destination as written.
   void add_written(DestinationState& state, std::uint64_t bytes) const {

@@ -14,6 +14,7 @@
 #include "device/cast.h"
 #include "device/random.h"
 #include "exec/executor.h"
+#include "exec/quantized_elements_for_tests.h"
 #include "support/memory_file.h"
 
 namespace lading::exec {
@@ -30,6 +31,9 @@ class RandomLoad {
     } while (!is_sensible());
     put_on({"cpu"});
     for (const plan::PlannedFile& file : plan_.files) files_.push_back(random_bytes(file.size_bytes));
+    for (const plan::Source& source : plan_.sources) {
+      if (source.scaling) make_scales_finite(plan_, *source.scaling, dice_, files_);
+    }
     for (const plan::Statement& s : plan_.statements) values_[s.name] = random_bytes(*s.shape.size_bytes(s.storage));
     for (const plan::RankPlan& rank : plan_.ranks) {
       for (const plan::Destination& d : rank.destinations) {
@@ -135,6 +139,11 @@ class RandomLoad {
       return;
     }
     const plan::Source& source = plan_.sources[label.source];
+    if (source.scaling) {
+      const std::uint64_t result = QuantizedElements(plan_, files_).result(source, label.value, storage);
+      std::memcpy(to, &result, bits(storage) / 8);
+      return;
+    }
     cast(files_[source.file.number()].data() + source.bytes.begin + label.value * bits(source.dtype) / 8, source.dtype,
          to, storage);
   }
@@ -200,7 +209,7 @@ class RandomLoad {
   std::mt19937_64 dice_;
   checker::naive::PlanMaker maker_;
   plan::Plan plan_;
-  std::vector<Bytes> files_;
+  FileBytes files_;
   std::map<std::string, Bytes> values_;
   std::map<std::string, Bytes> buffers_;
   std::map<std::string, Bytes> expected_;

@@ -1,6 +1,6 @@
 #include "exec/read_stage.h"
 
-#include <vector>
+#include "exec/step_scaling.h"
 
 namespace lading::exec {
 namespace {
@@ -28,9 +28,9 @@ Result<void> fill_from(const Load& load, const Lanes& lanes, const io::File& fil
     LADING_TRY(read_rows(load, file, task, read, task.row_bytes));
     for (const Step& step : task.steps) {
       const DestinationState& state = *load.states[step.destination];
-      const DType from = load.inputs.plan.sources[step.source].dtype;
+      const StepScaling scaling(load, task, step);
       LADING_TRY(lane.move({read + step.source_begin_bytes, state.memory.data + step.target_begin_bytes, step.run_elems,
-                            from, state.dtype(), step.loops}));
+                            load.inputs.plan.sources[step.source].dtype, state.dtype(), step.loops, scaling.get()}));
     }
     LADING_TRY(lane.release_staging_buffer());
   }

@@ -32,10 +32,11 @@ void add_step(Step step, DType storage, ReadTask& task) {
 class Splitter {
  public:
   Splitter(const plan::Plan& plan, const ReadJob& job, std::vector<ReadTask>& tasks)
-      : job_(job), read_(*job.read), tasks_(tasks), from_(plan.sources[job.served[0].transfer->source].dtype) {
+      : job_(job), read_(*job.read), tasks_(tasks), from_(plan.sources[job.served[0].transfer->source]) {
     for (const Served& one : job.served) loops_.push_back(plan::loops_by_source(*one.transfer));
     for (const ByteLoop& loop : loops_[0]) row_loops_ += is_over_rows(loop, read_) ? 1U : 0U;
-    is_in_place_ = job.may_be_in_place && job.served.size() == 1 && from_ == job.served[0].storage;
+    is_in_place_ =
+        job.may_be_in_place && job.served.size() == 1 && !from_.scaling && from_.dtype == job.served[0].storage;
   }
 
   void run() {
@@ -55,11 +56,16 @@ class Splitter {
 
   // How far everything from loop `first` inwards reaches in a row.
   [[nodiscard]] std::uint64_t reach(std::size_t first, std::uint64_t run_elems) const {
-    std::uint64_t bytes = bytes_of_elems(run_elems, from_);
+    std::uint64_t bytes = run_bytes(run_elems);
     for (std::size_t i = first; i < loops_[0].size(); ++i) {
       bytes += (loops_[0][i].count - 1) * loops_[0][i].source_stride_bytes;
     }
     return bytes;
+  }
+
+  // Of the transfers that have equal sources, all that have more than one code in a run begin it at the same one.
+  [[nodiscard]] std::uint64_t run_bytes(std::uint64_t elems) const {
+    return from_.run_bytes(elems, job_.served[0].transfer->first_code);
   }
 
   [[nodiscard]] Place moved(Place place, std::size_t loop, std::uint64_t rounds) const {
@@ -94,16 +100,19 @@ class Splitter {
   }
 
   void split_run(const Place& place) {
-    // Cuts fall on whole bytes on both sides: eight elements always fill whole bytes.
-    const std::uint64_t at_once = std::max<std::uint64_t>(8, job_.staging_buffer_bytes * 8 / bits(from_) / 8 * 8);
+    // Cuts fall on whole bytes on both sides: eight elements always fill whole bytes. Runs of codes that begin inside a
+    // byte touch one byte more.
+    const std::uint64_t element_bits = from_.element_bits();
+    const std::uint64_t room_bytes = job_.staging_buffer_bytes - (from_.codes_per_byte() > 1 ? 1 : 0);
+    const std::uint64_t at_once = std::max<std::uint64_t>(8, room_bytes * 8 / element_bits / 8 * 8);
     for (std::uint64_t i = 0; i < place.run_elems; i += at_once) {
       Place here = place;
       here.run_elems = std::min(at_once, place.run_elems - i);
-      here.source_bytes += bytes_of_elems(i, from_);
+      here.source_bytes += i / 8 * element_bits;
       for (std::size_t t = 0; t < loops_.size(); ++t) {
         here.target_bytes[t] += bytes_of_elems(i, job_.served[t].storage);
       }
-      emit(here, bytes_of_elems(here.run_elems, from_), {loops_[0].size(), 1, false});
+      emit(here, run_bytes(here.run_elems), {loops_[0].size(), 1, false});
     }
   }
 
@@ -132,6 +141,7 @@ class Splitter {
       step.source = job_.served[t].transfer->source;
       step.target_begin_bytes = place.target_bytes[t];
       step.run_elems = place.run_elems;
+      step.first_code = job_.served[t].transfer->first_code;
       for (std::size_t i = part.first; i < loops_[t].size(); ++i) {
         const ByteLoop& loop = loops_[t][i];
         const std::uint64_t count = i == part.first ? part.rounds : loop.count;
@@ -149,7 +159,7 @@ class Splitter {
   const ReadJob& job_;
   const Read& read_;
   std::vector<ReadTask>& tasks_;
-  DType from_;
+  const plan::Source& from_;
   std::vector<Loops> loops_;   // by transfer; the same but for strides in the destination
   std::size_t row_loops_ = 0;  // the first ones
   bool is_in_place_ = false;
@@ -177,6 +187,7 @@ ReadTask whole_read(const ReadJob& job) {
     step.source_begin_bytes = packed(transfer.source_begin_bytes - read.begin_bytes);
     step.target_begin_bytes = transfer.target_begin_bytes;
     step.run_elems = transfer.run_elems;
+    step.first_code = transfer.first_code;
     for (const ByteLoop& loop : plan::loops_by_source(transfer)) {
       const std::uint64_t stride =
           is_over_rows(loop, read) ? packed(loop.source_stride_bytes) : loop.source_stride_bytes;

@@ -20,6 +20,7 @@ struct Step {
   std::uint64_t source_begin_bytes = 0;  ///< in what was read
   std::uint64_t target_begin_bytes = 0;
   std::uint64_t run_elems = 0;
+  std::uint8_t first_code = 0;          ///< as Transfer::first_code
   std::vector<ByteLoop> loops;          ///< outermost first
   std::uint64_t target_size_bytes = 0;  ///< written in all
 };
@@ -39,6 +40,11 @@ struct ReadTask {
   std::vector<Step> steps;
 
   [[nodiscard]] std::uint64_t size_bytes() const { return row_bytes * rows; }
+  /// How far apart two bytes are in the file that are `distance_bytes` apart in the buffer, from the start of a row.
+  [[nodiscard]] std::uint64_t in_file(std::uint64_t distance_bytes) const {
+    if (rows == 1) return distance_bytes;
+    return distance_bytes / row_bytes * row_stride_bytes + distance_bytes % row_bytes;
+  }
 };
 
 /// A transfer that a read serves.

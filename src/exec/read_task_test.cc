@@ -6,7 +6,6 @@
 #include <map>
 #include <set>
 
-#include "base/element_bytes.h"
 #include "checker/check_random_plan_for_tests.h"
 #include "support/loop_begins.h"
 
@@ -14,7 +13,7 @@ namespace lading::exec {
 namespace {
 
 using Loops = std::vector<ByteLoop>;
-// Where each element comes from in its file, by destination and place there.
+// The bit in its file where each element begins, by destination and place there.
 using Moves = std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t>;
 
 struct Nest {
@@ -22,8 +21,9 @@ struct Nest {
   std::uint64_t to_bytes = 0;
   std::uint64_t run_elems = 0;
   Loops loops;
-  DType from = DType::kF32;
+  std::uint64_t from_width = 32;  // in bits
   DType to = DType::kF32;
+  std::uint64_t first_code = 0;
 };
 
 // `place`: from a place in what was read to one in the file.
@@ -32,7 +32,8 @@ void add_moves(std::uint32_t destination, const Nest& nest, const Place& place, 
   for (const auto& [from, to] : test::loop_begins(nest.from_bytes, nest.to_bytes, nest.loops)) {
     for (std::uint64_t e = 0; e < nest.run_elems; ++e) {
       const auto at = std::pair(destination, to * 8 + e * bits(nest.to));
-      ASSERT_TRUE(moves.emplace(at, place(from + bytes_of_elems(e, nest.from))).second) << "written twice";
+      const std::uint64_t bit = (nest.first_code + e) * nest.from_width;
+      ASSERT_TRUE(moves.emplace(at, place(from + bit / 8) * 8 + bit % 8).second) << "written twice";
     }
   }
 }
@@ -63,7 +64,8 @@ TEST(ReadTask, R11_R64_ReadsAreSplitAndNeverExtended) {
           const DType storage = plan.statements[rank.destinations[ref.destination].statement].storage;
           const std::uint32_t destination = ref.destination.number() * 100 + ref.list * 10;
           job.served.push_back({destination, &t, storage});
-          Nest nest{t.source_begin_bytes, t.target_begin_bytes, t.run_elems, {}, plan.sources[t.source].dtype, storage};
+          const std::uint64_t width = checker::naive::width_of(plan.sources[t.source]);
+          Nest nest{t.source_begin_bytes, t.target_begin_bytes, t.run_elems, {}, width, storage, t.first_code};
           for (const ByteLoop& loop : t.loops) {
             nest.loops.push_back({loop.count, loop.source_stride_bytes, loop.target_stride_bytes});
           }
@@ -88,8 +90,9 @@ TEST(ReadTask, R11_R64_ReadsAreSplitAndNeverExtended) {
                             step.target_begin_bytes,
                             step.run_elems,
                             step.loops,
-                            plan.sources[step.source].dtype,
-                            storage};
+                            checker::naive::width_of(plan.sources[step.source]),
+                            storage,
+                            step.first_code};
             const auto in_file = [&](std::uint64_t at) {
               if (task.rows == 1) return task.begin_bytes + at;
               return task.begin_bytes + at / task.row_bytes * task.row_stride_bytes + at % task.row_bytes;

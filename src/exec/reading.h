@@ -3,15 +3,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <set>
 #include <vector>
 
+#include "exec/file_set.h"
 #include "exec/load.h"
 #include "exec/read_task.h"
 
 namespace lading::exec {
-
-using FileSet = std::set<plan::FileId>;
 
 /// The plan's reads that `wanted` asks for, as tasks in file order that fit in this load's buffers. What another load
 /// hands over is left out. `use`: kCompare reads nothing in place.

@@ -58,7 +58,14 @@ class ReceivingLoad {
     std::set<plan::FileId> files;
     const auto add = [&](const std::vector<plan::Transfer>& transfers) {
       for (const plan::Transfer& transfer : transfers) {
-        if (!transfer.is_fill() && transfer.elems() > 0) files.insert(load_.plan().sources[transfer.source].file);
+        if (transfer.is_fill() || transfer.elems() == 0) continue;
+        const plan::Source& source = load_.plan().sources[transfer.source];
+        files.insert(source.file);
+        if (!source.scaling) continue;
+        for (const plan::SourceId beside :
+             {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale}) {
+          if (!beside.is_none()) files.insert(load_.plan().sources[beside].file);
+        }
       }
     };
     for (const DestinationRef& ref : destinations_) {

@@ -5,6 +5,7 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -140,10 +141,12 @@ FreeMemory look_at_free_memory() {
 
 std::optional<std::string> kernel_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  std::string text(kMostTextBytes, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  std::string text;
+  // Most are short, and every load reads some: a buffer for the longest would be cleared each time.
+  std::array<char, 4096> piece{};
+  while (text.size() < kMostTextBytes && in.read(piece.data(), piece.size()).gcount() > 0)
+    text.append(piece.data(), static_cast<std::size_t>(in.gcount()));
   if (!in.is_open() || in.bad()) return std::nullopt;
-  text.resize(static_cast<std::size_t>(in.gcount()));
   return text;
 }
 

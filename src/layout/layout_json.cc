@@ -94,6 +94,7 @@ Cut read_cut(const JsonValue& value, const std::string& path, const Mesh& mesh, 
   if (kind == "shard") {
     cut.dim = read_number(content, content_path, errors);
     fields.optional_boolean("even", cut.even);
+    fields.optional_boolean("gathered", cut.gathered);
   } else if (kind == "strided_shard") {
     cut.kind = CutKind::kStridedShard;
     cut.dim = read_number(content, content_path, errors);

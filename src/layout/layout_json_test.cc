@@ -30,7 +30,7 @@ std::string with_cut(const std::string& cut) { return with_rule(R"({"pattern": "
 
 TEST(LayoutJson, ReadsEveryKindOfCut) {
   const auto layout = parse(with_rule(R"(
-    {"pattern": "a", "cuts": [{"shard": 1, "even": true, "axes": ["tp"]}, {"strided_shard": 0, "split_factor": 2, "axes": ["dp"]}]},
+    {"pattern": "a", "cuts": [{"shard": 1, "even": true, "gathered": true, "axes": ["tp"]}, {"strided_shard": 0, "split_factor": 2, "axes": ["dp"]}]},
     {"pattern": "b", "cuts": [{"owner": [0, 3], "axes": ["dp"]}, {"flat": {"pad_multiple": 8}, "axes": ["tp"]}],
      "slots": {"secondary": [{"flat": {}, "axes": ["tp", "dp"]}]}, "device": "cpu", "fsdp_group": "root"},
     {"pattern": "c", "cuts": [{"flat_group": {"unit": "u", "offset": 3, "elems": 99}, "axes": ["dp", "tp"]}], "device": "rank"})"));
@@ -38,6 +38,8 @@ TEST(LayoutJson, ReadsEveryKindOfCut) {
   const Placement& a = layout->placement_of("a");
   ASSERT_EQ(a.slots.front().cuts.size(), 2U);
   EXPECT_TRUE(a.slots.front().cuts[0].even);
+  EXPECT_TRUE(a.slots.front().cuts[0].gathered);
+  EXPECT_FALSE(a.slots.front().cuts[1].gathered);
   EXPECT_EQ(a.slots.front().cuts[0].axes, std::vector<std::size_t>{1});
   EXPECT_EQ(a.slots.front().cuts[1].split_factor, 2U);
   const Placement& b = layout->placement_of("b");
@@ -185,7 +187,7 @@ class Random {
       } else {
         cut.dim = below(~std::uint64_t{0});
         if (kind == 1) cut.kind = CutKind::kStridedShard, cut.split_factor = 1 + below(~std::uint64_t{0});
-        if (kind == 2) cut.even = true;
+        if (kind == 2) cut.even = true, cut.gathered = below(2) == 0;
       }
       cuts.push_back(cut);
     }

@@ -9,6 +9,7 @@ void write_cut(JsonWriter& json, const Cut& cut, const Mesh& mesh) {
     case CutKind::kShard:
       json.key("shard").number(cut.dim);
       if (cut.even) json.key("even").boolean(true);
+      if (cut.gathered) json.key("gathered").boolean(true);
       break;
     case CutKind::kStridedShard:
       json.key("strided_shard").number(cut.dim);

@@ -121,6 +121,7 @@ class Maker {
       note(tensor, "has no dims; it is replicated, because FSDP2 rejects such parameters");
     } else {
       add_shard(0, axis_name, cuts);
+      cuts.back().gathered = true;
     }
   }
 

@@ -1,9 +1,11 @@
 // From a plan and what execution found to a ledger.
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "base/version.h"
 #include "ledger/ledger.h"
+#include "plan/source_codes.h"
 
 namespace lading::ledger {
 namespace {
@@ -21,7 +23,7 @@ std::uint64_t size_of(std::uint64_t elems, DType dtype) {
 
 // The bytes of a transfer, whatever order they are taken in: loops that fill a stretch become one.
 TakenBytes taken_by(const Transfer& transfer, const plan::Source& source) {
-  TakenBytes taken{source.file.number(), transfer.source_begin_bytes, size_of(transfer.run_elems, source.dtype), {}};
+  TakenBytes taken{source.file.number(), transfer.source_begin_bytes, plan::run_bytes(transfer, source), {}};
   std::vector<ByteLoop> loops = transfer.loops;
   std::sort(loops.begin(), loops.end(),
             [](const ByteLoop& a, const ByteLoop& b) { return a.source_stride_bytes < b.source_stride_bytes; });
@@ -40,16 +42,44 @@ TakenBytes taken_by(const Transfer& transfer, const plan::Source& source) {
   return taken;
 }
 
-std::vector<TakenBytes> taken_by(const Destination& destination, const Plan& plan) {
+// Scales, zero points and the scale of the whole tensor, as far as the source has them.
+std::vector<TakenBytes> taken_by(const plan::ScaleRead& read, const Plan& plan) {
+  const plan::Scaling& scaling = *plan.sources[read.source].scaling;
   std::vector<TakenBytes> all;
+  const auto add = [&](plan::SourceId id, const ByteRange& bytes) {
+    if (bytes.size_bytes() > 0) all.push_back({plan.sources[id].file.number(), bytes.begin, bytes.size_bytes(), {}});
+  };
+  add(scaling.scales, read.bytes);
+  if (!scaling.zeros.is_none()) add(scaling.zeros, read.zeros);
+  if (!scaling.tensor_scale.is_none()) add(scaling.tensor_scale, plan.sources[scaling.tensor_scale].bytes);
+  return all;
+}
+
+std::vector<TakenBytes> taken_by(const Destination& destination, const plan::RankPlan& rank, const Plan& plan) {
+  std::vector<TakenBytes> all;
+  std::set<plan::SourceId> scaled;
   for (const Transfer& transfer : destination.transfers) {
-    if (!transfer.is_fill()) all.push_back(taken_by(transfer, plan.sources[transfer.source]));
+    if (transfer.is_fill()) continue;
+    all.push_back(taken_by(transfer, plan.sources[transfer.source]));
+    if (plan.sources[transfer.source].scaling) scaled.insert(transfer.source);
+  }
+  for (const plan::ScaleRead& read : rank.scale_reads) {
+    if (!scaled.contains(read.source)) continue;
+    for (TakenBytes& taken : taken_by(read, plan)) all.push_back(std::move(taken));
   }
   std::sort(all.begin(), all.end(), [](const TakenBytes& a, const TakenBytes& b) {
     return std::tie(a.file, a.begin_bytes, a.size_bytes) < std::tie(b.file, b.begin_bytes, b.size_bytes);
   });
   std::vector<TakenBytes> joined;
+  std::size_t first_here = 0;  // of those that begin where the next one does
   for (TakenBytes& next : all) {
+    if (first_here < joined.size() &&
+        std::tie(joined[first_here].file, joined[first_here].begin_bytes) != std::tie(next.file, next.begin_bytes)) {
+      first_here = joined.size();
+    }
+    // Codes of one byte that go to different places are taken by a transfer each, but the byte is the same.
+    const auto begin_here = joined.begin() + static_cast<std::ptrdiff_t>(first_here);
+    if (std::find(begin_here, joined.end(), next) != joined.end()) continue;
     TakenBytes* const last = joined.empty() ? nullptr : &joined.back();
     if (last != nullptr && last->file == next.file && last->loops.empty() && next.loops.empty() &&
         next.begin_bytes <= last->begin_bytes + last->size_bytes) {
@@ -143,7 +173,7 @@ class Maker {
                                         [&](plan::SourceId i, const Key& k) { return key_of(i) < k; });
     if (found == sources_.end() || key_of(*found) != wanted) return;
     const plan::Source& source = plan_.sources[*found];
-    tensor.sources.push_back({source.key, source.file.number(), source.bytes, source.dtype, source.shape});
+    tensor.sources.push_back({source.key, source.file.number(), source.bytes, source.dtype, plan::key_shape(source)});
   }
 
   void add_records() {
@@ -173,7 +203,7 @@ class Maker {
     record.tensor = destination.statement.number();
     record.slot = destination.slot;
     record.provenance = root->provenance;
-    record.reads = taken_by(destination, plan_);
+    record.reads = taken_by(destination, rank, plan_);
     record.cast_from = casts_of(destination, plan_, s.storage);
     record.region = RecordedRegion::of(rank.regions[destination.region]);
     record.device = destination.device;

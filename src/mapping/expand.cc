@@ -15,6 +15,9 @@
 namespace lading::mapping {
 namespace {
 
+// Codes of two bits in an element of 64.
+constexpr std::uint64_t kMaxCodesOfElement = 32;
+
 Error mismatch(const Expression& expression, std::string message) {
   return Error(Code::kMapping, fmt::format("{}: {}", expression.text(), message)).by_rule("R47");
 }
@@ -53,6 +56,7 @@ class Expander {
   Result<Pieces, Errors> run(const Expression& expression) {
     switch (expression.op) {
       case Op::kSource: return source(expression);
+      case Op::kDequantize: return dequantize(expression);
       case Op::kConcat: return concat(expression);
       case Op::kStack: return stack(expression);
       default: break;
@@ -75,10 +79,102 @@ class Expander {
       return fail(Errors(
           Error(Code::kMapping, fmt::format("the checkpoint has no key {}", quote(expression.key))).by_rule("R38")));
     }
-    Pieces pieces{*shape, {}, {}};
+    Pieces pieces{*shape, {}, {}, {}};
     pieces.sources.push_back(expression.key);
     if (shape->num_elems() != 0) pieces.pieces.push_back(whole_piece(0, *shape));
     return pieces;
+  }
+
+  // The scales move no elements: they are looked up by where an element stands in its source.
+  Result<Pieces, Errors> dequantize(const Expression& expression) {
+    LADING_ASSIGN_OR_RETURN(Pieces pieces, source(expression));
+    const Decoding& decoding = expression.decoding;
+    if (decoding.code) {
+      if (decoding.per_element == 0 || decoding.per_element > kMaxCodesOfElement) {
+        return fail(Errors(mismatch(expression, fmt::format("an element cannot hold {} codes", decoding.per_element))));
+      }
+      pieces.shape.push_back(decoding.per_element);
+      if (!pieces.shape.num_elems()) return fail(Errors(mismatch(expression, "the tensor is too large")));
+      pieces.pieces.clear();
+      if (pieces.shape.num_elems() != 0) pieces.pieces.push_back(whole_piece(0, pieces.shape));
+    }
+    const Shape& block = expression.shape;
+    const bool has_blocks =
+        block.rank() == pieces.shape.rank() && std::find(block.begin(), block.end(), 0) == block.end();
+    if (!has_blocks) {
+      return fail(Errors(mismatch(expression, "the block has other dims than the tensor, or none in one of them")
+                             .wanted(fmt::format("a block of {}", pieces.shape.text()))
+                             .got(block.text())));
+    }
+    if (!block.num_elems()) {
+      return fail(Errors(mismatch(expression, "the block is too large").by_rule("R48").got(block.text())));
+    }
+    if (auto wrong = check_scales(expression, pieces.shape)) return fail(Errors(*std::move(wrong)));
+    pieces.scalings[0] = {expression.scales,       block,    expression.product, expression.zeros,
+                          expression.tensor_scale, decoding, pieces.shape};
+    return pieces;
+  }
+
+  [[nodiscard]] std::optional<Error> check_scales(const Expression& expression, const Shape& shape) const {
+    for (const std::string* key : {&expression.scales, &expression.zeros, &expression.tensor_scale}) {
+      if (key->empty() && key != &expression.scales) continue;
+      if (shape_of_(*key) != nullptr) continue;
+      return Error(Code::kMapping, fmt::format("the checkpoint has no key {}", quote(*key))).by_rule("R48");
+    }
+    std::vector<std::uint64_t> grid;
+    for (std::size_t d = 0; d < shape.rank(); ++d) {
+      const std::uint64_t block = expression.shape[d];
+      grid.push_back(shape[d] / block + (shape[d] % block == 0 ? 0 : 1));
+    }
+    const Shape& scales = *shape_of_(expression.scales);
+    if (!are_of_grid(grid, scales, expression.decoding)) {
+      return mismatch(expression, "the scales are not one for each block")
+          .by_rule("R48")
+          .wanted(fmt::format("{} for blocks of {}", Shape(grid).text(), expression.shape.text()))
+          .got(scales.text());
+    }
+    const std::size_t run = expression.decoding.scale_order.size();
+    if (run > 0 && (grid.empty() || grid.back() % run != 0)) {
+      return mismatch(expression, fmt::format("\"scale_order\" has {} numbers, which the scales do not fit", run))
+          .by_rule("R48");
+    }
+    if (!expression.zeros.empty()) {
+      const Shape& zeros = *shape_of_(expression.zeros);
+      const std::optional<Shape> wanted = zeros_shape(scales, expression.decoding);
+      if (!wanted || zeros != *wanted) {
+        return mismatch(expression, "the zero points are not one for each block")
+            .by_rule("R48")
+            .wanted(wanted ? wanted->text() : "\"zeros_dim\" that is a dim of the scales")
+            .got(zeros.text());
+      }
+    }
+    if (!expression.tensor_scale.empty() && shape_of_(expression.tensor_scale)->num_elems() != 1) {
+      return mismatch(expression, "the scale of the whole tensor is not one number")
+          .by_rule("R48")
+          .got(shape_of_(expression.tensor_scale)->text());
+    }
+    return std::nullopt;
+  }
+
+  // Scales do not know how many codes an element has: the codes and the elements are one dim of theirs. Dims of one
+  // block they may have or not.
+  static bool are_of_grid(std::vector<std::uint64_t> grid, const Shape& scales, const Decoding& decoding) {
+    if (decoding.code && grid.size() > 1) {
+      const std::uint64_t codes = grid.back();
+      grid.pop_back();
+      grid.back() *= codes;
+    }
+    std::vector<std::uint64_t> found(scales.begin(), scales.end());
+    std::erase(found, 1);
+    std::erase(grid, 1);
+    return found == grid;
+  }
+
+  // One code for each scale, packed along one of the dims of the scales.
+  static std::optional<Shape> zeros_shape(const Shape& scales, const Decoding& decoding) {
+    if (decoding.zeros_dim >= scales.rank()) return std::nullopt;
+    const std::uint64_t codes = scales[decoding.zeros_dim];
+    return with_dim(scales, decoding.zeros_dim, codes == 0 ? 0 : (codes - 1) / decoding.per_element + 1);
   }
 
   Result<std::vector<Pieces>, Errors> parts_of(const Expression& expression) {
@@ -102,6 +198,9 @@ class Expander {
   static void append(Pieces& whole, Pieces part, const Place& place) {
     const std::size_t before = whole.sources.size();
     std::move(part.sources.begin(), part.sources.end(), std::back_inserter(whole.sources));
+    for (auto& [source, scaling] : part.scalings) {
+      whole.scalings[PieceSourceId(before + source.number())] = std::move(scaling);
+    }
     for (Piece& piece : part.pieces) {
       if (!piece.is_fill()) piece.source = PieceSourceId(before + piece.source.number());
       place(piece);
@@ -164,7 +263,10 @@ class Expander {
       return fail(Errors(mismatch(expression, "the slice is out of range")
                              .wanted(fmt::format("a range of a dim of {}", part.shape.text()))));
     }
-    Pieces whole{with_dim(part.shape, dim, expression.end - expression.begin), std::move(part.sources), {}};
+    Pieces whole{with_dim(part.shape, dim, expression.end - expression.begin),
+                 std::move(part.sources),
+                 std::move(part.scalings),
+                 {}};
     for (const Piece& piece : part.pieces) {
       for (Piece& inside : clip(piece, dim, expression.begin, expression.end)) {
         inside.target_origin[dim] -= expression.begin;

@@ -13,7 +13,12 @@ namespace lading::mapping {
 namespace {
 
 void collect_keys(const Expression& expression, std::vector<std::string>& keys) {
-  if (expression.op == Op::kSource) keys.push_back(expression.key);
+  if (expression.op == Op::kSource || expression.op == Op::kDequantize) keys.push_back(expression.key);
+  if (expression.op == Op::kDequantize) {
+    for (const std::string* key : {&expression.scales, &expression.zeros, &expression.tensor_scale}) {
+      if (!key->empty()) keys.push_back(*key);
+    }
+  }
   for (const Expression& part : expression.parts) collect_keys(part, keys);
 }
 
@@ -91,6 +96,17 @@ Expression Expression::pad(Expression part, std::size_t dim, std::uint64_t end, 
   return expression;
 }
 
+Expression Expression::dequantize(std::string key, std::string scales, Shape block, std::optional<DType> product,
+                                  Decoding decoding) {
+  Expression expression = source(std::move(key));
+  expression.op = Op::kDequantize;
+  expression.scales = std::move(scales);
+  expression.shape = std::move(block);
+  expression.product = product;
+  expression.decoding = std::move(decoding);
+  return expression;
+}
+
 std::vector<std::string> Expression::keys() const {
   std::vector<std::string> keys;
   collect_keys(*this, keys);
@@ -110,6 +126,10 @@ std::string Expression::text() const {
       return fmt::format("rearrange({}, [{}] to [{}], {})", dim, fmt::join(factors, ", "), fmt::join(order, ", "),
                          parts_text(*this));
     case Op::kReshape: return fmt::format("reshape({}, {})", shape.text(), parts_text(*this));
+    case Op::kDequantize:
+      if (decoding.code) return fmt::format("dequantize({}, {})", escape(key), escape(scales));
+      return fmt::format("dequantize({}, {}, {}{})", escape(key), escape(scales), shape.text(),
+                         product ? fmt::format(", {}", name(*product)) : "");
     case Op::kPad: return fmt::format("pad({}, {}, {}, {})", dim, end, fill, parts_text(*this));
   }
   return {};

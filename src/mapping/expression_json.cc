@@ -7,12 +7,13 @@
 
 #include "base/json_fields.h"
 #include "base/text.h"
+#include "mapping/decoding_json.h"
 #include "mapping/template.h"
 
 namespace lading::mapping {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Form>, 12> kForms = {{
+constexpr std::array<std::pair<std::string_view, Form>, 13> kForms = {{
     {"concat", Form::kConcat},
     {"stack", Form::kStack},
     {"slice", Form::kSlice},
@@ -20,6 +21,7 @@ constexpr std::array<std::pair<std::string_view, Form>, 12> kForms = {{
     {"rearrange", Form::kRearrange},
     {"reshape", Form::kReshape},
     {"pad", Form::kPad},
+    {"dequantize", Form::kDequantize},
     {"chunk", Form::kChunk},
     {"transpose", Form::kTranspose},
     {"interleave", Form::kInterleave},
@@ -30,11 +32,12 @@ constexpr std::array<std::pair<std::string_view, Form>, 12> kForms = {{
 // Operations on values that people ask for. They change numbers, so no movement can stand for them.
 constexpr std::string_view kQuantized =
     "Load the payload and its scales as ordinary tensors, or convert the checkpoint first.";
+constexpr std::string_view kUnpack =
+    "Use \"dequantize\" with a \"code\": it takes packed codes apart and multiplies them by their scales.";
 constexpr std::string_view kArithmetic = "Convert the checkpoint first, or compute the value after the load.";
-constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kNotMovements = {{
-    {"dequantize", kQuantized},
+constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kNotMovements = {{
     {"quantize", kQuantized},
-    {"unpack", kQuantized},
+    {"unpack", kUnpack},
     {"pack", kQuantized},
     {"cast", "Omit the operation: the policy chooses the dtype."},
     {"to_dtype", "Omit the operation: the policy chooses the dtype."},
@@ -79,6 +82,7 @@ std::optional<Op> op_of(Form form) {
     case Form::kRearrange: return Op::kRearrange;
     case Form::kReshape: return Op::kReshape;
     case Form::kPad: return Op::kPad;
+    case Form::kDequantize: return Op::kDequantize;
     default: return std::nullopt;
   }
 }
@@ -96,17 +100,8 @@ class Reader {
 
   ExpressionTemplate run(const JsonValue& value, const std::string& path) {
     ExpressionTemplate node;
-    if (value.is_string() && keys_ == Keys::kLiteral) {
-      node.key = NameTemplate::literal(std::string(value.text()));
-      return node;
-    }
     if (value.is_string()) {
-      auto key = NameTemplate::parse(value.text());
-      if (key) {
-        node.key = *std::move(key);
-      } else {
-        errors_.add(at_value(std::move(key).error(), value, path));
-      }
+      node.key = key_of(value, path);
       return node;
     }
     if (!value.is_object() || value.size() != 1) {
@@ -121,7 +116,7 @@ class Reader {
       errors_.add(at_value(Error(Code::kMapping, fmt::format("{} changes values; an expression can only move elements",
                                                              quote(member.key))),
                            value, path)
-                      .by_rule(*remedy == kQuantized ? "R48" : "")
+                      .by_rule(*remedy == kQuantized || *remedy == kUnpack ? "R48" : "")
                       .try_this(std::string(*remedy)));
       return node;
     }
@@ -130,7 +125,9 @@ class Reader {
     if (form == nullptr) {
       errors_.add(
           at_value(Error(Code::kMapping, fmt::format("the operation {} is unknown", quote(member.key))), value, path)
-              .wanted("concat, stack, slice, permute, rearrange, reshape, pad, chunk, transpose, interleave, rope"));
+              .wanted(
+                  "concat, stack, slice, permute, rearrange, reshape, pad, dequantize, chunk, transpose, interleave, "
+                  "rope"));
       return node;
     }
     node.form = *form;
@@ -141,6 +138,37 @@ class Reader {
   }
 
  private:
+  NameTemplate key_of(const JsonValue& value, const std::string& path) {
+    if (keys_ == Keys::kLiteral) return NameTemplate::literal(std::string(value.text()));
+    auto key = NameTemplate::parse(value.text());
+    if (key) return *std::move(key);
+    errors_.add(at_value(std::move(key).error(), value, path));
+    return {};
+  }
+
+  void read_key(JsonFields& fields, std::string_view field, NameTemplate& key) {
+    const auto value = fields.require(field);
+    if (!value) return;
+    if (!value->is_string()) return fields.problem(*value, field, "not a key", "a key of the checkpoint");
+    key = key_of(*value, fields.path_of(field));
+  }
+
+  void read_optional_key(JsonFields& fields, std::string_view field, std::optional<NameTemplate>& key) {
+    if (!fields.find(field)) return;
+    key = NameTemplate::literal("-");  // if the key is refused, one that lets the other members be judged
+    read_key(fields, field, *key);
+  }
+
+  void read_dequantize(JsonFields& fields, ExpressionTemplate& node) {
+    read_key(fields, "of", node.key);
+    read_key(fields, "scales", node.scales);
+    fields.shape("block", node.shape);
+    fields.optional_dtype("product", node.product);
+    read_optional_key(fields, "zeros", node.zeros);
+    read_optional_key(fields, "tensor_scale", node.tensor_scale);
+    read_decoding(fields, node);
+  }
+
   void read_fields(JsonFields& fields, ExpressionTemplate& node) {
     switch (node.form) {
       case Form::kSource: break;
@@ -165,6 +193,7 @@ class Reader {
         node.order = numbers<std::size_t>(fields, "order");
         break;
       case Form::kReshape: fields.shape("shape", node.shape); break;
+      case Form::kDequantize: return read_dequantize(fields, node);
       case Form::kPad:
         read_dim(fields, node);
         fields.uint64("end", node.end);
@@ -174,10 +203,8 @@ class Reader {
         read_dim(fields, node);
         fields.uint64("index", node.begin);
         read_count(fields, "count", node);
-        if (node.begin >= *node.count) {
-          if (const auto index = fields.find("index"))
-            fields.problem(*index, "index", "not one of the chunks", "less than \"count\"");
-        }
+        if (const auto index = fields.find("index"); index && node.begin >= *node.count)
+          fields.problem(*index, "index", "not one of the chunks", "less than \"count\"");
         break;
       case Form::kTranspose:
         node.order = numbers<std::size_t>(fields, "dims");
@@ -278,6 +305,11 @@ Expression plain(ExpressionTemplate node) {
   Expression expression;
   expression.op = *op_of(node.form);
   expression.key = node.key.render({});
+  expression.scales = node.scales.render({});
+  if (node.zeros) expression.zeros = node.zeros->render({});
+  if (node.tensor_scale) expression.tensor_scale = node.tensor_scale->render({});
+  expression.decoding = std::move(node.decoding);
+  expression.product = node.product;
   expression.dim = node.dim;
   expression.begin = node.begin;
   expression.end = node.end;
@@ -300,7 +332,12 @@ class Writer {
     }
     writer_.begin_object().key(name_of(node.form)).begin_object();
     write_fields(node);
-    if (node.form == Form::kConcat || node.form == Form::kStack) {
+    if (node.form == Form::kDequantize) {
+      writer_.key("of").string(node.key.text()).key("scales").string(node.scales.text());
+      if (node.product) writer_.key("product").string(name(*node.product));
+      const auto text_of = [](const std::optional<NameTemplate>& key) { return key ? key->text() : std::string(); };
+      write_decoding(writer_, {node.decoding, text_of(node.zeros), text_of(node.tensor_scale)});
+    } else if (node.form == Form::kConcat || node.form == Form::kStack) {
       writer_.key("parts").begin_array();
       for (const ExpressionTemplate& part : node.parts) run(part);
       writer_.end_array();
@@ -317,6 +354,7 @@ class Writer {
       case Form::kSource: return;
       case Form::kPermute: return numbers("order", node.order);
       case Form::kReshape: return numbers("shape", node.shape.dims());
+      case Form::kDequantize: return numbers("block", node.shape.dims());
       case Form::kTranspose: return numbers("dims", node.order);
       default: break;
     }
@@ -372,7 +410,12 @@ ExpressionTemplate read_expression(const JsonValue& value, const std::string& pa
 Expression read_plain_expression(const JsonValue& value, const std::string& path, Errors& errors) {
   const std::uint64_t before = errors.size() + errors.not_listed();
   ExpressionTemplate node = Reader(errors, Keys::kLiteral).run(value, path);
-  return errors.size() + errors.not_listed() == before ? plain(std::move(node)) : Expression();
+  if (errors.size() + errors.not_listed() != before) return {};
+  if (auto bad = find_bad_form(node)) {
+    errors.add(at_value(Error(Code::kMapping, *std::move(bad)), value, path));
+    return {};
+  }
+  return plain(std::move(node));
 }
 
 void write_expression(const ExpressionTemplate& expression, JsonWriter& writer) { Writer(writer).run(expression); }

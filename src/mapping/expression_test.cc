@@ -73,7 +73,9 @@ TEST(Clip, KeepsExactlyTheElementsInside) {
     const std::size_t dim = generator.below(dims.size());
     const std::uint64_t begin = generator.below(dims[dim] + 1);
     const std::uint64_t end = begin + generator.below(dims[dim] - begin + 1);
-    Pieces clipped{pieces->shape, pieces->sources, {}};
+    Pieces clipped;
+    clipped.shape = pieces->shape;
+    clipped.sources = pieces->sources;
     for (const Piece& piece : pieces->pieces) {
       for (Piece& inside : clip(piece, dim, begin, end)) clipped.pieces.push_back(std::move(inside));
     }

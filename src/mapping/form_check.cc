@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/enumerator.h"
+#include "mapping/decoding_json.h"
 #include "mapping/template.h"
 
 namespace lading::mapping {
@@ -17,6 +18,7 @@ std::size_t json_levels(Form form) { return form == Form::kConcat || form == For
 std::optional<std::string> find_bad_parts(const ExpressionTemplate& node) {
   switch (node.form) {
     case Form::kSource:
+    case Form::kDequantize:
       return node.parts.empty() ? std::nullopt : std::optional<std::string>("a source must not have parts");
     case Form::kConcat:
     case Form::kStack:
@@ -28,6 +30,18 @@ std::optional<std::string> find_bad_parts(const ExpressionTemplate& node) {
   }
 }
 
+bool is_product_dtype(const std::optional<DType>& dtype) {
+  return !dtype || (class_of(*dtype) == DTypeClass::kFloat && bits(*dtype) >= 16);
+}
+
+std::optional<std::string> find_bad_dequantize(const ExpressionTemplate& node) {
+  if (node.shape.rank() > kMaxDims) return "a block of more than 64 dims is not supported";
+  if (!is_product_dtype(node.product)) return "products can only be rounded to F16, BF16, F32 or F64";
+  const std::vector<DecodingProblem> problems = decoding_problems(node);
+  if (problems.empty()) return std::nullopt;
+  return fmt::format("{}: {}; expected {}", problems[0].member, problems[0].message, problems[0].expected);
+}
+
 std::optional<std::string> find_bad_numbers(const ExpressionTemplate& node) {
   switch (node.form) {
     case Form::kStackOver:
@@ -35,6 +49,7 @@ std::optional<std::string> find_bad_numbers(const ExpressionTemplate& node) {
     case Form::kTranspose: return node.order.size() == 2 ? std::nullopt : std::optional("a transpose needs two dims");
     case Form::kChunk:
       return node.count.value_or(0) > node.begin ? std::nullopt : std::optional("not one of the chunks");
+    case Form::kDequantize: return find_bad_dequantize(node);
     case Form::kReshape:
       return node.shape.rank() <= kMaxDims ? std::nullopt
                                            : std::optional("a reshape to more than 64 dims is not supported");

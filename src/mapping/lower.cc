@@ -30,6 +30,7 @@ Extents part_extents(const ExpressionTemplate& node, const Extents& whole) {
   Extents part = whole;
   switch (node.form) {
     case Form::kSource:
+    case Form::kDequantize:
     case Form::kRearrange:
     case Form::kInterleave:
     case Form::kRope: return part;
@@ -87,12 +88,23 @@ Result<std::uint64_t> stack_count(const ExpressionTemplate& node, const Extents&
   return count;
 }
 
+// Those of the node itself, in the order of reading.
+std::vector<const NameTemplate*> keys_of(const ExpressionTemplate& node) {
+  if (node.form != Form::kSource && node.form != Form::kDequantize) return {};
+  std::vector<const NameTemplate*> keys = {&node.key};
+  if (node.form == Form::kSource) return keys;
+  keys.push_back(&node.scales);
+  if (node.zeros) keys.push_back(&*node.zeros);
+  if (node.tensor_scale) keys.push_back(&*node.tensor_scale);
+  return keys;
+}
+
 Result<void> collect(const ExpressionTemplate& node, Bindings& bindings, const Extents& extents,
                      std::vector<std::string>& keys) {
-  if (node.form == Form::kSource) {
-    if (keys.size() == kMaxSources)
+  if (node.form == Form::kSource || node.form == Form::kDequantize) {
+    if (keys.size() >= kMaxSources)
       return fail(no_fit(fmt::format("the expression has more than {} sources", kMaxSources)));
-    keys.push_back(node.key.render(bindings));
+    for (const NameTemplate* key : keys_of(node)) keys.push_back(key->render(bindings));
     return {};
   }
   const Extents inner = part_extents(node, extents);
@@ -116,6 +128,7 @@ class Lowering {
 
   Result<Expression, Errors> run(const ExpressionTemplate& node, const Extents& extents) {
     if (node.form == Form::kSource) return Expression::source(node.key.render(bindings_));
+    if (node.form == Form::kDequantize) return dequantize(node);
     const Extents inner = part_extents(node, extents);
     if (node.form == Form::kStackOver) return stack_over(node, extents, inner);
     std::vector<Expression> parts;
@@ -131,6 +144,14 @@ class Lowering {
   }
 
  private:
+  [[nodiscard]] Expression dequantize(const ExpressionTemplate& node) const {
+    Expression expression = Expression::dequantize(node.key.render(bindings_), node.scales.render(bindings_),
+                                                   node.shape, node.product, node.decoding);
+    if (node.zeros) expression.zeros = node.zeros->render(bindings_);
+    if (node.tensor_scale) expression.tensor_scale = node.tensor_scale->render(bindings_);
+    return expression;
+  }
+
   Result<Expression, Errors> stack_over(const ExpressionTemplate& node, const Extents& extents, const Extents& inner) {
     auto count = stack_count(node, extents);
     if (!count) return fail(Errors(std::move(count).error()));
@@ -206,8 +227,12 @@ class Lowering {
 };
 
 bool uses(const ExpressionTemplate& node, const std::string& variable) {
-  const std::vector<std::string> names = node.key.variables();
-  return std::find(names.begin(), names.end(), variable) != names.end() ||
+  const auto has = [&](const NameTemplate* key) {
+    const std::vector<std::string> names = key->variables();
+    return std::find(names.begin(), names.end(), variable) != names.end();
+  };
+  const std::vector<const NameTemplate*> keys = keys_of(node);
+  return std::any_of(keys.begin(), keys.end(), has) ||
          std::any_of(node.parts.begin(), node.parts.end(), [&](const auto& part) { return uses(part, variable); });
 }
 
@@ -220,6 +245,7 @@ Form form_of(Op op) {
     case Op::kPermute: return Form::kPermute;
     case Op::kRearrange: return Form::kRearrange;
     case Op::kReshape: return Form::kReshape;
+    case Op::kDequantize: return Form::kDequantize;
     case Op::kPad: break;
   }
   return Form::kPad;
@@ -231,6 +257,11 @@ ExpressionTemplate ExpressionTemplate::literal(const Expression& expression) {
   ExpressionTemplate result;
   result.form = form_of(expression.op);
   result.key = NameTemplate::literal(expression.key);
+  result.scales = NameTemplate::literal(expression.scales);
+  if (!expression.zeros.empty()) result.zeros = NameTemplate::literal(expression.zeros);
+  if (!expression.tensor_scale.empty()) result.tensor_scale = NameTemplate::literal(expression.tensor_scale);
+  result.decoding = expression.decoding;
+  result.product = expression.product;
   for (const Expression& part : expression.parts) result.parts.push_back(literal(part));
   result.dim = expression.dim;
   result.begin = expression.begin;
@@ -257,9 +288,10 @@ std::optional<std::string> find_bad_variable(const ExpressionTemplate& expressio
   const auto is_bound = [&](const std::string& name) {
     return std::find(bound.begin(), bound.end(), name) != bound.end();
   };
-  for (const std::string& name : expression.key.variables()) {
-    if (!is_bound(name))
-      return fmt::format("the variable {{{}}} in {} has no value", name, quote(expression.key.text()));
+  for (const NameTemplate* key : keys_of(expression)) {
+    for (const std::string& name : key->variables()) {
+      if (!is_bound(name)) return fmt::format("the variable {{{}}} in {} has no value", name, quote(key->text()));
+    }
   }
   if (expression.form == Form::kStackOver) {
     if (is_bound(expression.over))

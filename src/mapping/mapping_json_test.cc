@@ -97,8 +97,8 @@ TEST(MappingJson, ExpressionsAreReadStrictly) {
 }
 
 TEST(MappingJson, WhatIsNoMovementIsRefusedByName) {
-  EXPECT_THAT(problems_of_expression(R"({"dequantize": {"of": "a"}})"),
-              AllOf(HasSubstr("\"dequantize\""), HasSubstr("changes values"), HasSubstr("R48"), HasSubstr("scales")));
+  EXPECT_THAT(problems_of_expression(R"({"quantize": {"of": "a"}})"),
+              AllOf(HasSubstr("\"quantize\""), HasSubstr("changes values"), HasSubstr("R48"), HasSubstr("scales")));
   EXPECT_THAT(problems_of_expression(R"({"stack": {"dim": 0, "parts": [{"subtract_one": {"of": "a"}}]}})"),
               AllOf(HasSubstr("\"subtract_one\""), HasSubstr("parts[0]")));
   EXPECT_THAT(problems_of_expression(R"({"cast": {"of": "a"}})"), HasSubstr("policy"));

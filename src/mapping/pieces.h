@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,10 +43,24 @@ struct Piece {
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
+/// How the elements of a source are dequantized: one scale for each block.
+struct PieceScaling {
+  std::string scales;  ///< a key
+  Shape block;
+  std::optional<DType> product;  ///< that products are rounded to first
+  std::string zeros = {};        ///< a key, or ""
+  std::string tensor_scale = {};
+  Decoding decoding = {};
+  Shape shape = {};  ///< of the source: its codes, if it has any, are one more dim than the key's
+
+  friend bool operator==(const PieceScaling&, const PieceScaling&) = default;
+};
+
 /// A tensor as the disjoint union of pieces.
 struct Pieces {
   Shape shape;
   IndexedVector<PieceSourceId, std::string> sources;
+  std::map<PieceSourceId, PieceScaling> scalings;  ///< of sources that are dequantized
   std::vector<Piece> pieces;
 };
 

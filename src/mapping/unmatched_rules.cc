@@ -78,9 +78,14 @@ class UnmatchedRules {
   }
 
   void dispute_sources(const ExpressionTemplate& expression) {
-    if (expression.form == Form::kSource) {
-      dispute_unread(expression.key.prefix(),
-                     [&](std::string_view key) { return expression.key.match(key).has_value(); });
+    const auto dispute = [&](const NameTemplate& read) {
+      dispute_unread(read.prefix(), [&](std::string_view key) { return read.match(key).has_value(); });
+    };
+    if (expression.form == Form::kSource || expression.form == Form::kDequantize) dispute(expression.key);
+    if (expression.form == Form::kDequantize) {
+      dispute(expression.scales);
+      if (expression.zeros) dispute(*expression.zeros);
+      if (expression.tensor_scale) dispute(*expression.tensor_scale);
     }
     for (const ExpressionTemplate& part : expression.parts) dispute_sources(part);
   }

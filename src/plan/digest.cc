@@ -22,6 +22,7 @@ namespace lading::plan {
 namespace {
 
 using mapping::Expression;
+using mapping::Op;
 
 class Hasher {
  public:
@@ -82,9 +83,26 @@ class Hasher {
   std::size_t gathered_bytes_ = 0;
 };
 
+void add_decoding(Hasher& hash, const Decoding& decoding) {
+  hash.text(decoding.code ? name(*decoding.code) : "");
+  hash.number(decoding.per_element);
+  hash.text(decoding.scale_dtype ? name(*decoding.scale_dtype) : "");
+  hash.number(decoding.zero);
+  hash.number(decoding.zeros_dim);
+  hash.word(decoding.tensor_scale);
+  hash.numbers(decoding.scale_order);
+}
+
 void add_expression(Hasher& hash, const Expression& e) {
   hash.word(e.op);
   hash.text(e.key);
+  if (e.op == Op::kDequantize) {
+    hash.text(e.scales);
+    hash.text(e.product ? name(*e.product) : "");
+    hash.text(e.zeros);
+    hash.text(e.tensor_scale);
+    add_decoding(hash, e.decoding);
+  }
   hash.number(e.dim);
   hash.number(e.begin);
   hash.number(e.end);

@@ -7,6 +7,7 @@
 #include "base/near_names.h"
 #include "base/text.h"
 #include "model/skeleton_json.h"
+#include "plan/source_codes.h"
 #include "plan/words.h"
 
 namespace lading::plan {
@@ -80,8 +81,9 @@ class Explainer {
       if (!std::binary_search(keys.begin(), keys.end(), source.key)) continue;
       if (++told > kListed) continue;
       say("source",
-          fmt::format("{} {} {}, bytes {} to {} of {}", quote(source.key), name(source.dtype), source.shape.text(),
+          fmt::format("{} {} {}, bytes {} to {} of {}", quote(source.key), name(source.dtype), key_shape(source).text(),
                       source.bytes.begin, source.bytes.end, quote(plan_.files[source.file].name)));
+      for (std::string& words : scheme_words(plan_, source, s_.storage)) say("dequantized", std::move(words));
     }
     if (told > kListed) say("source", fmt::format("and {} more keys", with_commas(told - kListed)));
   }
@@ -169,8 +171,9 @@ class Explainer {
       std::vector<std::string> loops;
       for (const ByteLoop& loop : t.loops) loops.push_back(with_commas(loop.count));
       const std::string runs = loops.empty() ? "a run" : joined(loops, " × ") + " runs";
-      say("transfer", fmt::format("{} of {} elements from byte {} of {} to byte {} of the buffer", runs,
-                                  with_commas(t.run_elems), t.source_begin_bytes,
+      const std::string first = t.first_code == 0 ? "" : fmt::format(" (code {} of it)", t.first_code);
+      say("transfer", fmt::format("{} of {} elements from byte {}{} of {} to byte {} of the buffer", runs,
+                                  with_commas(t.run_elems), t.source_begin_bytes, first,
                                   quote(plan_.files[plan_.sources[t.source].file].name), t.target_begin_bytes));
     }
     if (d.transfers.size() > kListed) {

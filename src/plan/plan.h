@@ -50,13 +50,37 @@ struct IgnoredAdapterKey {
   friend bool operator==(const IgnoredAdapterKey&, const IgnoredAdapterKey&) = default;
 };
 
+/// How the elements of a quantized source are dequantized: one scale, and perhaps one zero point, for each block.
+struct Scaling {
+  SourceId scales = 0;
+  Shape block;                   ///< in the dims of the source
+  std::optional<DType> product;  ///< that products are rounded to first; nothing: to the storage dtype, once
+  Decoding decoding = {};
+  SourceId zeros = SourceId::none();
+  SourceId tensor_scale = SourceId::none();  ///< of one element, F32
+
+  friend bool operator==(const Scaling&, const Scaling&) = default;
+};
+
 /// A checkpoint tensor that the plan reads from. Its checkpoint is its file's; two checkpoints may have the same keys.
 struct Source {
   std::string key;
   FileId file = 0;
-  ByteRange bytes;  ///< in that file
-  DType dtype = DType::kF32;
-  Shape shape;
+  ByteRange bytes;                      ///< in that file
+  DType dtype = DType::kF32;            ///< the key's
+  Shape shape;                          ///< of a source with codes, these are one more dim than the key has
+  std::optional<Scaling> scaling = {};  ///< of a source that is dequantized wherever it is read (R48)
+
+  [[nodiscard]] std::optional<CodeType> code() const { return scaling ? scaling->decoding.code : std::nullopt; }
+  /// Of an element of `shape`.
+  [[nodiscard]] unsigned element_bits() const { return code() ? bits(*code()) : bits(dtype); }
+  /// 1, or more of small codes.
+  [[nodiscard]] unsigned codes_per_byte() const { return code() ? 8 / bits(*code()) : 1; }
+  /// Bytes that a run of elements touches, in whose first byte so many codes stand in front of it.
+  [[nodiscard]] std::uint64_t run_bytes(std::uint64_t elems, std::uint8_t first_code) const {
+    if (!code()) return elems / 8 * bits(dtype) + elems % 8 * bits(dtype) / 8;
+    return (elems + first_code + codes_per_byte() - 1) / codes_per_byte();
+  }
 };
 
 /// What a model tensor is, on all ranks.
@@ -95,6 +119,9 @@ struct Transfer {
   std::uint64_t run_elems = 0;           ///< contiguous on both sides
   std::vector<ByteLoop> loops;           ///< outermost first
   double fill = 0;
+  /// Of a source with several codes in a byte: how many codes of the first byte stand in front of the run. Loops go
+  /// from byte to byte, so all runs of the transfer begin so.
+  std::uint8_t first_code = 0;
 
   [[nodiscard]] bool is_fill() const { return source.is_none(); }
   [[nodiscard]] std::uint64_t elems() const;
@@ -147,6 +174,18 @@ struct Read {
   [[nodiscard]] std::uint64_t total_bytes() const { return size_bytes * count; }
 };
 
+/// Scales that a rank needs for what it takes of a quantized source: whole rows of their first dim, in one stretch.
+/// They are read before everything else, and stay in host memory until the load ends: scales as they are stored, zero
+/// points in a byte each. The scale of the whole tensor, if it has one, is read with them.
+struct ScaleRead {
+  SourceId source = 0;  ///< that they are for
+  ByteRange bytes;      ///< in the file of the scales
+  /// In the file of the zero points: whole rows of the first dim of their key, those that hold the rows of blocks.
+  ByteRange zeros = {};
+
+  friend bool operator==(const ScaleRead&, const ScaleRead&) = default;
+};
+
 /// Facts of the machine that the reads depend on. Not in the digest: nodes may differ in them.
 struct ReadLimits {
   static constexpr std::uint64_t kColdGapBytes = 16 << 10;
@@ -168,9 +207,10 @@ struct RankPlan {
   IndexedVector<RegionId, layout::Region> regions;  ///< destinations of one shape that are cut alike share one
   IndexedVector<DestinationId, Destination> destinations;
   std::vector<Read> reads;  ///< what the executor runs, by file and place: each transfer from a file is in one of them
-  std::uint64_t read_bytes = 0;
-  std::uint64_t owned_bytes = 0;    ///< of all buffers, padding included
-  std::uint64_t staging_bytes = 0;  ///< host memory beside them
+  std::vector<ScaleRead> scale_reads;  ///< by source
+  std::uint64_t read_bytes = 0;        ///< of both
+  std::uint64_t owned_bytes = 0;       ///< of all buffers, padding included
+  std::uint64_t staging_bytes = 0;     ///< host memory beside them
   /// Of flat parameters (FSDP1): alignment gaps and padding, which are their framework's. Nothing is written there.
   std::uint64_t flat_parameter_gap_bytes = 0;
 
@@ -202,6 +242,9 @@ struct Plan {
 
   [[nodiscard]] const Statement* find(std::string_view name) const;
 };
+
+/// Host memory that the rank's scales take until the load ends. A part of its staging_bytes.
+[[nodiscard]] std::uint64_t scale_memory_bytes(const Plan& plan, const RankPlan& rank);
 
 /// A 128-bit digest of the statements and the catalog's part in them: equal on ranks that agree.
 std::string digest(const Plan& plan);

@@ -5,9 +5,11 @@
 #include "base/json_writer.h"
 #include "base/version.h"
 #include "layout/layout_json_write.h"
+#include "mapping/decoding_json.h"
 #include "model/skeleton_json.h"
 #include "plan/plan.h"
 #include "plan/rank_groups.h"
+#include "plan/source_codes.h"
 #include "plan/totals.h"
 #include "plan/words.h"
 
@@ -45,6 +47,7 @@ std::string_view word_of(Op op) {
     case Op::kRearrange: return "rearrange";
     case Op::kReshape: return "reshape";
     case Op::kPad: return "pad";
+    case Op::kDequantize: return "dequantize";
   }
   return "unknown";
 }
@@ -57,6 +60,14 @@ void write_expression(JsonWriter& json, const Expression& e) {
     return;
   }
   json.begin_object(kOneLine).key(word_of(e.op)).begin_object();
+  if (e.op == Op::kDequantize) {
+    json.key("of").string(e.key).key("scales").string(e.scales);
+    write_numbers(json.key("block"), e.shape);
+    if (e.product) json.key("product").string(name(*e.product));
+    mapping::write_decoding(json, {e.decoding, e.zeros, e.tensor_scale});
+    json.end_object().end_object();
+    return;
+  }
   const bool has_dim = e.op != Op::kPermute && e.op != Op::kReshape;
   if (has_dim) json.key("dim").number(e.dim);
   if (e.op == Op::kSlice) json.key("begin").number(e.begin);
@@ -170,10 +181,21 @@ class Writer {
       json_.key("file").string(plan_.files[source.file].name);
       json_.key("bytes").begin_array().number(source.bytes.begin).number(source.bytes.end).end_array();
       json_.key("dtype").string(name(source.dtype));
-      write_numbers(json_.key("shape"), source.shape);
+      write_numbers(json_.key("shape"), key_shape(source));
+      if (source.scaling) write_scaling(*source.scaling);
       json_.end_object();
     }
     json_.end_array();
+  }
+
+  [[nodiscard]] std::string_view key_of(SourceId id) const {
+    return id.is_none() ? std::string_view() : plan_.sources[id].key;
+  }
+
+  void write_scaling(const Scaling& scaling) {
+    json_.key("scales").string(key_of(scaling.scales));
+    write_numbers(json_.key("block"), scaling.block);
+    mapping::write_decoding(json_, {scaling.decoding, key_of(scaling.zeros), key_of(scaling.tensor_scale)});
   }
 
   void write_keys() {
@@ -191,6 +213,8 @@ class Writer {
     for (const std::string& key : plan_.unexpected_keys) json_.string(key);
     json_.end_array();
   }
+
+  using Offsets = std::vector<Offset>::const_iterator;
 
   // A number, or what it is on each rank of the group.
   void write_offset(const Offset& offset) {
@@ -216,6 +240,7 @@ class Writer {
       write_checkpoint(json_, plan_.files[plan_.sources[transfer.source].file].checkpoint);
       json_.key("from");
       write_offset(from);
+      if (transfer.first_code != 0) json_.key("first_code").number(transfer.first_code);
     }
     json_.key("to");
     write_offset(to);
@@ -230,8 +255,6 @@ class Writer {
     }
     json_.end_object();
   }
-
-  using Offsets = std::vector<Offset>::const_iterator;
 
   void write_transfers(const std::vector<Transfer>& transfers, Offsets& offset) {
     json_.key("transfers").begin_array();
@@ -284,6 +307,22 @@ class Writer {
     json_.end_array().end_object();
   }
 
+  void write_scale_read(const ScaleRead& read, Offsets& offset) {
+    const Source& source = plan_.sources[read.source];
+    const Scaling& scaling = *source.scaling;
+    json_.begin_object(kOneLine).key("scales").string(key_of(scaling.scales));
+    json_.key("of").string(source.key).key("begin");
+    write_offset(*offset++);
+    json_.key("size").number(read.bytes.size_bytes());
+    if (read.zeros.size_bytes() > 0) {
+      json_.key("zeros").string(key_of(scaling.zeros)).key("zeros_begin");
+      write_offset(*offset++);
+      json_.key("zeros_size").number(read.zeros.size_bytes());
+    }
+    if (!scaling.tensor_scale.is_none()) json_.key("tensor_scale").string(key_of(scaling.tensor_scale));
+    json_.end_object();
+  }
+
   [[nodiscard]] std::string device_of(const RankPlan& rank) const { return plan_.devices.of(rank.rank).text(); }
 
   void write_ranks() {
@@ -327,6 +366,11 @@ class Writer {
     json_.key("reads").begin_array();
     for (const Read& read : rank.reads) write_read(read, *offset++);
     json_.end_array();
+    if (!rank.scale_reads.empty()) {
+      json_.key("scale_reads").begin_array();
+      for (const ScaleRead& read : rank.scale_reads) write_scale_read(read, offset);
+      json_.end_array();
+    }
     json_.end_object();
   }
 

@@ -19,7 +19,8 @@ void for_each_transfer(const RankPlan& rank, const Visit& visit) {
 
 bool same_transfers(const std::vector<Transfer>& a, const std::vector<Transfer>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Transfer& x, const Transfer& y) {
-    return x.source == y.source && x.run_elems == y.run_elems && x.loops == y.loops && x.fill == y.fill;
+    return x.source == y.source && x.run_elems == y.run_elems && x.loops == y.loops && x.fill == y.fill &&
+           x.first_code == y.first_code;
   });
 }
 
@@ -36,6 +37,11 @@ bool same_destination(const Destination& a, bool a_is_own, const Destination& b,
 bool same_read(const Read& a, const Read& b) {
   return a.file == b.file && a.size_bytes == b.size_bytes && a.count == b.count && a.stride_bytes == b.stride_bytes &&
          a.transfers == b.transfers;
+}
+
+bool same_scale_read(const ScaleRead& a, const ScaleRead& b) {
+  return a.source == b.source && a.bytes.size_bytes() == b.bytes.size_bytes() &&
+         a.zeros.size_bytes() == b.zeros.size_bytes();
 }
 
 class Grouper {
@@ -84,7 +90,9 @@ class Grouper {
                       [&](const Destination& p, const Destination& q) {
                         return same_destination(p, p.device == devices_[a], q, q.device == devices_[b]);
                       }) &&
-           std::equal(x.reads.begin(), x.reads.end(), y.reads.begin(), y.reads.end(), same_read);
+           std::equal(x.reads.begin(), x.reads.end(), y.reads.begin(), y.reads.end(), same_read) &&
+           std::equal(x.scale_reads.begin(), x.scale_reads.end(), y.scale_reads.begin(), y.scale_reads.end(),
+                      same_scale_read);
   }
 
   static std::vector<std::uint64_t> offsets_of(const RankPlan& rank) {
@@ -94,6 +102,10 @@ class Grouper {
       offsets.push_back(transfer.target_begin_bytes);
     });
     for (const Read& read : rank.reads) offsets.push_back(read.begin_bytes);
+    for (const ScaleRead& read : rank.scale_reads) {
+      offsets.push_back(read.bytes.begin);
+      if (read.zeros.size_bytes() > 0) offsets.push_back(read.zeros.begin);
+    }
     return offsets;
   }
 

@@ -22,7 +22,7 @@ struct Offset {
 struct RankGroup {
   std::vector<std::size_t> members;  ///< into Plan::ranks
   /// In the order of destinations, lists and transfers: where each begins in its file and in memory; then where each
-  /// read begins.
+  /// read begins, and each read of scales; behind it, where it reads zero points, that of these.
   std::vector<Offset> offsets;
 };
 

@@ -16,7 +16,11 @@
 #include "planner/fsdp_units.h"
 #include "planner/input_checks.h"
 #include "planner/nothing_in_common.h"
-#include "planner/quantized_checks.h"
+#include "planner/quantized/dequantize.h"
+#include "planner/quantized/kept_cuts.h"
+#include "planner/quantized/packed_weights.h"
+#include "planner/quantized/quantization_config.h"
+#include "planner/quantized/quantized_checks.h"
 #include "planner/source_coverage.h"
 #include "planner/tie_groups.h"
 #include "planner/value_checks.h"
@@ -37,6 +41,7 @@ class Decider {
     policy_is_sound_ = of_policy.empty();
     errors_.add(of_policy);
     resolve_names();
+    const NotDequantized not_dequantized = dequantize_payloads(inputs_, packed_, names_);
     begin_statements();
     const Errors of_adapters = find_adapter_keys(inputs_, out_);
     const Errors of_ties = group_ties(inputs_, names_, out_);
@@ -45,8 +50,10 @@ class Decider {
     errors_.add(of_adapters);
     errors_.add(of_ties);
     errors_.add(decide_sources(inputs_, names_, out_));
-    const QuantizedProblems quantized = check_companions(inputs_, out_);
+    const QuantizedProblems quantized = check_companions(inputs_, not_dequantized, out_);
     errors_.add(quantized.errors);
+    errors_.add(check_lost_scales(inputs_, out_));
+    add_about_config(check_quantization_config(inputs_));
     if (policy_is_sound_) add_about_tensors(decide_dtypes(inputs_, pins_, out_));
     if (policy_is_sound_) errors_.add(check_payload_casts(inputs_, out_));
     errors_.add(check_keys(inputs_, names_, quantized.left_over, out_.plan));
@@ -55,6 +62,7 @@ class Decider {
     if (policy_is_sound_) check_values();
     if (policy_is_sound_ && layout_is_sound_) check_units_that_are_known();
     if (layout_is_sound_) errors_.add(check_placements(inputs_, out_));
+    if (layout_is_sound_) errors_.add(check_kept_cuts(inputs_, out_));
     order_calls();
     if (layout_is_sound_) errors_.add(check_call_places(inputs_, out_));
     report_partly_read();
@@ -62,7 +70,7 @@ class Decider {
     errors_.add(check_name_lists(inputs_, out_.plan));
     if (!errors_.empty() || have_nothing_in_common(inputs_, names_)) {
       Errors all;
-      if (!out_.tells_of_payloads) all = name_unread_payloads(inputs_, errors_);
+      if (!out_.tells_of_payloads) all = name_unread_payloads(inputs_, names_, not_dequantized, errors_);
       all.add(tell_nothing_in_common(inputs_, names_));
       all.add(std::move(errors_));
       return fail(std::move(all));
@@ -72,6 +80,7 @@ class Decider {
     plan.devices = inputs_.layout.devices;
     plan.seed = policy_.seed;
     plan.budget_bytes = policy_.budget_bytes;
+    plan.keys.dequantized = count_dequantized(plan);
     return std::move(out_);
   }
 
@@ -84,10 +93,26 @@ class Decider {
     const auto of_base = inputs_.catalog.tensors_of(0);  // adapters are never mapped
     keys.reserve(of_base.size());
     for (const checkpoint::CatalogTensor& t : of_base) keys.push_back(t.name);
+    // Packed weights are mapped as if the checkpoint were not quantized.
+    packed_ = packed_weights_of(inputs_);
+    for (const auto& [name, weight] : packed_.by_name) {
+      if (inputs_.catalog.find(name) == nullptr) keys.push_back(name);
+    }
+    std::sort(keys.begin(), keys.end());
     names_ = mapping::resolve_partly(inputs_.mapping, targets, keys, [&](std::string_view key) -> const Shape* {
+      if (const auto packed = packed_.by_name.find(key); packed != packed_.by_name.end()) return &packed->second.shape;
       const checkpoint::CatalogTensor* found = inputs_.catalog.find(key);
       return found == nullptr ? nullptr : &found->shape;
     });
+  }
+
+  // Under "unexpected": "report", what config.json says wrongly is reported as unexpected keys are.
+  void add_about_config(Errors problems) {
+    if (policy_.unexpected == policy::Strictness::kReport) {
+      out_.plan.warnings.add(std::move(problems));
+    } else {
+      errors_.add(std::move(problems));
+    }
   }
 
   void begin_statements() {
@@ -202,6 +227,13 @@ class Decider {
     if (!std::is_sorted(pieces.begin(), pieces.end(), by_source)) {
       std::stable_sort(pieces.begin(), pieces.end(), by_source);
     }
+    std::set<SourceId> scales;  // read by the rows that a rank needs
+    for (const Source& source : out_.plan.sources) {
+      if (!source.scaling) continue;
+      for (const SourceId one : {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale}) {
+        if (!one.is_none()) scales.insert(one);
+      }
+    }
     std::vector<const mapping::Piece*> of_source;
     auto next = pieces.begin();
     for (const SourceId i : out_.plan.sources.ids()) {
@@ -210,7 +242,7 @@ class Decider {
       const Source& source = out_.plan.sources[i];
       const std::uint64_t elems = *source.shape.num_elems();
       const std::uint64_t read_elems = covered_elems(source.shape, of_source);
-      if (read_elems >= elems) continue;
+      if (read_elems >= elems || scales.contains(i)) continue;
       out_.plan.warnings.add(Error(Code::kPlan, "the model uses only part of this key")
                                  .of_tensor(source.key)
                                  .by_rule("R11")
@@ -233,6 +265,7 @@ class Decider {
   const model::Skeleton& skeleton_;
   policy::Pins pins_;
   mapping::Resolution names_;
+  PackedWeights packed_;
   bool policy_is_sound_ = true;
   bool layout_is_sound_ = true;  // but for single tensors
   Decisions out_;

@@ -68,7 +68,8 @@ class DTypeDecider {
     question.kind = member.kind;
     question.constructed = memory.dtype;
     question.presence = memory.presence;
-    question.checkpoint = out_.plan.statements[head].checkpoint == 0 ? s.checkpoint_dtype : base_dtype(head);
+    question.checkpoint = out_.plan.statements[head].checkpoint == 0 ? dtype_of_file(s, head) : base_dtype(head);
+    question.is_dequantized = !question.checkpoint && is_dequantized(head);
     question.pinned = pins_.of(s.name);
     question.derived = out_.tensors[head].is_derived;
     if (question.derived) question.declared = inputs_.skeleton.tensors[speakers.value.number()].declared_dtype;
@@ -76,6 +77,25 @@ class DTypeDecider {
     question.requires_grad = member.requires_grad;
     question.request = requests_.of(s.name);
     return question;
+  }
+
+  // What is dequantized has no dtype in the file, but its other parts may have one.
+  [[nodiscard]] std::optional<DType> dtype_of_file(const Statement& s, StatementId head) const {
+    if (!is_dequantized(head)) return s.checkpoint_dtype;
+    std::optional<DType> dtype;
+    for (const SourceId number : out_.tensors[head].pieces.source_numbers) {
+      const Source& source = out_.plan.sources[number];
+      if (source.scaling) continue;
+      const auto both = policy::promote_types(dtype.value_or(source.dtype), source.dtype);
+      if (both) dtype = *both;
+    }
+    return dtype;
+  }
+
+  [[nodiscard]] bool is_dequantized(StatementId head) const {
+    const SourceNumbers& numbers = out_.tensors[head].pieces.source_numbers;
+    return std::any_of(numbers.begin(), numbers.end(),
+                       [&](SourceId number) { return out_.plan.sources[number].scaling.has_value(); });
   }
 
   // Of a tensor that an adapter has. A trained copy of a base tensor has the dtype that the base gives it: it is
@@ -279,6 +299,16 @@ class DTypeDecider {
   void check_casts(const Statement& s, StatementId head) {
     for (const SourceId number : out_.tensors[head].pieces.source_numbers) {
       const Source& source = out_.plan.sources[number];
+      if (source.scaling) {
+        if (policy::is_ordinary_float(s.storage)) continue;
+        errors_.add(Error(Code::kDType, fmt::format("{} cannot be dequantized to this dtype", quote(source.key)))
+                        .of_tensor(s.name)
+                        .by_rule("R48")
+                        .wanted("F16, BF16, F32 or F64")
+                        .got(std::string(name(s.storage)))
+                        .try_this("Request a float dtype of 16 bits or more for this tensor."));
+        continue;
+      }
       if (source.dtype == s.storage || policy::cast_is_possible(source.dtype, s.storage)) continue;
       errors_.add(
           Error(Code::kDType, fmt::format("{} cannot be cast to the storage dtype of the tensor", quote(source.key)))
@@ -298,6 +328,7 @@ class DTypeDecider {
       if (!dtype) dtype = next;
       if (*dtype == next) continue;
       const auto both = policy::promote_types(*dtype, next);
+      if (!both && is_dequantized(head)) continue;  // which is no obstacle to putting the parts together
       if (!both) {
         errors_.add(Error(Code::kDType, "the parts of the tensor have dtypes that cannot be combined")
                         .of_tensor(s.name)

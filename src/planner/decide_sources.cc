@@ -20,7 +20,6 @@ namespace lading::planner {
 namespace {
 
 using mapping::Expression;
-using model::Kind;
 using model::Presence;
 using model::RecipeKind;
 using model::Tensor;
@@ -286,7 +285,7 @@ class SourceDecider {
       errors_.add(differs_in_shape(t, found, remedy).by_rule("R41"));
       return FromFile::kRefused;
     }
-    if (!number_sources(t, checkpoint, pieces->sources, out.source_numbers)) return FromFile::kRefused;
+    if (!number_sources(t, checkpoint, *pieces, out.source_numbers)) return FromFile::kRefused;
     out.pieces = *std::move(pieces);
     return FromFile::kTaken;
   }
@@ -310,16 +309,16 @@ class SourceDecider {
       return false;
     }
     FilePieces file;
-    if (!number_sources(t, s.checkpoint, pieces->sources, file.source_numbers)) return false;
+    if (!number_sources(t, s.checkpoint, *pieces, file.source_numbers)) return false;
     file.pieces = *std::move(pieces);
     s.must_equal.push_back(other);
     out_.tensors[members.front()].compared.push_back(std::move(file));
     return true;
   }
 
-  bool number_sources(const Tensor& t, std::uint32_t checkpoint, const std::vector<std::string>& keys,
+  bool number_sources(const Tensor& t, std::uint32_t checkpoint, const mapping::Pieces& pieces,
                       SourceNumbers& numbers) {
-    const Errors problems = sources_.number(t.name, checkpoint, keys, numbers);
+    const Errors problems = sources_.number(t.name, checkpoint, pieces, numbers);
     errors_.add(problems);
     return problems.empty();
   }

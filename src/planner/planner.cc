@@ -12,6 +12,7 @@
 #include "base/element_bytes.h"
 #include "planner/buffer_checks.h"
 #include "planner/decide.h"
+#include "planner/quantized/scale_reads.h"
 #include "planner/regions.h"
 #include "planner/schedule.h"
 #include "planner/work_out.h"
@@ -19,6 +20,8 @@
 namespace lading::planner {
 namespace {
 
+// Beside scales, for a thread and its staging buffer.
+constexpr std::uint64_t kLeastBufferBytes = 4ULL << 20;
 constexpr std::uint64_t kLeastStagingBytes = 32ULL << 20;
 
 // Ranks with a GPU each; without any, all of them are taken to share one machine.
@@ -156,8 +159,13 @@ class RankPlanner {
       plan_.flat_parameter_gap_bytes += shared.buffer_bytes - shared.owned_bytes;
     }
     schedule_reads(decisions_.plan, plan_);
+    add_scale_reads(decisions_.plan, plan_);
     if (plan_.read_bytes > 0) {
       plan_.staging_bytes = staging_bytes_of(decisions_.plan.budget_bytes, ranks_on_node(layout_));
+    }
+    if (const std::uint64_t scale_bytes = plan::scale_memory_bytes(decisions_.plan, plan_); scale_bytes > 0) {
+      plan_.staging_bytes =
+          std::min(decisions_.plan.budget_bytes, std::max(plan_.staging_bytes, scale_bytes + kLeastBufferBytes));
     }
   }
 
@@ -182,6 +190,17 @@ void warn_of_budget(const layout::Layout& layout, Plan& plan) {
                         .try_this(fmt::format("Set \"budget_bytes\": {}.", on_node * staging_bytes)));
 }
 
+void check_scale_memory(const Plan& plan, const RankPlan& rank, Errors& errors) {
+  const std::uint64_t scale_bytes = plan::scale_memory_bytes(plan, rank);
+  if (scale_bytes == 0 || scale_bytes < plan.budget_bytes) return;
+  errors.add(Error(Code::kPlan, "the scales of quantized tensors need more host memory than the budget")
+                 .on_rank(static_cast<int>(rank.rank))
+                 .by_rule("R64")
+                 .wanted(fmt::format("less than {} bytes (\"budget_bytes\")", plan.budget_bytes))
+                 .got(fmt::format("{} bytes", scale_bytes))
+                 .try_this(fmt::format("Set \"budget_bytes\": {}.", scale_bytes + kLeastStagingBytes)));
+}
+
 }  // namespace
 
 Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::uint64_t>& ranks) {
@@ -202,6 +221,7 @@ Result<Plan, Errors> make_plan(const PlanInputs& inputs, const std::vector<std::
     rank_plans.push_back(RankPlanner(decisions, inputs.layout, regions, rank).run());
     regions.table().release(rank);
   }
+  for (const RankPlan& rank : rank_plans) check_scale_memory(decisions.plan, rank, errors);
   if (!errors.empty()) return fail(std::move(errors));
   warn_of_budget(inputs.layout, decisions.plan);
   decisions.plan.ranks = std::move(rank_plans);

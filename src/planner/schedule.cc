@@ -155,7 +155,8 @@ class Scheduler {
     const Source& source = plan_.sources[transfer.source];
     loops_ = transfer.loops;
     sort_by_source(loops_);
-    return shaper_of(source.file).shape(loops_, bytes_of_elems(transfer.run_elems, source.dtype), print_, split_at);
+    return shaper_of(source.file)
+        .shape(loops_, source.run_bytes(transfer.run_elems, transfer.first_code), print_, split_at);
   }
 
   // One loop of N rounds becomes one of N / at_once over one of at_once, and what is left over; or, where nothing
@@ -200,8 +201,8 @@ class Scheduler {
       wanted.read = {source.file,  transfer.source_begin_bytes, print_.size_bytes,
                      print_.count, print_.stride_bytes,         {}};
       wanted.read.transfers.push_back(ref);
-      const bool in_place =
-          !ref.is_comparison() && devices_[device_] == "cpu" && source.dtype == storage_ && print_.inner_loops == 0;
+      const bool in_place = !ref.is_comparison() && devices_[device_] == "cpu" && !source.scaling &&
+                            source.dtype == storage_ && print_.inner_loops == 0;
       wanted.goes_alone = print_.count > 1 || (in_place && print_.size_bytes >= kAloneBytes);
       wanted.device = device_;
       wanted.transfer = &transfer;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "checkpoint/quantized.h"
 
 namespace lading::planner {
 
@@ -61,24 +62,102 @@ std::string SourceTable::forms_of(const mapping::Expression& expression, std::ui
   return text;
 }
 
-Errors SourceTable::number(std::string_view tensor, std::uint32_t checkpoint, const std::vector<std::string>& keys,
+Errors SourceTable::number(std::string_view tensor, std::uint32_t checkpoint, const mapping::Pieces& pieces,
                            SourceNumbers& numbers) {
   Errors errors;
-  numbers.reserve(keys.size());
-  for (const std::string& key : keys) {
-    const CatalogTensor& found = *find(key, checkpoint);
-    if (!found.dtype) {
-      errors.add(Error(Code::kUnknownDType, fmt::format("the tensor needs {}, whose dtype {} is unknown",
-                                                        quote(found.name), quote(found.unknown_dtype)))
-                     .of_tensor(tensor)
-                     .by_rule("R45"));
+  numbers.reserve(pieces.sources.size());
+  for (const mapping::PieceSourceId i : pieces.sources.ids()) {
+    const std::size_t before = plan_.sources.size();
+    const auto id = number_of(tensor, checkpoint, pieces.sources[i]);
+    if (!id) {
+      errors.add(id.error());
       continue;
     }
-    SourceId& id = source_ids_[index_of(found)];
-    if (id.is_none()) id = add(found);
-    numbers.push_back(id);
+    const auto scaling = pieces.scalings.find(i);
+    const bool is_new = plan_.sources.size() > before;
+    auto scaled = scale(tensor, checkpoint, scaling == pieces.scalings.end() ? nullptr : &scaling->second, *id, is_new);
+    if (!scaled) errors.add(std::move(scaled).error());
+    numbers.push_back(*id);
   }
   return errors;
+}
+
+Result<SourceId> SourceTable::number_of(std::string_view tensor, std::uint32_t checkpoint, const std::string& key) {
+  const CatalogTensor& found = *find(key, checkpoint);
+  if (!found.dtype) {
+    return fail(Error(Code::kUnknownDType, fmt::format("the tensor needs {}, whose dtype {} is unknown",
+                                                       quote(found.name), quote(found.unknown_dtype)))
+                    .of_tensor(tensor)
+                    .by_rule("R45"));
+  }
+  SourceId& id = source_ids_[index_of(found)];
+  if (id.is_none()) id = add(found);
+  return id;
+}
+
+// A source is dequantized wherever it is read, or nowhere, and always by the same scales.
+Result<void> SourceTable::scale(std::string_view tensor, std::uint32_t checkpoint, const mapping::PieceScaling* wanted,
+                                SourceId id, bool is_new) {
+  const auto refuse = [&](std::string message) {
+    return fail(Error(Code::kMapping, std::move(message)).of_tensor(tensor).by_rule("R48"));
+  };
+  if (wanted == nullptr) {
+    if (!plan_.sources[id].scaling) return {};
+    return refuse(fmt::format("{} is read both with and without its scales", quote(plan_.sources[id].key)));
+  }
+  LADING_ASSIGN_OR_RETURN(plan::Scaling scaling, scaling_of(tensor, checkpoint, *wanted, id));
+  Source& source = plan_.sources[id];
+  if (is_new) {
+    source.scaling = std::move(scaling);
+    source.shape = wanted->shape;
+  } else if (source.scaling != scaling) {
+    return refuse(
+        fmt::format("{} is read in two ways: with and without scales, or with two kinds of them", quote(source.key)));
+  }
+  return {};
+}
+
+Result<plan::Scaling> SourceTable::scaling_of(std::string_view tensor, std::uint32_t checkpoint,
+                                              const mapping::PieceScaling& wanted, SourceId id) {
+  const auto refuse = [&](std::string message) {
+    return fail(Error(Code::kMapping, std::move(message)).of_tensor(tensor).by_rule("R48"));
+  };
+  const Decoding& decoding = wanted.decoding;
+  const DType dtype = plan_.sources[id].dtype;
+  const std::string key = quote(plan_.sources[id].key);
+  if (!decoding.code && (!checkpoint::is_low_precision(dtype) || bits(dtype) != 8)) {
+    return refuse(fmt::format("{} is {}, but only 8-bit floats can be dequantized without a code", key, name(dtype)));
+  }
+  if (decoding.code) {
+    const DTypeClass kind = class_of(dtype);
+    const bool is_integer = kind == DTypeClass::kSigned || kind == DTypeClass::kUnsigned;
+    if (!is_integer || bits(dtype) != bits(*decoding.code) * decoding.per_element) {
+      return refuse(fmt::format("{} is {}, which does not hold {} codes of {}", key, name(dtype), decoding.per_element,
+                                name(*decoding.code)));
+    }
+  }
+  plan::Scaling scaling{SourceId::none(), wanted.block, wanted.product, decoding, SourceId::none(), SourceId::none()};
+  LADING_ASSIGN_OR_RETURN(scaling.scales, number_of(tensor, checkpoint, wanted.scales));
+  const DType stored = plan_.sources[scaling.scales].dtype;
+  const bool is_of_bits = decoding.scale_dtype.has_value();
+  const bool fits = is_of_bits ? stored == DType::kU8 && decoding.scale_dtype == DType::kF8E8M0
+                               : checkpoint::is_scale_dtype(stored) || (decoding.code && stored == DType::kF8E4M3);
+  if (!fits) {
+    return refuse(fmt::format("the scales {} are {}, which is not supported", quote(wanted.scales), name(stored)));
+  }
+  if (!wanted.zeros.empty()) {
+    LADING_ASSIGN_OR_RETURN(scaling.zeros, number_of(tensor, checkpoint, wanted.zeros));
+    if (plan_.sources[scaling.zeros].dtype != dtype || decoding.code == CodeType::kF4 || !decoding.code) {
+      return refuse(fmt::format("the zero points {} are not codes like those of {}", quote(wanted.zeros), key));
+    }
+  }
+  if (!wanted.tensor_scale.empty()) {
+    LADING_ASSIGN_OR_RETURN(scaling.tensor_scale, number_of(tensor, checkpoint, wanted.tensor_scale));
+    if (plan_.sources[scaling.tensor_scale].dtype != DType::kF32) {
+      return refuse(fmt::format("the scale of the whole tensor {} is not in F32", quote(wanted.tensor_scale)));
+    }
+  }
+  return scaling;
 }
 
 SourceId SourceTable::add(const CatalogTensor& found) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checkpoint/catalog.h"
+#include "mapping/pieces.h"
 #include "planner/plan_types.h"
 #include "planner/planner.h"
 #include "planner/work_out.h"
@@ -31,11 +32,17 @@ class SourceTable {
                                                          std::uint32_t checkpoint) const;
   /// "head" BF16 [4, 2]
   [[nodiscard]] std::string forms_of(const mapping::Expression& expression, std::uint32_t checkpoint) const;
-  /// The keys of a checkpoint that `tensor` is made of, which must be there. Refuses those of unknown dtypes.
-  Errors number(std::string_view tensor, std::uint32_t checkpoint, const std::vector<std::string>& keys,
+  /// The keys of a checkpoint that `tensor` is made of, which must be there, and their scales. Refuses those of unknown
+  /// dtypes, dtypes that cannot be dequantized, and keys that are read in two ways.
+  Errors number(std::string_view tensor, std::uint32_t checkpoint, const mapping::Pieces& pieces,
                 SourceNumbers& numbers);
 
  private:
+  Result<SourceId> number_of(std::string_view tensor, std::uint32_t checkpoint, const std::string& key);
+  Result<void> scale(std::string_view tensor, std::uint32_t checkpoint, const mapping::PieceScaling* wanted,
+                     SourceId id, bool is_new);
+  Result<plan::Scaling> scaling_of(std::string_view tensor, std::uint32_t checkpoint,
+                                   const mapping::PieceScaling& wanted, SourceId id);
   [[nodiscard]] const checkpoint::CatalogTensor* find(std::string_view key, std::uint32_t checkpoint);
   [[nodiscard]] std::size_t index_of(const checkpoint::CatalogTensor& found) const;
   SourceId add(const checkpoint::CatalogTensor& found);

@@ -1,6 +1,7 @@
 #include "planner/work_out.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/box.h"
@@ -169,28 +170,76 @@ class Worker {
           piece.is_fill() ? target : loop.source_step * source_strides_[piece.source.number()][loop.source_dim];
       loops.push_back({loop.count, source, target});
     }
+    Nest nest;
+    nest.run_elems = join(loops);
+    nest.loops = std::move(loops);
+    nest.target = offset_of(piece.target_origin, target_strides_);
+    if (region_.flat) nest.target = nest.target - region_.flat->begin + region_.flat->buffer_begin;
+    if (!piece.is_fill()) nest.source = offset_of(piece.source_origin, source_strides_[piece.source.number()]);
+    if (piece.is_fill()) return add_fill(nest, piece.fill);
+    add_transfers(std::move(nest), inputs_.source_numbers[piece.source.number()]);
+  }
+
+  // A transfer while it is counted in elements.
+  struct Nest {
+    std::uint64_t source = 0;
+    std::uint64_t target = 0;
+    std::uint64_t run_elems = 0;
+    ElementLoops loops;
+  };
+
+  void add_fill(const Nest& nest, double fill) {
     Transfer transfer;
-    transfer.run_elems = join(loops);
-    std::uint64_t target = offset_of(piece.target_origin, target_strides_);
-    if (region_.flat) target = target - region_.flat->begin + region_.flat->buffer_begin;
-    transfer.target_begin_bytes = target_bytes(target);
-    if (piece.is_fill()) {
-      transfer.source = SourceId::none();
-      transfer.fill = piece.fill;
-    } else {
-      transfer.source = inputs_.source_numbers[piece.source.number()];
-      const Source& source = inputs_.sources[transfer.source];
-      transfer.source_begin_bytes =
-          source.bytes.begin +
-          bytes(offset_of(piece.source_origin, source_strides_[piece.source.number()]), source.dtype);
-      bytes(transfer.run_elems, source.dtype);
+    transfer.source = SourceId::none();
+    transfer.fill = fill;
+    place_in_target(nest, transfer);
+    for (const ElementLoop& loop : nest.loops) {
+      transfer.loops.push_back({loop.count, 0, target_bytes(loop.target_stride_elems)});
     }
+    transfers_.push_back(std::move(transfer));
+  }
+
+  void place_in_target(const Nest& nest, Transfer& transfer) {
+    transfer.target_begin_bytes = target_bytes(nest.target);
+    transfer.run_elems = nest.run_elems;
     target_bytes(transfer.run_elems);
-    transfer.loops.reserve(loops.size());
-    for (const ElementLoop& loop : loops) {
-      const std::uint64_t source =
-          piece.is_fill() ? 0 : bytes(loop.source_stride_elems, inputs_.sources[transfer.source].dtype);
-      transfer.loops.push_back({loop.count, source, target_bytes(loop.target_stride_elems)});
+    transfer.loops.reserve(nest.loops.size());
+  }
+
+  // A transfer's loops step over whole bytes. One that steps over a part of a byte, as of the transpose of a tensor of
+  // U4, becomes several: of two codes in a byte, one transfer takes the first ones and another the second ones.
+  void add_transfers(Nest nest, SourceId id) {
+    const Source& source = inputs_.sources[id];
+    const std::uint64_t in_byte = source.codes_per_byte();
+    const auto steps_into_bytes = [&](const ElementLoop& loop) { return loop.source_stride_elems % in_byte != 0; };
+    const auto found = std::find_if(nest.loops.begin(), nest.loops.end(), steps_into_bytes);
+    if (found == nest.loops.end()) return add_transfer(nest, id);
+    const ElementLoop loop = *found;
+    const std::uint64_t parts = in_byte / std::gcd(in_byte, loop.source_stride_elems);
+    const auto at = found - nest.loops.begin();
+    for (std::uint64_t i = 0; i < std::min(parts, loop.count); ++i) {
+      Nest part = nest;
+      part.source += i * loop.source_stride_elems;
+      part.target += i * loop.target_stride_elems;
+      part.loops.begin()[at] = {(loop.count - i - 1) / parts + 1, parts * loop.source_stride_elems,
+                                parts * loop.target_stride_elems};
+      if (part.loops.begin()[at].count == 1) part.loops.erase(part.loops.begin() + at);
+      add_transfers(std::move(part), id);
+    }
+  }
+
+  void add_transfer(const Nest& nest, SourceId id) {
+    const Source& source = inputs_.sources[id];
+    Transfer transfer;
+    transfer.source = id;
+    place_in_target(nest, transfer);
+    const std::uint64_t in_byte = source.codes_per_byte();
+    transfer.first_code = static_cast<std::uint8_t>(nest.source % in_byte);
+    transfer.source_begin_bytes = source.bytes.begin + source_bytes(nest.source / in_byte, source);
+    if (in_byte == 1) source_bytes(nest.run_elems, source);
+    for (const ElementLoop& loop : nest.loops) {
+      transfer.loops.push_back({loop.count, source_bytes(loop.source_stride_elems / in_byte, source),
+                                target_bytes(loop.target_stride_elems)});
     }
     transfers_.push_back(std::move(transfer));
   }
@@ -218,6 +267,10 @@ class Worker {
     return elems / 8 * element_bits + elems % 8 * element_bits / 8;
   }
   std::uint64_t target_bytes(std::uint64_t elems) { return bytes(elems, inputs_.storage); }
+  // Of whole bytes of codes, or of elements.
+  std::uint64_t source_bytes(std::uint64_t count, const Source& source) {
+    return source.code() ? count : bytes(count, source.dtype);
+  }
 
   const WorkInputs& inputs_;
   const Region& region_;

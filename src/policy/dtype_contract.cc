@@ -31,7 +31,7 @@ DType source_dtype(const DTypeQuestion& question) {
 }
 
 bool is_kept(const DTypeQuestion& question) {
-  return !question.derived && !question.checkpoint && question.presence == Presence::kReal;
+  return !question.derived && !question.checkpoint && !question.is_dequantized && question.presence == Presence::kReal;
 }
 
 bool is_buffer(Kind kind) { return kind == Kind::kBuffer || kind == Kind::kNonPersistentBuffer; }
@@ -65,6 +65,9 @@ Result<Asked, DTypeRefusal> ask_by_request(const Policy& policy, const DTypeQues
     std::string reason(name(source));
     reason.append(" as in ").append(where);
     return Asked{source, "R22", std::move(reason)};
+  }
+  if (question.is_dequantized) {
+    return Asked{*requested, "R48", fmt::format("dequantized to {}, as requested", name(*requested))};
   }
   if (policy.cast == Cast::kExact) {
     return Asked{*requested, "R23", fmt::format("{} is requested exactly", name(*requested))};

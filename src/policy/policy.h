@@ -102,7 +102,8 @@ struct DTypeQuestion {
   model::Kind kind = model::Kind::kParameter;
   DType constructed = DType::kF32;  ///< or of the memory that the tensor has already
   model::Presence presence = model::Presence::kMeta;
-  std::optional<DType> checkpoint = {};           ///< of the file, or the value handed in, that it comes from
+  std::optional<DType> checkpoint = {};  ///< of the file, or the value handed in, that it comes from
+  bool is_dequantized = false;           ///< it comes from a quantized file, which says nothing of a dtype (R48)
   std::optional<model::PinStrength> pinned = {};  ///< Pins::of
   bool derived = false;                ///< its value is computed, in its declared dtype (R29); then no file counts
   std::optional<DType> declared = {};  ///< of a derivation; nothing: as constructed

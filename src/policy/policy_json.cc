@@ -29,6 +29,14 @@ constexpr std::array kTies = {
     std::pair<std::string_view, Ties>{"keep", Ties::kKeep},
     std::pair<std::string_view, Ties>{"untie", Ties::kUntie},
 };
+constexpr std::array kQuantized = {
+    std::pair<std::string_view, Quantized>{"dequantize", Quantized::kDequantize},
+    std::pair<std::string_view, Quantized>{"keep", Quantized::kKeep},
+};
+constexpr std::array kArithmetics = {
+    std::pair<std::string_view, Arithmetic>{"exact", Arithmetic::kExact},
+    std::pair<std::string_view, Arithmetic>{"reference", Arithmetic::kReference},
+};
 constexpr std::array kStrictnesses = {
     std::pair<std::string_view, Strictness>{"strict", Strictness::kStrict},
     std::pair<std::string_view, Strictness>{"report", Strictness::kReport},
@@ -210,8 +218,10 @@ Errors check_policy(const Policy& policy) {
   Errors errors;
   if (!is_enumerator(policy.cast, Cast::kDestination) ||
       !is_enumerator(policy.compute_record, ComputeRecord::kIgnore) ||
-      !is_enumerator(policy.unexpected, Strictness::kReport) || !is_enumerator(policy.ties, Ties::kUntie)) {
-    errors.add(Error(Code::kPolicy, "cast, compute_record, unexpected or ties: not a known enumerator"));
+      !is_enumerator(policy.unexpected, Strictness::kReport) || !is_enumerator(policy.ties, Ties::kUntie) ||
+      !is_enumerator(policy.quantized, Quantized::kKeep) || !is_enumerator(policy.arithmetic, Arithmetic::kReference)) {
+    errors.add(Error(Code::kPolicy,
+                     "cast, compute_record, unexpected, ties, quantized or arithmetic: not a known enumerator"));
     return errors;
   }
   for (auto& [field, error] : problems_of(policy)) errors.add(std::move(error));
@@ -237,6 +247,8 @@ Result<Policy, Errors> parse_policy(const JsonDocument& document) {
   refuse_reduce_dtype(fields);
   fields.optional_word("unexpected", kStrictnesses, policy.unexpected);
   fields.optional_word("ties", kTies, policy.ties);
+  fields.optional_word("quantized", kQuantized, policy.quantized);
+  fields.optional_word("arithmetic", kArithmetics, policy.arithmetic);
   fields.optional_uint64("seed", policy.seed);
   read("budget_bytes", [&] { fields.optional_uint64("budget_bytes", policy.budget_bytes); });
   for (const auto& [field, list] : kPatternLists) {
@@ -269,6 +281,8 @@ std::string policy_json(const Policy& policy) {
   json.key("compute_record").string(word_of(kComputeRecords, policy.compute_record));
   json.key("unexpected").string(word_of(kStrictnesses, policy.unexpected));
   json.key("ties").string(word_of(kTies, policy.ties));
+  json.key("quantized").string(word_of(kQuantized, policy.quantized));
+  json.key("arithmetic").string(word_of(kArithmetics, policy.arithmetic));
   json.key("seed").number(policy.seed);
   json.key("budget_bytes").number(policy.budget_bytes);
   for (const auto& [field, list] : kPatternLists) write_patterns(json, field, policy.*list);

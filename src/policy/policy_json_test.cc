@@ -88,7 +88,7 @@ TEST(PolicyJson, TheDocumentNamesEveryField) {
     const std::string field = json.substr(at + 4, json.find('"', at + 4) - at - 4);
     EXPECT_THAT(doc, HasSubstr("| `" + field + "` |"));
   }
-  EXPECT_EQ(fields, 18U) << "and compute_dtype, which has no default";
+  EXPECT_EQ(fields, 20U) << "and compute_dtype, which has no default";
   EXPECT_THAT(doc, HasSubstr("| `compute_dtype` |"));
 }
 

@@ -11,9 +11,10 @@
 
 #include "base/text.h"
 #include "checkpoint/foreign.h"
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/header.h"
 #include "io/writers.h"
 #include "source/model_config.h"
+#include "source/packed_details.h"
 
 namespace lading::source {
 
@@ -25,7 +26,6 @@ namespace {
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexEnding = ".safetensors.index.json";
-constexpr std::string_view kShardEnding = ".safetensors";
 
 std::vector<std::string> ending_in(const std::vector<std::string>& names, std::string_view ending) {
   std::vector<std::string> chosen;
@@ -39,30 +39,25 @@ std::string parent_of(const std::string& relative) {
   return slash == std::string::npos ? std::string() : relative.substr(0, slash);
 }
 
-// A text that a file claims to hold. Its size was checked against file and limit before.
-struct JsonPlace {
-  std::uint64_t offset_bytes = 0;
-  std::uint64_t size_bytes = 0;
-};
-
-// The length field and the JSON behind it.
-std::uint64_t hash_of(std::string_view length, std::string_view json) {
-  return XXH3_64bits_withSeed(json.data(), json.size(), XXH3_64bits(length.data(), length.size()));
+// A header: what stands in front of its text, and the text.
+std::uint64_t hash_of(std::string_view front, std::string_view text) {
+  return XXH3_64bits_withSeed(text.data(), text.size(), XXH3_64bits(front.data(), front.size()));
 }
 
-// Reads it and hands it to `parse`. Memory may end here: a header may be a hundred megabytes long.
+// Reads a text and hands it to `parse`. Its size was checked against file and limit before, but memory may end here all
+// the same: a header may be a hundred megabytes long.
 template <class Parse>
-auto read_and_parse(const io::File& file, JsonPlace place, const Parse& parse)
+auto read_and_parse(const io::File& file, ByteRange text, const Parse& parse)
     -> decltype(parse(std::declval<const JsonBuffer&>())) {
   try {
-    JsonBuffer buffer(place.size_bytes);
-    LADING_TRY(file.read_exact(place.offset_bytes, {buffer.data(), place.size_bytes}));
+    JsonBuffer buffer(text.size_bytes());
+    LADING_TRY(file.read_exact(text.begin, {buffer.data(), text.size_bytes()}));
     LADING_TRY(file.check_unchanged());
     return parse(buffer);
   } catch (const std::bad_alloc&) {
-    return fail(
-        Error(Code::kOutOfMemory, fmt::format("not enough memory to read {} of JSON", human_bytes(place.size_bytes)))
-            .in_file(file.path()));
+    return fail(Error(Code::kOutOfMemory,
+                      fmt::format("not enough memory to read {} of the file", human_bytes(text.size_bytes())))
+                    .in_file(file.path()));
   }
 }
 
@@ -88,6 +83,11 @@ class SourceReader {
     ModelConfig config = read_model_config(anchor(), parent_of(relative_));
     source_.catalog_.quantization = std::move(config.quantization);
     source_.warnings_.add(std::move(config.warnings));
+    if (source_.catalog_.quantization) {
+      if (auto read = read_packed_details(source_, *source_.catalog_.quantization); !read) {
+        return fail(Errors(std::move(read).error()));
+      }
+    }
     return std::move(source_);
   }
 
@@ -98,7 +98,7 @@ class SourceReader {
     LADING_ASSIGN_OR_RETURN(const auto names, anchor().list(directory));
     const auto has = [&](std::string_view name) { return std::binary_search(names.begin(), names.end(), name); };
     const auto indexes = ending_in(names, kIndexEnding);
-    const auto shards = ending_in(names, kShardEnding);
+    const auto shards = ending_in(names, checkpoint::kFileEnding);
     const auto choose = [&](LocationKind kind, std::string_view name) {
       kind_ = kind;
       relative_ = join(directory, name);
@@ -116,8 +116,8 @@ class SourceReader {
       return fail(
           Error(Code::kNotACheckpoint, "the directory has no safetensors checkpoint")
               .in_file(anchor().display(directory))
-              .wanted(fmt::format("{}, or one file ending in {}", kIndexName, kShardEnding))
-              .got(fmt::format("{} other entries", names.size()))
+              .wanted(fmt::format("{}, or one file ending in {}", kIndexName, checkpoint::kFileEnding))
+              .got(fmt::format("{} other {}", names.size(), names.size() == 1 ? "entry" : "entries"))
               .try_this("Pass the directory of the checkpoint, or fetch it: hf download ORG/NAME --local-dir DIR."));
     }
     return fail(Error(Code::kAmbiguousCheckpoint, "the directory has several safetensors files and no index")
@@ -166,7 +166,7 @@ class SourceReader {
     }
     const auto names = anchor().list(directory);
     if (names) {
-      warn_of_strays(directory, ending_in(*names, kShardEnding), index.shards);
+      warn_of_strays(directory, ending_in(*names, checkpoint::kFileEnding), index.shards);
     } else {
       errors.add(names.error());
     }
@@ -211,17 +211,17 @@ class SourceReader {
   Result<ShardHeader, Errors> read_shard(const std::string& relative, std::string name) {
     LADING_ASSIGN_OR_RETURN(const io::File file, anchor().open_file(relative));
     LADING_ASSIGN_OR_RETURN(std::string resolved, anchor().resolve(relative));
-    SeenHeader seen{file.changed_at(), io::is_settled(file), 0, 0};
+    SeenHeader seen{file.changed_at(), io::is_settled(file), {}, 0};
     const HeaderContext context{file.path(), file.size_bytes(), options_.trailing_bytes, entries_left_};
-    std::array<char, checkpoint::kLengthBytes> prefix{};
-    const std::size_t available = std::min<std::uint64_t>(prefix.size(), file.size_bytes());
-    LADING_TRY(file.read_exact(0, std::span(prefix).first(available)));
-    const auto length = checkpoint::header_length_bytes({prefix.data(), available}, context);
-    if (!length) return fail(recognised(file, Errors(length.error())));
-    seen.size_bytes = checkpoint::kLengthBytes + *length;
-    auto parsed = read_and_parse(file, {checkpoint::kLengthBytes, *length}, [&](const JsonBuffer& json) {
-      seen.hash = hash_of({prefix.data(), prefix.size()}, json.text());
-      return checkpoint::parse_header(json, context);
+    std::array<char, checkpoint::kFirstBytes> first{};
+    const std::size_t available = std::min<std::uint64_t>(first.size(), file.size_bytes());
+    LADING_TRY(file.read_exact(0, std::span(first).first(available)));
+    const auto found = checkpoint::find_header({first.data(), available}, context);
+    if (!found) return fail(recognised(file, Errors(found.error())));
+    seen.text = found->text;
+    auto parsed = read_and_parse(file, seen.text, [&](const JsonBuffer& text) {
+      seen.hash = hash_of({first.data(), seen.text.begin}, text.text());
+      return found->parse(text, context);
     });
     if (!parsed) return fail(recognised(file, std::move(parsed).error()));
     checkpoint::Header header = *std::move(parsed);
@@ -303,13 +303,13 @@ Result<io::File> CheckpointSource::open_file(const SourceFile& file) const {
   if (seen.is_settled && opened.changed_at() == seen.changed_at) return opened;
   // Size and mtime do not show whether the header is still the one that was read.
   if (!io::is_settled(opened)) opened.doubt();
-  std::string bytes(seen.size_bytes, '\0');
+  std::string bytes(seen.text.end, '\0');
   LADING_TRY(opened.read_exact(0, bytes));
-  const std::string_view text = bytes;
-  if (hash_of(text.substr(0, checkpoint::kLengthBytes), text.substr(checkpoint::kLengthBytes)) != seen.hash) {
+  const std::string_view header = bytes;
+  if (hash_of(header.substr(0, seen.text.begin), header.substr(seen.text.begin)) != seen.hash) {
     return fail(Error(Code::kFileChanged, "the header was rewritten after lading read it")
                     .in_file(opened.path())
-                    .at({0, seen.size_bytes})
+                    .at({0, seen.text.end})
                     .by_rule("R45")
                     .try_this("Load again when no other program writes to the checkpoint."));
   }

@@ -13,6 +13,7 @@
 
 #include "checkpoint/catalog.h"
 #include "io/anchor.h"
+#include "lading/byte_range.h"
 #include "lading/result.h"
 #include "source/locate.h"
 
@@ -25,10 +26,10 @@ struct OpenOptions {
 
 /// What open_file() needs to notice writes that leave size and mtime as they are.
 struct SeenHeader {
-  io::FileTime changed_at;       ///< the ctime when it was read
-  bool is_settled = false;       ///< io::is_settled() before it was read
-  std::uint64_t size_bytes = 0;  ///< from the beginning of the file
-  std::uint64_t hash = 0;
+  io::FileTime changed_at;  ///< the ctime when it was read
+  bool is_settled = false;  ///< io::is_settled() before it was read
+  ByteRange text;           ///< of the header; in front of it is what says how long it is
+  std::uint64_t hash = 0;   ///< of everything up to its end
 };
 
 /// A file of the checkpoint, index included.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <new>
 #include <utility>
 
@@ -17,12 +19,131 @@ std::string text_of(const JsonValue& object, std::string_view key) {
   return found && found->is_string() ? std::string(found->text()) : std::string();
 }
 
+// 0 where there is none.
+std::uint64_t number_of(const JsonValue& object, std::string_view key) {
+  const auto found = object.find(key);
+  if (!found) return 0;
+  return found->as_uint64().value_or(0);
+}
+
+std::vector<std::uint64_t> numbers_of(const JsonValue& object, std::string_view key) {
+  std::vector<std::uint64_t> numbers;
+  const auto found = object.find(key);
+  if (!found || !found->is_array()) return numbers;
+  for (const JsonMember& element : *found) {
+    const auto number = element.value.as_uint64();
+    if (!number || *number == 0) return {};
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+// Of fp8, gptq, awq, …; of compressed-tensors.
+std::vector<std::string> not_converted_of(const JsonValue& quantization) {
+  std::vector<std::string> modules;
+  for (const std::string_view key : {"modules_to_not_convert", "ignored_layers", "ignore"}) {
+    const auto found = quantization.find(key);
+    if (!found || !found->is_array()) continue;
+    for (const JsonMember& element : *found) {
+      if (element.value.is_string()) modules.emplace_back(element.value.text());
+    }
+  }
+  return modules;
+}
+
+// "weight_block_size", or of compressed-tensors the one "block_structure" or "group_size" of all groups.
+std::vector<std::uint64_t> block_of(const JsonValue& quantization) {
+  std::vector<std::uint64_t> block = numbers_of(quantization, "weight_block_size");
+  const auto groups = quantization.find("config_groups");
+  if (!block.empty() || !groups || !groups->is_object()) return block;
+  for (const JsonMember& part : *groups) {
+    const auto weights = part.value.is_object() ? part.value.find("weights") : std::nullopt;
+    if (!weights || !weights->is_object()) continue;
+    std::vector<std::uint64_t> next = numbers_of(*weights, "block_structure");
+    if (next.empty() && text_of(*weights, "strategy") == "group") next = {1, number_of(*weights, "group_size")};
+    if (next.size() == 2 && next[1] == 0) next.clear();
+    if (!block.empty() && next != block) return {};
+    block = next;
+  }
+  return block;
+}
+
+std::optional<std::int64_t> whole_number_of(const JsonValue& object, std::string_view key) {
+  const auto found = object.find(key);
+  if (!found || found->kind() != JsonKind::kNumber) return std::nullopt;
+  const std::string_view text = found->text();
+  std::int64_t number = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (problem != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// How integers are packed, where it is one way for all weights.
+struct Packing {
+  std::optional<std::uint64_t> bits = {};
+  std::optional<std::int64_t> group_size = {};
+
+  friend bool operator==(const Packing&, const Packing&) = default;
+};
+
+Packing packing_of(const JsonValue& object, std::string_view bits_key, std::string_view group_key) {
+  Packing packing;
+  const auto bits = whole_number_of(object, bits_key);
+  if (bits && *bits > 0) packing.bits = static_cast<std::uint64_t>(*bits);
+  packing.group_size = whole_number_of(object, group_key);
+  return packing;
+}
+
+// Of GPTQ, AWQ and the like; of compressed-tensors what all groups say.
+Packing packing_of(const JsonValue& quantization) {
+  const auto groups = quantization.find("config_groups");
+  if (!groups || !groups->is_object()) {
+    Packing packing = packing_of(quantization, "bits", "group_size");
+    if (!packing.bits) packing = packing_of(quantization, "w_bit", "q_group_size");  // an older AWQ
+    return packing;
+  }
+  std::optional<Packing> all;
+  for (const JsonMember& part : *groups) {
+    const auto weights = part.value.is_object() ? part.value.find("weights") : std::nullopt;
+    if (!weights || !weights->is_object()) continue;
+    Packing next = packing_of(*weights, "num_bits", "group_size");
+    if (text_of(*weights, "strategy") == "channel" || text_of(*weights, "strategy") == "tensor") next.group_size = -1;
+    if (all && *all != next) return {};
+    all = next;
+  }
+  return all.value_or(Packing{});
+}
+
+std::optional<bool> boolean_of(const JsonValue& object, std::string_view key) {
+  const auto found = object.find(key);
+  if (!found || (found->kind() != JsonKind::kTrue && found->kind() != JsonKind::kFalse)) return std::nullopt;
+  return found->kind() == JsonKind::kTrue;
+}
+
+std::string format_of(const JsonValue& quantization) {
+  for (const std::string_view key : {"checkpoint_format", "version", "format"}) {
+    std::string text = text_of(quantization, key);
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    if (!text.empty() && !(key == "version" && quantization.find("config_groups"))) return text;
+  }
+  return "";
+}
+
 // Models of several towers have it in the part of the one that is quantized.
 std::optional<checkpoint::Quantization> quantization_of(const JsonValue& config) {
   for (const std::string_view key : {"quantization_config", "compression_config"}) {
     const auto found = config.find(key);
     if (found && found->is_object()) {
-      return checkpoint::Quantization{text_of(*found, "quant_method"), text_of(*found, "format")};
+      const Packing packing = packing_of(*found);
+      return checkpoint::Quantization{text_of(*found, "quant_method"),
+                                      format_of(*found),
+                                      block_of(*found),
+                                      not_converted_of(*found),
+                                      packing.bits,
+                                      packing.group_size,
+                                      {},
+                                      boolean_of(*found, "desc_act")};
     }
   }
   for (const JsonMember& member : config) {
@@ -40,11 +161,15 @@ Result<std::optional<checkpoint::Quantization>, Errors> read(const io::File& fil
   }
   JsonBuffer buffer(file.size_bytes());
   LADING_TRY(file.read_exact(0, {buffer.data(), file.size_bytes()}));
-  LADING_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(buffer));
-  return quantization_of(document.root());
+  return parse_model_config(buffer);
 }
 
 }  // namespace
+
+Result<std::optional<checkpoint::Quantization>, Errors> parse_model_config(const JsonBuffer& buffer) {
+  LADING_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(buffer));
+  return quantization_of(document.root());
+}
 
 ModelConfig read_model_config(const io::Anchor& anchor, const std::string& directory) {
   ModelConfig config;

@@ -4,11 +4,15 @@
 #include <optional>
 #include <string>
 
+#include "base/json_reader.h"
 #include "checkpoint/catalog.h"
 #include "io/anchor.h"
 #include "lading/result.h"
 
 namespace lading::source {
+
+/// Pure. Of a document that says nothing of quantization: nothing.
+[[nodiscard]] Result<std::optional<checkpoint::Quantization>, Errors> parse_model_config(const JsonBuffer& buffer);
 
 struct ModelConfig {
   std::optional<checkpoint::Quantization> quantization;

@@ -262,7 +262,7 @@ def test_r47_square_weights(probe):
         (chains.interleave(0, False, "s"), (5, 2), "does not divide"),
         (chains.rope(2, False, "s"), (6, 2), "does not divide"),
         (chains.cut(0, 4, 9, "s"), (8, 2), "out of range"),
-        ({"dequantize": {"of": "s"}}, (4, 4), "changes values"),
+        ({"quantize": {"of": "s"}}, (4, 4), "changes values"),
         ("other", (4,), "no key"),
     ],
 )

@@ -176,7 +176,8 @@ Status shim_launch(Function function, unsigned grid_x, unsigned grid_y, unsigned
     }
     KernelLaunch launch{kernel->kernel, grid_x, {}};
     copy_parameters(parameters, launch);
-    const bool is_transfer = launch.kernel == device::cuda::kMoveKernel;
+    const bool is_transfer =
+        launch.kernel == device::cuda::kMoveKernel || launch.kernel == device::cuda::kDequantizeKernel;
     const auto kind = is_transfer ? OperationKind::kTransfer : OperationKind::kOther;
     state.issue(*on, kind, [gpu, launch]() -> Outcome {
       std::vector<std::shared_ptr<Region>> used;  // few: each is looked up once

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
+#include "device/cuda/dequantize_body.h"
 #include "device/cuda/digest_body.h"
 #include "device/cuda/fill_body.h"
 #include "device/cuda/kernel_jobs.h"
@@ -95,6 +97,95 @@ Outcome run_move(const KernelLaunch& launch, const Reach& reach, std::uint64_t& 
   return outcome;
 }
 
+/// The number that the scale of an element has for the job, `elem` being counted from its source.
+std::uint64_t scale_number(const DequantizeJob& job, std::uint64_t elem) {
+  std::uint64_t number = 0;
+  for (std::uint32_t d = job.dim_count; d-- > 0;) {
+    const DequantizeDim& dim = job.dims[d];
+    elem += dim.first;
+    number += (d != 0 ? elem % dim.extent : elem) / dim.block * dim.grid_stride;
+    elem /= dim.extent;
+  }
+  return number;
+}
+
+/// Where something that a job only has parts of would begin on the host. The parts are in one region, so that it is the
+/// same for all.
+class Begin {
+ public:
+  /// The part of these bytes from the begin on. Says whether it is there, and where the others are.
+  bool find(const Reach& reach, Address begin, const ByteRange& part) {
+    const std::byte* const there = reach(begin + part.begin, part.size_bytes());
+    if (there == nullptr || (found_ && *found_ != number_of(there) - part.begin)) return false;
+    found_ = number_of(there) - part.begin;
+    return true;
+  }
+  [[nodiscard]] Address on_host() const { return found_.value_or(0); }
+
+ private:
+  std::optional<Address> found_;
+};
+
+/// As of a MoveJob; looks at every element, its scale and its zero point.
+bool translate(const Reach& reach, DequantizeJob& job) {
+  if (job.loop_count > kMaxJobLoops || job.dim_count > kMaxScaleDims || job.run_elems == 0) return false;
+  std::byte* const source = reach(job.source, 1);
+  std::byte* const target = reach(job.target, 1);
+  const std::uint64_t scale_bytes = element_bytes(static_cast<DType>(job.scale_dtype));
+  if (source == nullptr || target == nullptr || job.scales % scale_bytes != 0) return false;
+  const std::uint64_t codes_in_byte =
+      job.code == kNoCode ? 1 : std::uint64_t{1} << device::log2_codes_in_byte(static_cast<CodeType>(job.code));
+  if (job.first_code >= codes_in_byte) return false;
+  const std::uint64_t target_bytes = result_bytes(job);
+  Begin scales;
+  Begin zeros;
+  for (std::uint64_t number = job.first_elem; number < job.first_elem + job.elems; ++number) {
+    std::uint64_t elem = number % job.run_elems;
+    std::uint64_t from = (job.first_code + elem) / codes_in_byte;
+    std::uint64_t to = elem * target_bytes;
+    std::uint64_t rest = number / job.run_elems;
+    for (std::uint32_t i = job.loop_count; i-- > 0;) {
+      from += rest % job.loops[i].count * job.loops[i].source_stride_bytes;
+      to += rest % job.loops[i].count * job.loops[i].target_stride_bytes;
+      elem += rest % job.loops[i].count * job.loops[i].stride_elems;
+      rest /= job.loops[i].count;
+    }
+    if (rest != 0) return false;
+    for (std::uint64_t i = 0; i < std::max(1U, job.line_rounds); ++i) {
+      const std::uint64_t source_here = from + i * job.line_source_stride_bytes;
+      const std::uint64_t target_here = to + i * job.line_target_stride_bytes;
+      if (reach(job.source + source_here, 1) != source + source_here ||
+          reach(job.target + target_here, target_bytes) != target + target_here) {
+        return false;
+      }
+    }
+    const std::uint64_t scale = scale_number(job, elem);
+    if (!scales.find(reach, job.scales, {scale * scale_bytes, (scale + 1) * scale_bytes})) return false;
+    if (job.has_zeros != 0 && !zeros.find(reach, job.zeros, {scale, scale + 1})) return false;
+  }
+  job.source = number_of(source);
+  job.target = number_of(target);
+  job.scales = scales.on_host();
+  job.zeros = zeros.on_host();
+  return true;
+}
+
+Outcome run_dequantize(const KernelLaunch& launch, const Reach& reach, std::uint64_t& written_bytes) {
+  const auto list = parameters_of<ListParameters>(launch);
+  Outcome outcome;
+  for (std::uint32_t block = 0; block < std::min(launch.blocks, list.count); ++block) {
+    DequantizeJob job;
+    if (!read_job(reach, list.jobs, block, job) || !translate(reach, job)) return kIllegal;
+    DequantizePlan plan = {};
+    for (std::uint32_t part = 0; part < kDequantizePlanParts; ++part) make_plan_part(job, part, plan);
+    for (std::uint32_t code = 0; code < kPayloads; ++code) make_plan_payload(job, code, plan);
+    for_each_thread(kBlockThreads, [&](ThreadPlace place) { dequantize_body(job, plan, place); });
+    written_bytes += job.elems * std::max(1U, job.line_rounds) * result_bytes(job);
+    if (job.first_elem == 0) outcome.written = reinterpret_cast<std::byte*>(job.target);
+  }
+  return outcome;
+}
+
 Outcome run_digest(const KernelLaunch& launch, const Reach& reach) {
   const auto list = parameters_of<ListParameters>(launch);
   for (std::uint32_t block = 0; block < std::min(launch.blocks, list.count); ++block) {
@@ -141,7 +232,8 @@ Outcome run_sample(const KernelLaunch& launch, const Reach& reach, std::uint64_t
 }  // namespace
 
 bool is_kernel(std::string_view name) {
-  return name == kMoveKernel || name == kDigestKernel || name == kFillKernel || name == kSampleKernel;
+  return name == kMoveKernel || name == kDequantizeKernel || name == kDigestKernel || name == kFillKernel ||
+         name == kSampleKernel;
 }
 
 void copy_parameters(void** parameters, KernelLaunch& launch) {
@@ -161,6 +253,7 @@ void copy_parameters(void** parameters, KernelLaunch& launch) {
 
 Outcome run_kernel(const KernelLaunch& launch, const Reach& reach, std::uint64_t& written_bytes) {
   if (launch.kernel == kMoveKernel) return run_move(launch, reach, written_bytes);
+  if (launch.kernel == kDequantizeKernel) return run_dequantize(launch, reach, written_bytes);
   if (launch.kernel == kDigestKernel) return run_digest(launch, reach);
   if (launch.kernel == kFillKernel) return run_fill(launch, reach, written_bytes);
   return run_sample(launch, reach, written_bytes);

@@ -1,4 +1,5 @@
-"""Paths that DESIGN.md and HACKING.md mention exist, and so do names of functions, types and members in DESIGN.md."""
+"""Paths that DESIGN.md and HACKING.md mention exist, and so do names of functions, types and members in DESIGN.md. In the
+pages of docs, paths of ours and C++ names with `::` exist."""
 
 import re
 import subprocess
@@ -85,6 +86,27 @@ def test_paths_in_hacking_exist(tree):
     assert len(spans_of(text)) > 100
     paths, _names = problems_of(text, tree)
     assert paths == []
+
+
+def named_in_a_page(text, tree):
+    """Pages name much that is elsewhere, so only what is surely meant as ours is judged."""
+    paths, unknown = problems_of(text, tree)
+    ours = [path for path in paths if re.match(r"(src|include|python|tests|tools|fuzz|bench|cmake|examples)/", path)]
+    return ours + [name for name in unknown if re.match(r"[A-Z]\w+::\w|(Fault|Museum)\d", name)]
+
+
+def test_what_pages_name_exists(tree):
+    pages = [name for name in tracked("docs/*.md") if (REPOSITORY / name).is_file()]
+    assert len(pages) > 50
+    found = {name: named_in_a_page((REPOSITORY / name).read_text(), tree) for name in pages}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "span", ["src/planner/nothing.cc", "NoSuchType::kPread", "Plan::nothing_of_this()", "Fault40_NoSuchTest"]
+)
+def test_what_a_page_names_wrongly_is_found(span, tree):
+    assert len(named_in_a_page(f"See `{span}`, `ReadMethod::kPread`, `org/name` and `torch.Size`.", tree)) == 1
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def load(model: nn.Module, group: "torch.distributed.ProcessGroup") -> lading.Re
     lading.materialize(model, CHECKPOINT, mapping={"transformer.h.*": "blocks.*", "*.mask": None}, whole=model)
     lading.materialize(model, CHECKPOINT, mapping="mapping.json", adapter={"default": "adapter"}, ties="untie")
     lading.materialize(model, CHECKPOINT, key_mapping={"^a": "b"}, adapter=Path("a"), verify="full", budget=1 << 30)
+    lading.materialize(model, CHECKPOINT, quantized="keep", arithmetic="reference")
     report = lading.materialize(model, CHECKPOINT, exchange="node", verify=False, progress=False, group=group)
     names: list[str] = report.by_provenance()["file"]
     text: str = report.ledger + report.to_json() + report.tensors[names[0]].digest

@@ -151,7 +151,7 @@ def test_torch_dtype_rounds_as_dtype_does(folder):
     assert load(folder, torch_dtype=torch.float64).dtype == torch.float64
 
 
-@pytest.mark.parametrize("word", ["cast", "compute_record", "ties", "verify", "exchange"])
+@pytest.mark.parametrize("word", ["cast", "compute_record", "ties", "quantized", "arithmetic", "verify", "exchange"])
 def test_words_are_checked_before_anything_is_built(folder, unbuilt, word):
     with pytest.raises(ValueError, match=f"{word} is 'nonsense'"):
         load(folder, **{word: "nonsense"})

@@ -1,4 +1,5 @@
-"""Quantized payloads through the PyTorch front: refused without their scales, loaded and audited with them (R48)."""
+"""Quantized payloads through the PyTorch front, in models of our own: dequantized, loaded as they are with their scales, or
+refused (R48). test_quantized_models.py has those of transformers."""
 
 from __future__ import annotations
 
@@ -49,12 +50,39 @@ def checkpoint(tmp_path, tensors):
 
 
 @pytest.mark.parametrize("allowance", ALLOWANCES)
-def test_R48_a_model_without_the_scale_is_not_loaded(checkpoint, allowance):
+def test_R48_a_model_without_the_scale_is_dequantized(checkpoint, tensors, allowance):
+    """Whatever else is allowed: the scale is no unexpected key."""
+    with lading.skeleton():
+        model = Plain()
+    report = lading.materialize(model, checkpoint, device="cpu", **ALLOWANCES[allowance])
+    right = (tensors["linear.weight"].double() * 3).to(model.linear.weight.dtype)
+    assert model.linear.weight.dtype == ALLOWANCES[allowance].get("dtype", torch.float32)
+    assert torch.equal(model.linear.weight, right)
+    assert report.unexpected_keys == [] and lading.audit(model, checkpoint, **ALLOWANCES[allowance]).ok
+
+
+@pytest.mark.parametrize("allowance", ALLOWANCES)
+@pytest.mark.parametrize("why", ["kept", "blocks that nothing says"])
+def test_R48_what_is_not_dequantized_is_not_loaded(checkpoint, tensors, allowance, why):
+    options = ALLOWANCES[allowance] | ({"quantized": "keep"} if why == "kept" else {})
+    if why != "kept":
+        save_file(tensors | {"linear.weight_scale_inv": torch.ones(3, 1)}, checkpoint / "model.safetensors")
     with lading.skeleton():
         model = Plain()
     with pytest.raises(LadingError) as refused:
-        lading.materialize(model, checkpoint, device="cpu", **ALLOWANCES[allowance])
+        lading.materialize(model, checkpoint, device="cpu", **options)
     assert [(problem.rule, problem.tensor) for problem in refused.value.problems] == [("R48", "linear.weight")]
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_R48_a_scale_that_is_no_number_fails_the_load(checkpoint, tensors, value):
+    save_file(tensors | {"linear.weight_scale_inv": torch.tensor([[value]])}, checkpoint / "model.safetensors")
+    with lading.skeleton():
+        model = Plain()
+    with pytest.raises(LadingError) as failed:
+        lading.materialize(model, checkpoint, device="cpu")
+    assert [(problem.code, problem.tensor) for problem in failed.value.problems] == [("scale", "linear.weight_scale_inv")]
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
@@ -64,7 +92,7 @@ def test_R48_an_audit_reports_a_payload_that_was_loaded_raw(checkpoint, tensors,
     model.load_state_dict({"linear.weight": tensors["linear.weight"].float()}, strict=False)
     report = lading.audit(model, checkpoint, **options)
     assert not report.ok
-    assert [(problem.rule, problem.tensor) for problem in report.problems] == [("R48", "linear.weight")]
+    assert [(problem.code, problem.tensor) for problem in report.problems] == [("value", "linear.weight")]
 
 
 def test_R48_a_model_that_holds_the_scale_is_loaded_and_audited(checkpoint, tensors, monkeypatch):

@@ -45,9 +45,26 @@ inline std::uint64_t ravel(const std::vector<std::uint64_t>& index, const std::v
 
 using Sources = std::map<std::string, Labels, std::less<>>;
 
-// What an expression means, element by element.
+// Code c of the element with label l has label l + c * kCodeStep; labels of elements are below it.
+inline constexpr std::int64_t kCodeStep = std::int64_t{1} << 40;
+
+inline Labels codes_of(const Labels& elements, std::uint64_t per_element) {
+  Labels codes{elements.dims, {}};
+  codes.dims.push_back(per_element);
+  for (const std::int64_t label : elements.values) {
+    for (std::uint64_t c = 0; c < per_element; ++c)
+      codes.values.push_back(label + static_cast<std::int64_t>(c) * kCodeStep);
+  }
+  return codes;
+}
+
+// What an expression means, element by element. `dequantize` changes values and moves no elements; codes that were
+// packed have a dim of their own.
 inline Labels evaluate(const Expression& e, const Sources& sources) {
-  if (e.op == Op::kSource) return sources.find(e.key)->second;
+  if (e.op == Op::kSource || e.op == Op::kDequantize) {
+    const Labels& key = sources.find(e.key)->second;
+    return e.decoding.code ? codes_of(key, e.decoding.per_element) : key;
+  }
   std::vector<Labels> parts;
   for (const Expression& part : e.parts) parts.push_back(evaluate(part, sources));
   Labels out;

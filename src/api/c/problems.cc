@@ -84,6 +84,7 @@ lading_handle* fold(std::string_view json) {
   fields.optional_uint64("problems_not_listed", not_listed);
   if (!errors.empty()) return cannot_fold(errors);
   std::vector<ReadableProblem> readable;
+  readable.reserve(problems.size());
   for (const ranks::Problem& problem : problems) readable.push_back({&problem.error, problem.code()});
   JsonWriter answer;
   answer.begin_object();

@@ -50,7 +50,7 @@ struct Written {
   std::uint64_t value = 0;
   std::string_view text;
 
-  auto operator<=>(const Written&) const = default;
+  auto operator<=>(const Written&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // Whether a range from one to the other has just these two.
@@ -142,6 +142,7 @@ std::vector<std::vector<std::size_t>> classes_of(const Members& members, std::si
     one.insert(one.end(), places[number].begin(), places[number].end());
   }
   std::vector<std::vector<std::size_t>> out;
+  out.reserve(classes.size());
   for (auto& [rest, one] : classes) out.push_back(std::move(one));
   return out;
 }
@@ -176,6 +177,7 @@ std::vector<NamePatternCount> patterns_of(std::string_view text, std::string_vie
   for (const std::vector<std::size_t>& piece : found.pieces) {
     if (found.pieces.size() > most) break;
     std::vector<std::size_t> places;
+    places.reserve(piece.size());
     for (const std::size_t i : piece) places.push_back(members[i]);
     std::sort(places.begin(), places.end());
     for (NamePatternCount& one : patterns_of(text, tail, all, places, most)) out.push_back(std::move(one));

@@ -7,13 +7,14 @@
 
 #include "device/cuda/cuda_gpu.h"
 #include "device/cuda/cuda_lane.h"
+#include "device/cuda/cuda_scales.h"
 
 namespace lading::device::cuda {
 namespace {
 
 class CudaDevice : public Device {
  public:
-  explicit CudaDevice(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+  explicit CudaDevice(std::shared_ptr<Gpu> gpu) : gpu_(std::move(gpu)), scales_(gpu_) {}
 
   ~CudaDevice() override {
     if (sums_ != 0) gpu_->call_freely(gpu_->driver().free, sums_);
@@ -28,7 +29,7 @@ class CudaDevice : public Device {
 
   Result<std::unique_ptr<Lane>> open_lane(const LaneOptions& options) override {
     if (accounts_ == nullptr && options.accounts != nullptr) LADING_TRY(open_accounts(*options.accounts));
-    return CudaLane::open(gpu_, options, sums_);
+    return CudaLane::open(gpu_, options, sums_, scales_);
   }
 
   [[nodiscard]] Result<void> check(std::span<const std::byte> memory) const override {
@@ -58,15 +59,17 @@ class CudaDevice : public Device {
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
     LADING_TRY(gpu_->call("asking for free memory", driver.memory_info, &free_bytes, &total_bytes));
-    if (size_bytes > free_bytes) return fail(short_of(size_bytes, free_bytes));
+    if (size_bytes > free_bytes) return fail(gpu_->short_of(size_bytes, free_bytes));
     Address address = 0;
     const Status status = gpu_->call_freely(driver.allocate, &address, std::size_t{size_bytes});
-    if (status == kOutOfMemory) return fail(short_of(size_bytes, free_bytes));
+    if (status == kOutOfMemory) return fail(gpu_->short_of(size_bytes, free_bytes));
     LADING_TRY(gpu_->judge("allocating memory", status));
     return std::shared_ptr<std::byte>(reinterpret_cast<std::byte*>(address), [gpu = gpu_](std::byte* memory) {
       gpu->call_freely(gpu->driver().free, reinterpret_cast<Address>(memory));
     });
   }
+
+  Result<void> take_scales(const BlockScales& scales) override { return scales_.take(scales); }
 
   Result<void> collect_digests() override {
     if (accounts_ == nullptr) return {};
@@ -84,16 +87,6 @@ class CudaDevice : public Device {
   [[nodiscard]] std::vector<std::string> take_notes() override { return gpu_->notes(); }
 
  private:
-  [[nodiscard]] Error short_of(std::uint64_t wanted_bytes, std::uint64_t free_bytes) const {
-    const std::uint64_t short_bytes = wanted_bytes > free_bytes ? wanted_bytes - free_bytes : 0;
-    return Error(Code::kDeviceMemory,
-                 fmt::format("{} has too little memory free, {} bytes short; nothing was written", name(), short_bytes))
-        .by_rule("R64")
-        .wanted(fmt::format("{} bytes", wanted_bytes))
-        .got(fmt::format("{} bytes free", free_bytes))
-        .try_this("Free device memory, shard the model over more GPUs, or request a narrower dtype.");
-  }
-
   struct Whereabouts {
     unsigned kind = 0;
     int index = 0;
@@ -121,7 +114,7 @@ class CudaDevice : public Device {
     const std::size_t size_bytes = std::max<std::size_t>(1, accounts.count()) * sizeof(Digest);
     if (sums_ == 0) {
       const Status status = gpu_->call_freely(driver.allocate, &sums_, size_bytes);
-      if (status == kOutOfMemory) return fail(short_of(size_bytes, 0));
+      if (status == kOutOfMemory) return fail(gpu_->short_of(size_bytes, 0));
       LADING_TRY(gpu_->judge("allocating memory for digests", status));
     }
     LADING_TRY(gpu_->call("clearing digests", driver.set_bytes, sums_, static_cast<unsigned char>(0), size_bytes,
@@ -134,6 +127,7 @@ class CudaDevice : public Device {
   std::shared_ptr<Gpu> gpu_;
   DigestAccounts* accounts_ = nullptr;
   Address sums_ = 0;
+  CudaScales scales_;
   mutable Address known_begin_ = 0;  ///< an allocation of this device that check() has met
   mutable std::uint64_t known_bytes_ = 0;
 };

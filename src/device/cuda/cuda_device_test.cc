@@ -8,6 +8,7 @@
 #include "cuda_shim/control.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/lane_script_for_tests.h"
+#include "device/cuda/scaled_lane_for_tests.h"
 #include "device/device.h"
 
 namespace lading::device::cuda {
@@ -60,6 +61,31 @@ TEST_F(CudaDevice, DoesWhatTheHostDoes) {
     ASSERT_EQ(shim.faults(), Faults()) << shim.report();
     if (HasFailure()) return;
   }
+}
+
+TEST_F(CudaDevice, DequantizesWhatTheHostDequantizes) {
+  const auto host = host_device();
+  int without_twins = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    // Room for the destination and for one chunk of scales, if they fit into one; but for no twin of a buffer.
+    const std::string little = seed % 3 == 0 ? ",memory=" + std::to_string(kScaledBytes + (2 << 20) + 16384) : "";
+    const Shim shim(LADING_CUDA_SHIM_PATH, "seed=" + std::to_string(seed) + little);
+    const LaneOptions options{(seed % 2 == 0 ? 16 : 60) * kPageBytes, 1 + seed % 3, nullptr};
+    {
+      const auto gpu = open_device("cuda:0");
+      ASSERT_TRUE(gpu) << gpu.error().text();
+      const auto found = dequantize_on(**gpu, seed, options);
+      if (!found && !little.empty() && found.error().code == Code::kDeviceMemory) continue;
+      const auto expected = dequantize_on(*host, seed, options);
+      ASSERT_TRUE(found) << found.error().text();
+      ASSERT_TRUE(expected) << expected.error().text();
+      EXPECT_TRUE(*found == *expected) << "seed " << seed;
+      if (!(*gpu)->take_notes().empty()) ++without_twins;
+    }
+    ASSERT_EQ(shim.faults(), Faults()) << shim.report();
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(without_twins, 5);
 }
 
 TEST_F(CudaDevice, StagingBuffersNeedNotBePages) {

@@ -12,6 +12,7 @@
 #include "device/cuda/driver.h"
 #include "device/cuda/lane_script_for_tests.h"
 #include "device/device.h"
+#include "device/quantized/quantized_for_tests.h"
 
 namespace lading::device::cuda {
 namespace {
@@ -31,7 +32,12 @@ struct Results {
 
 std::byte noise_at(std::size_t i) { return static_cast<std::byte>(i * 2654435761U >> 13); }
 
-/// Each way that bytes take to a device, once: a copy, a copy of rows, a cast, values of the caller's.
+const BlockScales& block_scales() {
+  static const BlockScales scales = quantized::equal_scales({64, 64}, {32, 64}, 2, 0.5);
+  return scales;
+}
+
+/// Each way that bytes take to a device, once: a copy, a copy of rows, a cast, quantized ones, values of the caller's.
 Result<void> use_lane(Lane& lane, std::byte* memory) {
   constexpr std::uint64_t kHalf = kBufferBytes / 2;
   for (std::size_t round = 0; round < 3; ++round) {
@@ -42,6 +48,8 @@ Result<void> use_lane(Lane& lane, std::byte* memory) {
     const std::array rows = {ByteLoop{64, 1100, 1200}};
     LADING_TRY(lane.move({buffer.data() + 72000, target + 72000, 1024, DType::kU8, DType::kU8, rows}));
     LADING_TRY(lane.move({buffer.data() + kHalf + 20000, target + kHalf + 22000, 5000, DType::kF32, DType::kBF16, {}}));
+    const Scaling scaling{&block_scales(), 0, {}};
+    LADING_TRY(lane.move({buffer.data() + 170000, target + 170000, 4096, DType::kF8E4M3, DType::kBF16, {}, &scaling}));
     LADING_TRY(lane.release_staging_buffer());
     LADING_TRY(lane.digest({target, kBufferBytes, round * kBufferBytes, 0}));
   }
@@ -59,6 +67,7 @@ Result<Results> make(Device& device) {
   DigestAccounts accounts(1);
   LADING_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> memory, device.allocate(kMemoryBytes));
   LADING_TRY(device.check({memory.get(), kMemoryBytes}));
+  LADING_TRY(device.take_scales(block_scales()));
   LADING_ASSIGN_OR_RETURN(const std::unique_ptr<Lane> lane, device.open_lane({kBufferBytes, 2, &accounts}));
   LADING_TRY(lane->fill({memory.get(), kMemoryBytes, DType::kU8, 0x11}));
   LADING_TRY(lane->finish());  // what is written twice is not in the order of the calls
@@ -168,6 +177,39 @@ TEST_F(CudaFaults, F45_TooLittleMemoryNamesTheBytesShort) {
     EXPECT_EQ(memory.error().code, Code::kDeviceMemory);
     EXPECT_THAT(memory.error().text(), HasSubstr("4711 bytes short"));
     EXPECT_TRUE((*gpu)->allocate(1 << 20));
+  }
+  EXPECT_EQ(shim.faults(), Faults()) << shim.report();
+}
+
+TEST_F(CudaFaults, F45_TooLittleMemoryForScalesIsToldBeforeAnythingIsWritten) {
+  const Shim shim(LADING_CUDA_SHIM_PATH, "memory=1M");
+  {
+    const auto gpu = open_device("cuda:0");
+    ASSERT_TRUE(gpu) << gpu.error().text();
+    // Less than is taken at once where there is more, and then too much.
+    const BlockScales some = quantized::equal_scales({1 << 16}, {1}, 1 << 16, 2);
+    EXPECT_TRUE((*gpu)->take_scales(some));
+    const BlockScales more = quantized::equal_scales({(1 << 16) + 1}, {1}, (1 << 16) + 1, 2);
+    const Result<void> taken = (*gpu)->take_scales(more);
+    ASSERT_FALSE(taken);
+    EXPECT_EQ(taken.error().code, Code::kDeviceMemory);
+    EXPECT_THAT(taken.error().text(), HasSubstr("524296 bytes"));
+  }
+  EXPECT_EQ(shim.faults(), Faults()) << shim.report();
+}
+
+TEST_F(CudaFaults, BlocksInTooManyDimsAreRefused) {
+  const Shim shim(LADING_CUDA_SHIM_PATH, "");
+  {
+    const auto gpu = open_device("cuda:0");
+    ASSERT_TRUE(gpu) << gpu.error().text();
+    const BlockScales odd = quantized::equal_scales({5, 5, 5, 5, 5}, {2, 2, 2, 2, 2}, 243, 1);
+    const Result<void> taken = (*gpu)->take_scales(odd);
+    ASSERT_FALSE(taken);
+    EXPECT_EQ(taken.error().code, Code::kDeviceFailed);
+    EXPECT_THAT(taken.error().text(), HasSubstr("blocks of [2, 2, 2, 2, 2] in a tensor of [5, 5, 5, 5, 5]"));
+    const BlockScales fine = quantized::equal_scales({5, 5, 5, 5, 5}, {1, 1, 2, 2, 5}, 225, 1);
+    EXPECT_TRUE((*gpu)->take_scales(fine));
   }
   EXPECT_EQ(shim.faults(), Faults()) << shim.report();
 }

@@ -103,6 +103,7 @@ Result<void> Gpu::load_kernels() {
   }
   LADING_TRY(judge("loading the kernels", status));
   LADING_TRY(call("finding a kernel", driver_.find_function, &move_, module_, kMoveKernel));
+  LADING_TRY(call("finding a kernel", driver_.find_function, &dequantize_, module_, kDequantizeKernel));
   LADING_TRY(call("finding a kernel", driver_.find_function, &digest_, module_, kDigestKernel));
   LADING_TRY(call("finding a kernel", driver_.find_function, &fill_, module_, kFillKernel));
   return call("finding a kernel", driver_.find_function, &sample_, module_, kSampleKernel);
@@ -149,6 +150,16 @@ Result<void> Gpu::judge(std::string_view doing, Status status) const {
     error.remedy = "Restart the process, because the GPU's context is lost, and check nvidia-smi and dmesg (Xid).";
   }
   return fail(std::move(error));
+}
+
+Error Gpu::short_of(std::uint64_t wanted_bytes, std::uint64_t free_bytes) const {
+  const std::uint64_t short_bytes = wanted_bytes > free_bytes ? wanted_bytes - free_bytes : 0;
+  return Error(Code::kDeviceMemory,
+               fmt::format("{} has too little memory free, {} bytes short; nothing was written", name(), short_bytes))
+      .by_rule("R64")
+      .wanted(fmt::format("{} bytes", wanted_bytes))
+      .got(fmt::format("{} bytes free", free_bytes))
+      .try_this("Free device memory, shard the model over more GPUs, or request a narrower dtype.");
 }
 
 void Gpu::add_note(std::string note) {

@@ -46,6 +46,9 @@ class Gpu {
   void attach();
   void detach();
 
+  /// Too little memory, before anything was written (R64).
+  [[nodiscard]] Error short_of(std::uint64_t wanted_bytes, std::uint64_t free_bytes) const;
+
   /// An error if `status` is one.
   Result<void> judge(std::string_view doing, Status status) const;
 
@@ -55,6 +58,7 @@ class Gpu {
   [[nodiscard]] bool is_lost() const { return is_lost_.load(std::memory_order_acquire); }
 
   [[nodiscard]] Function move_kernel() const { return move_; }
+  [[nodiscard]] Function dequantize_kernel() const { return dequantize_; }
   [[nodiscard]] Function digest_kernel() const { return digest_; }
   [[nodiscard]] Function fill_kernel() const { return fill_; }
   [[nodiscard]] Function sample_kernel() const { return sample_; }
@@ -99,6 +103,7 @@ class Gpu {
   Context context_ = nullptr;
   Module module_ = nullptr;
   Function move_ = nullptr;
+  Function dequantize_ = nullptr;
   Function digest_ = nullptr;
   Function fill_ = nullptr;
   Function sample_ = nullptr;

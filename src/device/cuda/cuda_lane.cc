@@ -22,16 +22,18 @@ std::size_t CudaLane::size_bytes(const LaneOptions& options) {
   return options.staging_buffers * stride_bytes(options) + JobPages::kSizeBytes;
 }
 
-Result<std::unique_ptr<Lane>> CudaLane::open(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums) {
-  std::unique_ptr<CudaLane> lane(new CudaLane(std::move(gpu), options, sums));
+Result<std::unique_ptr<Lane>> CudaLane::open(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums,
+                                             const CudaScales& scales) {
+  std::unique_ptr<CudaLane> lane(new CudaLane(std::move(gpu), options, sums, scales));
   LADING_TRY(lane->open_streams());
   return std::unique_ptr<Lane>(std::move(lane));
 }
 
-CudaLane::CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums)
+CudaLane::CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums, const CudaScales& scales)
     : gpu_(std::move(gpu)),
       options_(options),
       sums_(sums),
+      scales_(scales),
       pages_(gpu_),
       buffers_(options.staging_buffers),
       buffers_in_use_(options.staging_buffers) {}
@@ -160,12 +162,12 @@ Result<void> CudaLane::release_staging_buffer() {
 
 Result<void> CudaLane::release() {
   Address source = 0;
-  if (!moves_.empty()) {
+  if (has_jobs()) {
     LADING_ASSIGN_OR_RETURN(source, source_of_kernels());
   }
   current_buffer().is_busy = true;
   LADING_TRY(record(current_buffer().copied, streams_.copies));
-  if (moves_.empty()) return {};
+  if (!has_jobs()) return {};
   LADING_TRY(order(streams_.kernels, current_buffer().copied));
   LADING_TRY(launch_moves(source));
   if (current_buffer().twin != 0) {

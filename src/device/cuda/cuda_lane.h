@@ -1,15 +1,16 @@
 // CudaLane: two streams of one GPU, and the pinned staging buffers that one thread reads files into.
 //
-// What may go as it is (dense bytes, rows) is copied from the buffer to its place; what must be cast or scattered is
-// copied to a twin of the buffer on the GPU in one piece, and a kernel distributes it. Digests are taken by kernels
-// that read device memory. Copies have a stream of their own, so that none waits for a kernel but one that would
-// overwrite what the kernel reads.
+// What may go as it is (dense bytes, rows) is copied from the buffer to its place; what must be cast, dequantized or
+// scattered is copied to a twin of the buffer on the GPU in one piece, and a kernel distributes it. Digests are taken
+// by kernels that read device memory. Copies have a stream of their own, so that none waits for a kernel but one that
+// would overwrite what the kernel reads.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "device/cuda/cuda_gpu.h"
+#include "device/cuda/cuda_scales.h"
 #include "device/cuda/job_pages.h"
 #include "device/cuda/kernel_jobs.h"
 #include "device/device.h"
@@ -21,8 +22,9 @@ namespace lading::device::cuda {
 
 class CudaLane : public Lane {
  public:
-  /// `sums` is device memory with two numbers for each account, or 0.
-  static Result<std::unique_ptr<Lane>> open(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums);
+  /// `sums` is device memory with two numbers for each account, or 0. `scales` outlive the lane.
+  static Result<std::unique_ptr<Lane>> open(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums,
+                                            const CudaScales& scales);
   /// Of host memory.
   static std::size_t size_bytes(const LaneOptions& options);
   ~CudaLane() override;
@@ -55,7 +57,7 @@ class CudaLane : public Lane {
     Stream kernels = nullptr;
   };
 
-  CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums);
+  CudaLane(std::shared_ptr<Gpu> gpu, const LaneOptions& options, Address sums, const CudaScales& scales);
 
   /// From one buffer to the next.
   static std::size_t stride_bytes(const LaneOptions& options);
@@ -78,8 +80,15 @@ class CudaLane : public Lane {
   Result<void> move_from_elsewhere(const Move& move);
   Result<void> end_bounce();
   void add_move_jobs(const Move& move);
+  void add_dequantize_jobs(const Move& move);
+  void add_in_two_parts(const Move& move, std::uint32_t job_loop, std::uint32_t multiple);
+  [[nodiscard]] DequantizeJob dequantize_job(const Move& move);
+  /// Jobs read what this move reads of the buffer.
+  void note_read(const Move& move);
+  [[nodiscard]] bool has_jobs() const { return !moves_.empty() || !dequantizations_.empty(); }
   Result<void> release();
   Result<void> launch_moves(Address source);
+  Result<void> launch_dequantizations(Address source);
   Result<void> wait();
   void drop_moves();
   Result<Address> source_of_kernels();
@@ -91,6 +100,7 @@ class CudaLane : public Lane {
   std::shared_ptr<Gpu> gpu_;
   LaneOptions options_;
   Address sums_;
+  const CudaScales& scales_;
   Streams streams_;
   Event all_copied_ = nullptr;  ///< all copies that were out when kernels last had to know
   bool copies_are_out_ = false;
@@ -105,7 +115,9 @@ class CudaLane : public Lane {
   bool is_bouncing_ = false;  ///< the buffer that is lent collects values of the caller's
   std::uint64_t bounced_bytes_ = 0;
   bool has_failed_ = false;
-  std::vector<MoveJob> moves_;           ///< from the buffer that is lent; `source` counts from its start
+  // From the buffer that is lent; `source` counts from its start.
+  std::vector<MoveJob> moves_;
+  std::vector<DequantizeJob> dequantizations_;
   std::uint64_t moves_begin_bytes_ = 0;  ///< what of the buffer they read
   std::uint64_t moves_end_bytes_ = 0;
   std::vector<DigestRange> ranges_;

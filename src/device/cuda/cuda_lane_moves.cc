@@ -21,7 +21,11 @@ constexpr std::size_t kMaxMoveJobs = JobPages::kPageBytes / sizeof(MoveJob);
 constexpr std::uint64_t kBounceAlignmentBytes = 16;
 
 std::uint64_t reach_bytes(const Move& move) {
-  return bytes_of_elems(move.run_elems, move.from) + source_reach(move.loops);
+  const bool has_codes = move.scaling != nullptr && move.scaling->scales->code.has_value();
+  const std::uint64_t run_bytes =
+      has_codes ? ((move.scaling->first_code + move.run_elems) * bits(*move.scaling->scales->code) + 7) / 8
+                : bytes_of_elems(move.run_elems, move.from);
+  return run_bytes + source_reach(move.loops);
 }
 
 bool is_empty(const Move& move) { return move.run_elems == 0 || rounds_of(move.loops) == 0; }
@@ -57,6 +61,10 @@ Result<void> CudaLane::move(const Move& move) {
 Result<void> CudaLane::move_from_staging_buffer(const Move& move) {
   LADING_CHECK(move.source >= current_buffer().data &&
                move.source + reach_bytes(move) <= current_buffer().data + stride_bytes(options_));
+  if (move.scaling != nullptr) {
+    add_dequantize_jobs(move);
+    return {};
+  }
   if (move.from == move.to) {
     const Rows rows = rows_of(move);
     if (rows.loops.empty() && rows.run_bytes >= kDirectBytes) {
@@ -87,7 +95,7 @@ Result<void> CudaLane::move_from_staging_buffer(const Move& move) {
 // Values of the caller's stand in memory that is not pinned: they take the way of file bytes, through buffers. Many
 // short runs share one.
 Result<void> CudaLane::move_from_elsewhere(const Move& move) {
-  LADING_CHECK(move.loops.empty());
+  LADING_CHECK(move.loops.empty() && move.scaling == nullptr);
   // Eight elements of a packed dtype end at a byte.
   const std::uint64_t at_once = std::max<std::uint64_t>(8, options_.staging_buffer_bytes * 8 / bits(move.from) / 8 * 8);
   for (std::uint64_t done = 0; done < move.run_elems; done += at_once) {
@@ -148,11 +156,14 @@ void CudaLane::add_move_jobs(const Move& move) {
     job.elems = std::min(at_once, elems - begin);
     moves_.push_back(job);
   }
-  const std::uint64_t end_bytes = static_cast<std::uint64_t>(move.source - current_buffer().data) + reach_bytes(move);
+  note_read(move);
+}
+
+void CudaLane::note_read(const Move& move) {
+  const auto begin_bytes = static_cast<std::uint64_t>(move.source - current_buffer().data);
   const bool is_first = moves_begin_bytes_ == moves_end_bytes_;
-  moves_begin_bytes_ =
-      is_first ? end_bytes - reach_bytes(move) : std::min(moves_begin_bytes_, end_bytes - reach_bytes(move));
-  moves_end_bytes_ = std::max(moves_end_bytes_, end_bytes);
+  moves_begin_bytes_ = is_first ? begin_bytes : std::min(moves_begin_bytes_, begin_bytes);
+  moves_end_bytes_ = std::max(moves_end_bytes_, begin_bytes + reach_bytes(move));
 }
 
 // Where kernels find what is in the buffer: in its twin, which is filled here; or, where the GPU has no memory for
@@ -189,12 +200,14 @@ Result<void> CudaLane::launch_moves(Address source) {
     void* parameters[] = {&list, &count};
     LADING_TRY(launch(gpu_->move_kernel(), count, parameters));
   }
+  LADING_TRY(launch_dequantizations(source));
   drop_moves();
   return {};
 }
 
 void CudaLane::drop_moves() {
   moves_.clear();
+  dequantizations_.clear();
   moves_begin_bytes_ = moves_end_bytes_ = 0;
 }
 

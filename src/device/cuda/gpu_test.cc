@@ -6,13 +6,17 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <thread>
 
 #include "device/cast.h"
 #include "device/cast_format.h"
+#include "device/cuda/dequantize_plan.h"
 #include "device/cuda/lane_script_for_tests.h"
+#include "device/cuda/scaled_lane_for_tests.h"
 #include "device/digest_keys.h"
+#include "device/quantized/dequantize.h"
 #include "support/gpu.h"
 
 namespace lading::device::cuda {
@@ -152,6 +156,92 @@ TEST_F(Gpu, SamplesAsTheHostDoes) {
     }
   }
   ASSERT_TRUE((*lane)->finish());
+}
+
+// All payloads times many scales.
+TEST_F(Gpu, DequantizesEveryPayloadAsTheHostDoes) {
+  quantized::Random random(1);
+  constexpr std::uint64_t kScales = 1024;
+  const auto lane = gpu_->open_lane({kScales * kPayloads, 2, nullptr});
+  const auto memory = gpu_->allocate(kScales * kPayloads * 8);
+  ASSERT_TRUE(lane && memory);
+  quantized::Made made = quantized::make_whole(random, {kScales, kPayloads}, {1, kPayloads});
+  for (std::size_t i = 0; i < made.source.size(); ++i) made.source[i] = static_cast<std::byte>(i % kPayloads);
+  const Result<void> taken = gpu_->take_scales(made.scales);
+  ASSERT_TRUE(taken) << taken.error().text();
+  for (const DType from : quantized::kPayloadTypes) {
+    for (const DType to : quantized::kResultTypes) {
+      made.from = from;
+      made.to = to;
+      Bytes expected(made.source.size() * bits(to) / 8);
+      Bytes found(expected.size());
+      dequantize_on_host(quantized::MadeMove(made, made.source.data(), expected.data()).get());
+      const auto buffer = (*lane)->acquire_staging_buffer();
+      ASSERT_TRUE(buffer) << buffer.error().text();
+      std::copy(made.source.begin(), made.source.end(), buffer->begin());
+      ASSERT_TRUE((*lane)->move(quantized::MadeMove(made, buffer->data(), memory->get()).get()));
+      ASSERT_TRUE((*lane)->release_staging_buffer());
+      ASSERT_TRUE((*lane)->fetch(memory->get(), found));
+      EXPECT_TRUE(found == expected) << name(from) << " to " << name(to);
+    }
+  }
+  ASSERT_TRUE((*lane)->finish());
+}
+
+// All codes, with zero points, times many scales; and, of F4, divided by the scale of the tensor.
+TEST_F(Gpu, DequantizesEveryCodeAsTheHostDoes) {
+  quantized::Random random(2);
+  constexpr std::uint64_t kScales = 1024;
+  const auto lane = gpu_->open_lane({kScales * kPayloads, 2, nullptr});
+  const auto memory = gpu_->allocate(kScales * kPayloads * 8);
+  ASSERT_TRUE(lane && memory);
+  std::deque<quantized::Made> all;
+  for (const CodeType code : quantized::kCodeTypes) {
+    for (const DType scale_dtype : quantized::kScaleTypes) {
+      quantized::Made& made =
+          all.emplace_back(quantized::make_whole(random, {kScales, kPayloads}, {1, kPayloads / 4}, code));
+      for (std::size_t i = 0; i < made.source.size(); ++i) made.source[i] = static_cast<std::byte>(i % kPayloads);
+      made.scales.dtype = scale_dtype;
+      quantized::make_scales(random, 4 * kScales, made.scales);
+      if (code == CodeType::kF4) {
+        made.scales.tensor_scale = quantized::make_tensor_scale(random);
+        made.scales.tensor_scale_is = TensorScale::kDivisor;
+      } else {
+        made.scales.zeros.resize(4 * kScales);
+        for (std::byte& zero : made.scales.zeros) zero = static_cast<std::byte>(random() % (1U << bits(code)));
+      }
+      const Result<void> taken = gpu_->take_scales(made.scales);
+      ASSERT_TRUE(taken) << taken.error().text();
+    }
+  }
+  for (quantized::Made& made : all) {
+    for (const DType to : quantized::kResultTypes) {
+      made.to = to;
+      Bytes expected(made.run_elems * bits(to) / 8);
+      Bytes found(expected.size());
+      dequantize_on_host(quantized::MadeMove(made, made.source.data(), expected.data()).get());
+      const auto buffer = (*lane)->acquire_staging_buffer();
+      ASSERT_TRUE(buffer) << buffer.error().text();
+      std::copy(made.source.begin(), made.source.end(), buffer->begin());
+      ASSERT_TRUE((*lane)->move(quantized::MadeMove(made, buffer->data(), memory->get()).get()));
+      ASSERT_TRUE((*lane)->release_staging_buffer());
+      ASSERT_TRUE((*lane)->fetch(memory->get(), found));
+      EXPECT_TRUE(found == expected) << quantized::text(made);
+    }
+  }
+  ASSERT_TRUE((*lane)->finish());
+}
+
+TEST_F(Gpu, DequantizesAsTheHostDoes) {
+  const auto host = host_device();
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const LaneOptions options{(seed % 2 == 0 ? 16 : 60) * std::size_t{4096}, 1 + seed % 3, nullptr};
+    const auto found = dequantize_on(*gpu_, seed, options);
+    const auto expected = dequantize_on(*host, seed, options);
+    ASSERT_TRUE(found) << found.error().text();
+    ASSERT_TRUE(expected) << expected.error().text();
+    EXPECT_TRUE(*found == *expected) << "seed " << seed;
+  }
 }
 
 TEST_F(Gpu, LanesDoWhatTheHostsDo) {

@@ -72,12 +72,66 @@ struct SampleJob {
   SampleParameters parameters;
 };
 
+inline constexpr std::uint32_t kMaxScaleDims = 4;
+
+struct DequantizeLoop {
+  std::uint64_t count;
+  std::uint64_t source_stride_bytes;
+  std::uint64_t target_stride_bytes;
+  std::uint64_t stride_elems;  ///< in the tensor: the source may lack what stands between two rows
+};
+
+/// A dim of a quantized tensor, or several that are as good as one (device/quantized/scale_grid.h).
+struct DequantizeDim {
+  std::uint64_t extent;
+  std::uint64_t block;        ///< elements along the dim that share a scale
+  std::uint64_t grid_stride;  ///< from one block to the next, in scales
+  std::uint64_t first;        ///< the index of the element at `source`; of dims[0] counted from its block
+};
+
+/// Elements of a strided move out of a quantized tensor, as of a MoveJob; each is multiplied by its scale and rounded
+/// once. `cast.from` is an 8-bit float, if there is no `code`; `cast.to` a float of 16 bits or more.
+struct DequantizeJob {
+  std::uint64_t source;
+  std::uint64_t target;
+  std::uint64_t first_elem;
+  std::uint64_t elems;  ///< below 2^32
+  std::uint64_t run_elems;
+  ElementCast cast;
+  std::uint32_t loop_count;
+  std::uint32_t dim_count;    ///< 0: all elements share a scale
+  std::uint32_t product;      ///< the dtype that products are rounded to before they are cast; cast.to: once
+  std::uint32_t scale_dtype;  ///< a number of lading::DType
+  /// In row-major order of the blocks, from the first block of those rows of blocks in which `source` stands. What no
+  /// element of the move needs may not be there.
+  std::uint64_t scales;
+  std::uint64_t zeros;  ///< zero points, a byte each, in the same order
+  double tensor_scale;
+  double tensor_reciprocal;   ///< of that, rounded
+  std::uint32_t tensor_step;  ///< a number of TensorStep
+  std::uint32_t code;         ///< kNoCode, or a number of CodeType
+  std::uint32_t first_code;   ///< codes of the byte at `source` that stand in front of the run, and of each other one
+  std::uint32_t zero;         ///< is subtracted from all codes
+  std::uint32_t has_zeros;    ///< 0 or 1
+  /// 0; or what counts as an element here are so many, in runs of 1: one, and those that follow at these strides. They
+  /// share a scale (dequantize_lines.h).
+  std::uint32_t line_rounds;
+  std::uint64_t line_source_stride_bytes;
+  std::uint64_t line_target_stride_bytes;
+  DequantizeLoop loops[kMaxJobLoops];  ///< outermost first
+  DequantizeDim dims[kMaxScaleDims];   ///< outermost first
+};
+
+inline constexpr std::uint32_t kNoCode = 0xFF;
+
 // The kernels, by name. Grids are one-dimensional, blocks have kBlockThreads threads.
 //   lading_move(const MoveJob* jobs, std::uint32_t count)                             one block per job
+//   lading_dequantize(const DequantizeJob* jobs, std::uint32_t count)                 one block per job
 //   lading_digest(const DigestRange* jobs, std::uint32_t count, std::uint64_t* sums)  one block per job
 //   lading_fill(FillJob job)                                                          any grid
 //   lading_sample(SampleJob job)                                                      any grid
 inline constexpr const char* kMoveKernel = "lading_move";
+inline constexpr const char* kDequantizeKernel = "lading_dequantize";
 inline constexpr const char* kDigestKernel = "lading_digest";
 inline constexpr const char* kFillKernel = "lading_fill";
 inline constexpr const char* kSampleKernel = "lading_sample";

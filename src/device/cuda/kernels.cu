@@ -2,6 +2,7 @@
 // found. Compiled by clang alone, without any header of CUDA: docs/how-it-works/gpu-kernels.md.
 #include <cstdint>
 
+#include "device/cuda/dequantize_body.h"
 #include "device/cuda/digest_body.h"
 #include "device/cuda/fill_body.h"
 #include "device/cuda/kernel_jobs.h"
@@ -17,8 +18,10 @@ namespace {
 
 // Host and GPU must agree on where fields stand; kernel_images_test.cc has the same line for the host.
 static_assert(sizeof(MoveJob) == 200 && sizeof(DigestRange) == 32 && sizeof(FillJob) == 32 && sizeof(SampleJob) == 96);
+static_assert(sizeof(DequantizeJob) == 456);
 static_assert(kBlockThreads == 256);  // the launch bounds
 static_assert(kMovePlanParts <= kBlockThreads / 32);
+static_assert(kDequantizePlanParts <= 32 && kPayloads == kBlockThreads);
 
 __attribute__((device)) const DigestTables kTablesOnGpu = kDigestTables;
 
@@ -54,6 +57,20 @@ LADING_KERNEL void lading_move(const MoveJob* jobs, std::uint32_t count) {
   if (thread % 32 == 0 && thread / 32 < kMovePlanParts) make_plan_part(job, unit_of(job), thread / 32, plan);
   __syncthreads();
   move_body(job, plan, place_in_block());
+}
+
+LADING_KERNEL void lading_dequantize(const DequantizeJob* jobs, std::uint32_t count) {
+  LADING_SHARED DequantizeJob job;
+  LADING_SHARED DequantizePlan plan;
+  if (this_block() >= count) return;
+  fetch_job(jobs, job);
+  // The first part takes longest and has a warp of its own; the others are dividers.
+  const std::uint32_t thread = thread_of_block();
+  if (thread == 0) make_plan_part(job, 0, plan);
+  if (thread > 32 && thread - 32 < kDequantizePlanParts) make_plan_part(job, thread - 32, plan);
+  make_plan_payload(job, thread, plan);
+  __syncthreads();
+  dequantize_body(job, plan, place_in_block());
 }
 
 LADING_KERNEL void lading_digest(const DigestRange* jobs, std::uint32_t count, std::uint64_t* sums) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -43,11 +44,28 @@ std::uint64_t claimed_bytes(const Group& group, const Ledger& ledger, const ledg
   return multiply(bytes_of(elems, group.storage), 1 + ledger.tensors[group.root].must_equal.size());
 }
 
+using PerElement = std::map<std::string_view, std::uint64_t>;
+
+// How many elements an expression makes of each element of a key: several, where it holds several codes.
+void add_codes(const mapping::Expression& expression, PerElement& per_element) {
+  if (expression.op == mapping::Op::kDequantize && expression.decoding.code) {
+    std::uint64_t& most = per_element.try_emplace(expression.key, 1).first->second;
+    most = std::max(most, expression.decoding.per_element);
+  }
+  for (const mapping::Expression& part : expression.parts) add_codes(part, per_element);
+}
+
 std::uint64_t source_bytes(const Group& group, const Tensor& root, const checkpoint::Catalog& catalog) {
+  PerElement per_element;
+  add_codes(root.expression, per_element);
+  for (const mapping::Expression& other : root.must_equal) add_codes(other, per_element);
   std::uint64_t bytes = 0;
   for (const ledger::Source& source : root.sources) {
     const CatalogTensor* const found = catalog.find(source.key, root.checkpoint);
-    if (found != nullptr) bytes = add(bytes, bytes_of(*found->shape.num_elems(), group.storage));
+    if (found == nullptr) continue;
+    const auto codes = per_element.find(source.key);
+    const std::uint64_t elems = multiply(*found->shape.num_elems(), codes == per_element.end() ? 1 : codes->second);
+    bytes = add(bytes, bytes_of(elems, group.storage));
   }
   return bytes;
 }

@@ -13,6 +13,7 @@
 #include "device/cast.h"
 #include "device/random.h"
 #include "exec/sample_parameters.h"
+#include "exec/verify/source_reader.h"
 
 namespace lading::exec {
 namespace {
@@ -20,64 +21,16 @@ namespace {
 using checkpoint::CatalogTensor;
 using mapping::Piece;
 
-// A multiple of 8 elements, so that packed ones end at a byte.
-std::uint64_t elems_at_once(DType a, DType b) { return kStreamBytes * 8 / std::max(bits(a), bits(b)) / 8 * 8; }
-
-struct CastStep {
-  device::Cast cast = nullptr;  // null: the bits stay
-};
-
-Result<CastStep> cast_between(DType from, DType to) {
-  if (from == to) return CastStep{};
-  const CastStep step{device::find_cast(from, to)};
-  if (step.cast != nullptr) return step;
-  return fail(Error(Code::kDType, fmt::format("{} cannot be cast to {}", name(from), name(to)))
-                  .by_rule("R24")
-                  .try_this("Check that the ledger belongs to this checkpoint."));
-}
-
-// A checkpoint tensor in the storage dtype, any stretch of it.
-class SourceReader {
- public:
-  SourceReader(const CatalogTensor& source, DType storage, device::Cast cast, const ReadBytes& read)
-      : source_(source), storage_(storage), cast_(cast), read_(read) {}
-
-  /// Elements [begin, begin + elems), `begin` at the start of a byte; `out` holds as many.
-  Result<void> read(std::uint64_t begin, std::uint64_t elems, std::span<std::byte> out) {
-    if (cast_ == nullptr) return read_raw(begin, elems, out);
-    const std::uint64_t at_once = elems_at_once(*source_.dtype, storage_);
-    for (std::uint64_t done = 0; done < elems; done += at_once) {
-      const std::uint64_t count = std::min(at_once, elems - done);
-      raw_.resize(bytes_of_elems(count, *source_.dtype));
-      LADING_TRY(read_raw(begin + done, count, raw_));
-      cast_(raw_.data(), out.data() + bytes_of_elems(done, storage_), count);
-    }
-    return {};
-  }
-
- private:
-  Result<void> read_raw(std::uint64_t begin, std::uint64_t elems, std::span<std::byte> out) const {
-    const DType dtype = *source_.dtype;
-    return read_(source_.file, source_.bytes.begin + bytes_of_elems(begin, dtype),
-                 out.first(bytes_of_elems(elems, dtype)));
-  }
-
-  const CatalogTensor& source_;
-  DType storage_;
-  device::Cast cast_;
-  const ReadBytes& read_;
-  std::vector<std::byte> raw_;
-};
-
 // A key as it stands: streamed.
 class PlainValues : public Values {
  public:
-  PlainValues(const CatalogTensor& source, DType storage, device::Cast cast, ReadBytes read)
-      : elems_(*source.shape.num_elems()),
-        at_once_(elems_at_once(*source.dtype, storage)),
+  PlainValues(Origin origin, DType storage, ReadBytes read)
+      : origin_(std::move(origin)),
+        elems_(*origin_.shape().num_elems()),
+        at_once_(elems_at_once(*origin_.source->dtype, storage)),
         storage_(storage),
         read_(std::move(read)),
-        reader_(source, storage, cast, read_) {}
+        reader_(origin_, storage, read_) {}
 
   Result<Window> at(std::uint64_t elem) override {
     const std::uint64_t begin = elem / 8 * 8;
@@ -88,6 +41,7 @@ class PlainValues : public Values {
   }
 
  private:
+  Origin origin_;
   std::uint64_t elems_;
   std::uint64_t at_once_;
   DType storage_;
@@ -149,11 +103,6 @@ void fill(std::span<std::byte> out, double value, DType dtype) {
 // Put together of pieces, a window of rows of dim 0 at a time.
 class BuiltValues : public Values {
  public:
-  struct Origin {
-    const CatalogTensor* source;
-    device::Cast cast;
-  };
-
   BuiltValues(mapping::Pieces pieces, std::vector<Origin> origins, const FileValues& what, ReadBytes read)
       : pieces_(std::move(pieces)), origins_(std::move(origins)), storage_(what.storage), read_(std::move(read)) {
     const Shape& shape = pieces_.shape;
@@ -183,7 +132,7 @@ class BuiltValues : public Values {
   [[nodiscard]] std::uint64_t memory_bytes() const override {
     std::uint64_t largest = 0;
     for (const Origin& origin : origins_) {
-      largest = std::max(largest, bytes_of_elems(*origin.source->shape.num_elems(), storage_));
+      largest = std::max(largest, bytes_of_elems(*origin.shape().num_elems(), storage_));
     }
     return bytes_of_elems(rows_at_once_ * row_elems_, storage_) + largest;
   }
@@ -196,7 +145,7 @@ class BuiltValues : public Values {
         if (part.is_fill()) {
           fill_part(part);
         } else {
-          by_source[part.source].emplace_back(part, &origins_[part.source.number()].source->shape, pieces_.shape);
+          by_source[part.source].emplace_back(part, &origins_[part.source.number()].shape(), pieces_.shape);
         }
       }
     }
@@ -236,9 +185,9 @@ class BuiltValues : public Values {
       return fail(Error(Code::kMapping, "the expression cuts packed elements inside a byte").by_rule("R48"));
     }
     begin = begin / 8 * 8;
-    end = std::min((end + 7) / 8 * 8, *origin.source->shape.num_elems());
+    end = std::min((end + 7) / 8 * 8, *origin.shape().num_elems());
     taken_.resize(bytes_of_elems(end - begin, storage_));
-    LADING_TRY(SourceReader(*origin.source, storage_, origin.cast, read_).read(begin, end - begin, taken_));
+    LADING_TRY(SourceReader(origin, storage_, read_).read(begin, end - begin, taken_));
     for (const Nest& nest : nests) {
       const std::uint64_t run_bytes = bytes_of_elems(nest.run, storage_);
       const auto put = [&](std::uint64_t source, std::uint64_t target) {
@@ -322,6 +271,32 @@ class RecipeValues : public Values {
   std::vector<std::byte> buffer_;
 };
 
+Result<Quantized> quantized_of(const CatalogTensor& source, const mapping::PieceScaling& scaling,
+                               const FileValues& what) {
+  const auto find = [&](const std::string& key) {
+    return key.empty() ? nullptr : what.catalog.find(key, what.checkpoint);
+  };
+  Quantized quantized;
+  quantized.scales = find(scaling.scales);
+  quantized.zeros = find(scaling.zeros);
+  quantized.tensor_scale = find(scaling.tensor_scale);
+  const bool has_all = quantized.scales != nullptr && (scaling.zeros.empty() || quantized.zeros != nullptr) &&
+                       (scaling.tensor_scale.empty() || quantized.tensor_scale != nullptr);
+  if (!has_all) {
+    return fail(
+        Error(Code::kMapping, fmt::format("the checkpoint lacks keys that {} is dequantized with", quote(source.name)))
+            .by_rule("R48"));
+  }
+  std::vector<std::uint64_t> dims(source.shape.begin(), source.shape.end());
+  if (scaling.decoding.code) dims.push_back(scaling.decoding.per_element);
+  quantized.shape = Shape(std::move(dims));
+  quantized.block = scaling.block;
+  quantized.decoding = scaling.decoding;
+  quantized.product = scaling.product;
+  LADING_TRY(check_scaling(source, quantized, what.storage));
+  return quantized;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Values>> values_of_files(const FileValues& what, ReadBytes read) {
@@ -337,23 +312,29 @@ Result<std::unique_ptr<Values>> values_of_files(const FileValues& what, ReadByte
                     .wanted(what.shape.text())
                     .got(expanded->shape.text()));
   }
-  std::vector<BuiltValues::Origin> origins;
-  for (const std::string& key : expanded->sources) {
+  std::vector<Origin> origins;
+  for (const mapping::PieceSourceId i : expanded->sources.ids()) {
+    const std::string& key = expanded->sources[i];
     const CatalogTensor* const source = what.catalog.find(key, what.checkpoint);
     if (!source->dtype) {
       return fail(Error(Code::kUnknownDType, fmt::format("{} has a dtype that this version does not know", quote(key)))
                       .got(quote(source->unknown_dtype)));
     }
-    LADING_ASSIGN_OR_RETURN(const CastStep step, cast_between(*source->dtype, what.storage));
-    origins.push_back({source, step.cast});
+    Origin origin{source};
+    if (const auto scaling = expanded->scalings.find(i); scaling != expanded->scalings.end()) {
+      LADING_ASSIGN_OR_RETURN(origin.quantized, quantized_of(*source, scaling->second, what));
+    } else {
+      LADING_ASSIGN_OR_RETURN(const CastStep step, cast_between(*source->dtype, what.storage));
+      origin.cast = step.cast;
+    }
+    origins.push_back(std::move(origin));
   }
   for (const Piece& piece : expanded->pieces) {
     if (piece.is_fill() && !device::has_bits_for(piece.fill, what.storage))
       return fail(not_in_dtype(piece.fill, what.storage));
   }
-  if (what.expression.op == mapping::Op::kSource) {
-    return std::unique_ptr<Values>(
-        new PlainValues(*origins.front().source, what.storage, origins.front().cast, std::move(read)));
+  if (what.expression.op == mapping::Op::kSource || what.expression.op == mapping::Op::kDequantize) {
+    return std::unique_ptr<Values>(new PlainValues(std::move(origins.front()), what.storage, std::move(read)));
   }
   return std::unique_ptr<Values>(new BuiltValues(*std::move(expanded), std::move(origins), what, std::move(read)));
 }

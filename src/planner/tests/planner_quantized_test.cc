@@ -28,6 +28,8 @@ TEST(PlannerQuantized, R48_APayloadWithoutItsScaleIsRefusedWhateverIsAllowed) {
   World cast = everything_allowed(scaled());
   cast.tensors = {param("a.weight", {4, 4}, DType::kBF16)};
   cast.policy.dtype = DType::kBF16;
+  EXPECT_EQ(verdict(cast), "accepted") << "dequantized";
+  cast.policy.quantized = policy::Quantized::kKeep;
   cast.policy.cast = policy::Cast::kExact;
   EXPECT_EQ(verdict(cast), "R48 a.weight");
   cast.policy.cast = policy::Cast::kPromote;
@@ -134,7 +136,9 @@ TEST(PlannerQuantized, R48_ACheckpointThatCallsItselfQuantizedIsNotCast) {
   EXPECT_EQ(verdict(plan), "R48 a.weight");
   EXPECT_NE(plan.error().front().found.find("\"fp8\""), std::string::npos) << plan.error().front().text();
   world.policy = {};
-  EXPECT_EQ(verdict(world), "accepted") << "as it is in the file";
+  EXPECT_EQ(verdict(world), "R48 a.weight") << "a tensor of BF16 can only get wrong values";
+  world.tensors[0] = param("a.weight", {4, 4}, kPayload);
+  EXPECT_EQ(verdict(world), "accepted") << "a module that computes with payloads";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "planner/quantized_checks.h"
+#include "planner/quantized/quantized_checks.h"
 
 #include <fmt/format.h>
 
@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "checkpoint/quantized.h"
+#include "planner/nothing_in_common.h"
 
 namespace lading::planner {
 namespace {
@@ -18,7 +19,8 @@ using checkpoint::CatalogTensor;
 using checkpoint::QuantizedKeys;
 
 constexpr std::string_view kRemedy =
-    "Load a checkpoint that is not quantized, or a model whose modules have the scales: lading does not dequantize.";
+    "Load a checkpoint that is not quantized, or a model whose modules have the scales. docs/guides/quantized.md lists "
+    "what lading dequantizes.";
 
 // "layers.3.experts.12.w" to "layers.*.experts.*.w": tensors of one kind are told together.
 std::string part_pattern_of(std::string_view name) {
@@ -41,6 +43,7 @@ struct AlikePayloads {
   const CatalogTensor* payload = nullptr;  // of the first
   std::vector<std::string> left_over;      // of the first
   std::string scheme;
+  std::string reason;  // why the first is not dequantized, or ""
   std::uint64_t count = 0;
 };
 using PayloadGroups =
@@ -72,8 +75,8 @@ Error error_of(const PlanInputs& inputs, const AlikePayloads& group, const std::
       .in_file(inputs.catalog.files[group.payload->file].name)
       .by_rule("R48")
       .wanted(fmt::format("a tensor of the model for each of {}", scales))
-      .got(fmt::format("{} in {}, whose scales are not read{}{}", names_of(group), name(*group.payload->dtype),
-                       said.empty() ? "" : "; ", said))
+      .got(fmt::format("{} in {}, whose scales are not read{}{}{}{}", names_of(group), name(*group.payload->dtype),
+                       said.empty() ? "" : "; ", said, group.reason.empty() ? "" : "; ", group.reason))
       .try_this(std::string(kRemedy));
 }
 
@@ -96,7 +99,7 @@ bool has_payloads(const Decisions& decisions) {
 
 }  // namespace
 
-QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decisions) {
+QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantized& reasons, Decisions& decisions) {
   QuantizedProblems problems;
   if (inputs.is_part_of_model || !has_payloads(decisions)) return problems;
   const QuantizedKeys keys(inputs.catalog);
@@ -131,6 +134,10 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
       group.payload = &payload;
       group.scheme = keys.scheme_of(payload, companions);
       group.left_over = std::move(left_over);
+      if (const auto why = reasons.find(payload.name); why != reasons.end()) group.reason = why->second;
+      if (inputs.policy.quantized == policy::Quantized::kKeep) {
+        group.reason = "the policy keeps quantized tensors as they are (\"quantized\": \"keep\")";
+      }
     }
   }
   for (const auto& [pattern, group] : groups) problems.errors.add(error_of(inputs, group, pattern.first));
@@ -139,6 +146,46 @@ QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decision
   }
   if (!problems.errors.empty()) decisions.tells_of_payloads = true;
   return problems;
+}
+
+Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions) {
+  Errors errors;
+  if (!inputs.catalog.quantization || !has_payloads(decisions)) return errors;
+  const QuantizedKeys keys(inputs.catalog);
+  PayloadGroups groups;
+  std::set<StatementId> refused;  // heads of tie classes
+  for (const StatementId i : decisions.plan.statements.ids()) {
+    const Statement& s = decisions.plan.statements[i];
+    if (s.provenance != Provenance::kFile || s.checkpoint > 0 || decisions.tensors[i].is_refused) continue;
+    if (!policy::is_ordinary_float(inputs.skeleton.tensors[i.number()].dtype)) continue;
+    for (const SourceId number : sources_of(decisions, i)) {
+      const Source& source = decisions.plan.sources[number];
+      if (!checkpoint::is_low_precision(source.dtype) || source.scaling) continue;
+      const CatalogTensor& payload = *inputs.catalog.find(source.key);
+      if (!keys.companions_of(payload).empty()) continue;
+      refused.insert(decisions.tensors[i].head);
+      AlikePayloads& group = groups[{part_pattern_of(s.name), part_pattern_of(source.key)}];
+      if (group.count++ > 0) continue;
+      group.first = &s;
+      group.payload = &payload;
+    }
+  }
+  for (const auto& [pattern, group] : groups) {
+    errors.add(
+        Error(Code::kDType, "a quantized tensor has no scales in the checkpoint")
+            .of_tensor(group.first->name)
+            .in_file(inputs.catalog.files[group.payload->file].name)
+            .by_rule("R48")
+            .wanted("a scale beside it, such as a key that ends with \"_scale\" or \"_scale_inv\"")
+            .got(fmt::format("{} in {}; {}", names_of(group), name(*group.payload->dtype), said_by(inputs.catalog)))
+            .try_this("Download the checkpoint again, or remove quantization_config from config.json if the "
+                      "weights are meant to have no scales."));
+  }
+  for (const StatementId i : decisions.tensors.ids()) {
+    if (refused.contains(decisions.tensors[i].head)) decisions.tensors[i].is_refused = true;
+  }
+  if (!errors.empty()) decisions.tells_of_payloads = true;
+  return errors;
 }
 
 Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
@@ -153,7 +200,7 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
       const Source& source = decisions.plan.sources[number];
       const bool is_payload = checkpoint::is_low_precision(source.dtype) ||
                               (checkpoint::is_payload_dtype(source.dtype) && checkpoint::is_weight_name(source.key));
-      if (!is_payload || source.dtype == s.storage) continue;
+      if (!is_payload || source.dtype == s.storage || source.scaling) continue;
       const CatalogTensor& payload = *inputs.catalog.find(source.key);
       if (!keys.companions_of(payload).empty()) continue;  // which are loaded too
       AlikePayloads& group = groups[{part_pattern_of(s.name), part_pattern_of(source.key)}];
@@ -176,18 +223,27 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
   return errors;
 }
 
-Errors name_unread_payloads(const PlanInputs& inputs, const Errors& refused) {
+Errors name_unread_payloads(const PlanInputs& inputs, const mapping::Resolution& names, const NotDequantized& reasons,
+                            const Errors& refused) {
   const QuantizedKeys keys(inputs.catalog);
   AlikePayloads group;
-  std::set<std::string_view> seen;
-  for (const Error& error : refused) {
-    if (error.code != Code::kPlan || !error.tensor || !seen.insert(*error.tensor).second) continue;
-    const CatalogTensor* payload = inputs.catalog.find(*error.tensor);
-    if (payload == nullptr) continue;
+  const auto add = [&](const CatalogTensor* payload) {
+    if (payload == nullptr) return;
     const auto companions = keys.companions_of(*payload);
-    if (companions.empty() || group.count++ > 0) continue;
+    if (companions.empty() || group.count++ > 0) return;
     group.payload = payload;
     group.scheme = keys.scheme_of(*payload, companions);
+    if (const auto why = reasons.find(payload->name); why != reasons.end()) group.reason = why->second;
+  };
+  std::set<std::string_view> seen;
+  for (const Error& error : refused) {
+    if (error.code == Code::kPlan && error.tensor && seen.insert(*error.tensor).second) {
+      add(inputs.catalog.find(*error.tensor));
+    }
+  }
+  // Where unexpected keys are allowed, no error names them.
+  if (group.count == 0 && have_nothing_in_common(inputs, names)) {
+    for (const CatalogTensor& tensor : inputs.catalog.tensors_of(0)) add(&tensor);
   }
   if (group.count == 0) return {};
   const std::string said = said_by(inputs.catalog);
@@ -196,8 +252,9 @@ Errors name_unread_payloads(const PlanInputs& inputs, const Errors& refused) {
       .in_file(inputs.catalog.files[group.payload->file].name)
       .by_rule("R48")
       .wanted("a tensor of the model for each payload and each scale")
-      .got(fmt::format("{} in {}, which no tensor of the model uses{}{}", names_of(group), name(*group.payload->dtype),
-                       said.empty() ? "" : "; ", said))
+      .got(fmt::format("{} in {}, which no tensor of the model uses{}{}{}{}", names_of(group),
+                       name(*group.payload->dtype), said.empty() ? "" : "; ", said, group.reason.empty() ? "" : "; ",
+                       group.reason))
       .try_this(std::string(kRemedy));
 }
 

@@ -276,7 +276,7 @@ class Mutator {
   bool change_totals();
   // Of reads: check_read_mutations_for_tests.h.
   Read* read(RankPlan* of) { return of == nullptr ? nullptr : any(of->reads); }
-  static void add_up(RankPlan& rank);
+  void add_up(RankPlan& rank);
   bool shrink_read();
   bool drop_read();
   bool change_read();
@@ -290,6 +290,33 @@ class Mutator {
   bool double_ref();
   bool move_ref();
   bool change_ref();
+  ScaleRead* scale_read(RankPlan*& of);
+  Source* scaled_source();
+  bool drop_scale_read();
+  bool double_scale_read();
+  bool resize_scale_read();
+  bool move_scale_read();
+  bool retarget_scale_read();
+  bool borrow_scale_read();
+  bool drop_scaling();
+  bool change_scaling();
+  bool give_scaling();
+  bool reshape_scales();
+  // Of decodings: check_decoding_mutations_for_tests.h.
+  bool change_decoding(Decoding& decoding);
+  mapping::Expression* any_leaf();
+  void retell(mapping::Expression& e, const Source& source);
+  bool shift_first_code();
+  bool change_decoding_of_source();
+  bool change_decoding_of_expression();
+  bool change_companions();
+  bool change_companion_keys();
+  bool change_scaling_everywhere();
+  bool change_packing();
+  bool resize_zeros_read();
+  bool drop_tensor_scale_bytes();
+  bool shrink_staging();
+  bool change_dequantize();
   bool change_call_order();
   bool change_call_inputs();
   bool change_shape();

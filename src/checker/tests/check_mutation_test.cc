@@ -1,6 +1,6 @@
 // Thousands of random changes to random good plans: the checker must say what an oracle says that looks at
 // every element (check_naive_verdict_for_tests.h), in both directions.
-#include "checker/check_mutations_for_tests.h"
+#include "checker/tests/check_mutations_for_tests.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,9 @@
 #include <string>
 
 #include "checker/check_naive_verdict_for_tests.h"
-#include "checker/check_read_mutations_for_tests.h"
 #include "checker/checker.h"
+#include "checker/tests/check_decoding_mutations_for_tests.h"
+#include "checker/tests/check_read_mutations_for_tests.h"
 #include "support/sanitizers.h"
 
 namespace lading::checker::naive {
@@ -280,6 +281,27 @@ const std::vector<Mutator::Kind>& Mutator::kinds() {
       LADING_MUTATION(double_ref),
       LADING_MUTATION(move_ref),
       LADING_MUTATION(change_ref),
+      LADING_MUTATION(drop_scale_read),
+      LADING_MUTATION(double_scale_read),
+      LADING_MUTATION(resize_scale_read),
+      LADING_MUTATION(move_scale_read),
+      LADING_MUTATION(retarget_scale_read),
+      LADING_MUTATION(borrow_scale_read),
+      LADING_MUTATION(drop_scaling),
+      LADING_MUTATION(change_scaling),
+      LADING_MUTATION(give_scaling),
+      LADING_MUTATION(reshape_scales),
+      LADING_MUTATION(shift_first_code),
+      LADING_MUTATION(change_decoding_of_source),
+      LADING_MUTATION(change_decoding_of_expression),
+      LADING_MUTATION(change_companions),
+      LADING_MUTATION(change_companion_keys),
+      LADING_MUTATION(change_scaling_everywhere),
+      LADING_MUTATION(change_packing),
+      LADING_MUTATION(resize_zeros_read),
+      LADING_MUTATION(drop_tensor_scale_bytes),
+      LADING_MUTATION(shrink_staging),
+      LADING_MUTATION(change_dequantize),
       LADING_MUTATION(change_call_order),
       LADING_MUTATION(change_call_inputs),
       LADING_MUTATION(change_shape),
@@ -310,22 +332,27 @@ std::string reasons(const Result<CheckReport, Errors>& verdict) {
   return text;
 }
 
-TEST(CheckMutation, R1_R11_R41_random_good_plans_pass) {
+TEST(CheckMutation, R1_R11_R41_R48_random_good_plans_pass) {
   PlanMaker maker(1);
   std::uint64_t transfers = 0;
+  std::uint64_t within_bytes = 0;
   for (int i = 0; i < 2000; ++i) {
     const Plan plan = maker.make_plan();
     const auto verdict = check_plan(plan);
     ASSERT_TRUE(verdict.has_value()) << "plan " << i << ": " << reasons(verdict);
     ASSERT_TRUE(is_good(plan)) << "plan " << i;
     for (const RankPlan& rank : plan.ranks) {
-      for (const Destination& d : rank.destinations) transfers += d.transfers.size();
+      for (const Destination& d : rank.destinations) {
+        transfers += d.transfers.size();
+        for (const Transfer& t : d.transfers) within_bytes += t.first_code > 0 ? 1 : 0;
+      }
     }
   }
   EXPECT_GT(transfers, 10'000U);  // the plans are not hollow
+  EXPECT_GT(within_bytes, 1'000U);
 }
 
-TEST(CheckMutation, R11_R41_random_changes_are_refused_exactly_if_the_oracle_refuses_them) {
+TEST(CheckMutation, R11_R41_R48_random_changes_are_refused_exactly_if_the_oracle_refuses_them) {
   struct Tally {
     std::size_t wrong = 0;
     std::size_t harmless = 0;

@@ -6,6 +6,7 @@
 
 #include "planner/decide.h"
 #include "planner/planner.h"
+#include "planner/quantized/dequantize.h"
 
 namespace lading::planner {
 
@@ -16,13 +17,18 @@ struct QuantizedProblems {
 
 /// After sources are chosen: payloads that are read, while a scale or zero point of theirs is not. Refuses their
 /// statements.
-QuantizedProblems check_companions(const PlanInputs& inputs, Decisions& decisions);
+QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantized& reasons, Decisions& decisions);
+
+/// The same where the checkpoint calls itself quantized, and the payload has no scale at all: in a tensor of ordinary
+/// floats it can only be wrong.
+Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions);
 
 /// After dtypes are chosen: in a checkpoint that calls itself quantized, payloads without any scale that would be cast.
 Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions);
 
 /// Of a plan that is refused, and not for payloads without scales: one problem if keys that the model does not have are
 /// payloads. It explains the others.
-Errors name_unread_payloads(const PlanInputs& inputs, const Errors& refused);
+Errors name_unread_payloads(const PlanInputs& inputs, const mapping::Resolution& names, const NotDequantized& reasons,
+                            const Errors& refused);
 
 }  // namespace lading::planner

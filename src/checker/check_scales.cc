@@ -1,0 +1,155 @@
+#include "checker/check_scales.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "checker/check_bytes.h"
+#include "checker/check_decoding.h"
+#include "checker/problem.h"
+
+namespace lading::checker {
+namespace {
+
+// Numbers of scales, in the row-major order of the grid: [begin, end).
+struct Numbers {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+// Those of the rows of blocks that have rows `first` to `last` of dim 0.
+Numbers scales_of_rows(const Source& source, std::uint64_t first, std::uint64_t last) {
+  std::uint64_t count = 1;
+  for (std::size_t d = 1; d < source.shape.rank(); ++d) {
+    count *= *blocks_of(source.shape[d], source.scaling->block[d]);
+  }
+  if (source.shape.rank() == 0) return {0, count};
+  const std::uint64_t block = source.scaling->block[0];
+  return {first / block * count, (last / block + 1) * count};
+}
+
+// Which element of the zero points' source has that of scale `number`. Scales of shape [2, 10, 3] with zero points
+// packed by 8 along dim 1 have zero points of shape [2, 2, 3]: number 29 is [0, 9, 2], in element [0, 1, 2].
+std::uint64_t zeros_element(const Plan& plan, const Source& source, std::uint64_t number) {
+  const Shape& scales = plan.sources[source.scaling->scales].shape;
+  const std::size_t dim = source.scaling->decoding.zeros_dim;
+  const std::uint64_t together = source.scaling->decoding.per_element;
+  std::uint64_t inner = 1;
+  for (std::size_t d = dim + 1; d < scales.rank(); ++d) inner *= scales[d];
+  const std::uint64_t outer = number / inner / scales[dim];
+  const std::uint64_t along = number / inner % scales[dim];
+  return (outer * *blocks_of(scales[dim], together) + along / together) * inner + number % inner;
+}
+
+// The rows of dim 0 that a transfer takes elements of: the first and the last.
+struct Rows {
+  std::uint64_t first = 0;
+  std::uint64_t last = 0;
+};
+
+Rows rows_of(const Source& source, const Transfer& transfer) {
+  if (source.shape.rank() == 0) return {};
+  const std::uint64_t together = codes_in_a_byte(source);  // payloads are a byte each
+  const std::uint64_t begin = (transfer.source_begin_bytes - source.bytes.begin) * together + transfer.first_code;
+  std::uint64_t end = begin + transfer.run_elems;
+  for (const ByteLoop& loop : transfer.loops) end += (loop.count - 1) * loop.source_stride_bytes * together;
+  std::uint64_t elems = 1;
+  for (std::size_t d = 1; d < source.shape.rank(); ++d) elems *= source.shape[d];
+  return {begin / elems, (end - 1) / elems};
+}
+
+ByteRange bytes_of_elements(const Source& source, Numbers elements) {
+  const std::uint64_t width = bits(source.dtype) / 8;
+  return {source.bytes.begin + elements.begin * width, source.bytes.begin + elements.end * width};
+}
+
+// The rows of blocks go from the first scale to the last without a hole, and so do the elements that hold their zero
+// points: rows of blocks are a part of the dim that those are packed along, or of one in front of it, or are but one.
+ScaleRead wanted_read(const Plan& plan, SourceId id, Rows rows) {
+  const Source& source = plan.sources[id];
+  const Numbers scales = scales_of_rows(source, rows.first, rows.last);
+  ScaleRead read{id, bytes_of_elements(plan.sources[source.scaling->scales], scales), {}};
+  if (source.scaling->zeros.is_none()) return read;
+  const Numbers zeros{zeros_element(plan, source, scales.begin), zeros_element(plan, source, scales.end - 1) + 1};
+  read.zeros = bytes_of_elements(plan.sources[source.scaling->zeros], zeros);
+  return read;
+}
+
+IndexedVector<SourceId, std::optional<Rows>> rows_taken(const Plan& plan, const RankPlan& rank) {
+  IndexedVector<SourceId, std::optional<Rows>> taken(plan.sources.size());
+  const auto add = [&](const std::vector<Transfer>& transfers) {
+    for (const Transfer& transfer : transfers) {
+      if (transfer.is_fill() || transfer.elems() == 0 || !plan.sources[transfer.source].scaling) continue;
+      const Rows rows = rows_of(plan.sources[transfer.source], transfer);
+      std::optional<Rows>& all = taken[transfer.source];
+      all = all ? Rows{std::min(all->first, rows.first), std::max(all->last, rows.last)} : rows;
+    }
+  };
+  for (const Destination& destination : rank.destinations) {
+    add(destination.transfers);
+    for (const auto& comparison : destination.comparisons) add(comparison);
+  }
+  return taken;
+}
+
+}  // namespace
+
+std::optional<ScaleBytes> scale_bytes(const Plan& plan, const ScaleRead& read) {
+  if (!plan.sources.has(read.source) || !plan.sources[read.source].scaling) return std::nullopt;
+  const plan::Scaling& scaling = *plan.sources[read.source].scaling;
+  if (!plan.sources.has(scaling.scales)) return std::nullopt;
+  ScaleBytes result;
+  result.parts.push_back({scaling.scales, read.bytes});
+  if (plan.sources.has(scaling.zeros)) result.parts.push_back({scaling.zeros, read.zeros});
+  if (plan.sources.has(scaling.tensor_scale)) {
+    result.parts.push_back({scaling.tensor_scale, plan.sources[scaling.tensor_scale].bytes});
+  }
+  return result;
+}
+
+std::optional<std::uint64_t> scale_memory(const Plan& plan, const RankPlan& rank) {
+  std::optional<std::uint64_t> bytes = 0;
+  for (const ScaleRead& read : rank.scale_reads) {
+    // A read for a source that has no scales is refused elsewhere.
+    if (!plan.sources.has(read.source) || !plan.sources[read.source].scaling) continue;
+    const auto zeros = checked_mul(read.zeros.size_bytes(), codes_in_a_byte(plan.sources[read.source]));
+    const auto of_one = zeros ? checked_add(read.bytes.size_bytes(), *zeros) : std::nullopt;
+    bytes = bytes && of_one ? checked_add(*bytes, *of_one) : std::nullopt;
+  }
+  return bytes;
+}
+
+Errors check_scale_reads(const Plan& plan, const RankPlan& rank) {
+  Errors errors;
+  const auto taken = rows_taken(plan, rank);
+  IndexedVector<SourceId, bool> is_read(plan.sources.size(), false);
+  for (const ScaleRead& read : rank.scale_reads) {
+    if (!plan.sources.has(read.source) || !taken[read.source] || is_read[read.source]) {
+      errors.add(problem("the rank reads scales of a source that it takes nothing of, or reads them twice", "R48"));
+      continue;
+    }
+    is_read[read.source] = true;
+    const ScaleRead wanted = wanted_read(plan, read.source, *taken[read.source]);
+    const auto refuse = [&](std::string_view what, const ByteRange& needed, const ByteRange& found) {
+      if (found == needed) return;
+      errors.add(problem(fmt::format("the rank reads other {} of {} than it needs", what,
+                                     quote(plan.sources[read.source].key)),
+                         "R48")
+                     .wanted(fmt::format("bytes {} to {}", needed.begin, needed.end))
+                     .got(fmt::format("bytes {} to {}", found.begin, found.end)));
+    };
+    refuse("scales", wanted.bytes, read.bytes);
+    refuse("zero points", wanted.zeros, read.zeros);
+  }
+  for (const SourceId source : plan.sources.ids()) {
+    if (!taken[source] || is_read[source]) continue;
+    errors.add(problem(
+        fmt::format("the rank takes elements of {} and reads no scales for them", quote(plan.sources[source].key)),
+        "R48"));
+  }
+  return errors;
+}
+
+}  // namespace lading::checker
