@@ -100,6 +100,7 @@ def slow_load(command, checkpoint, delay_us, *options, log=os.devnull):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests may run under nohup
     )  # fmt: skip
 
 
