@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -24,7 +25,10 @@ class ReceivingLoad {
       memory.received = load_.can_be_received(ref) && dice() % 2 == 0;
     }
     inputs_.open = [this](plan::FileId file) {
-      opened_.insert(file);
+      {
+        const std::lock_guard lock(opened_mutex_);  // each thread of the load opens files
+        opened_.insert(file);
+      }
       return load_.open(file);
     };
     inputs_.receive = [this]() -> Result<void> {
@@ -81,6 +85,7 @@ class ReceivingLoad {
   RandomLoad load_;
   Inputs inputs_;
   std::vector<DestinationRef> destinations_;
+  std::mutex opened_mutex_;
   std::set<plan::FileId> opened_;
 };
 
