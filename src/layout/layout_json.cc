@@ -57,14 +57,12 @@ void read_axes(JsonFields& fields, const Mesh& mesh, Errors& errors, Cut& cut) {
 }
 
 void read_flat(const JsonValue& value, const std::string& path, Errors& errors, Cut& cut) {
-  cut.kind = CutKind::kFlat;
   JsonFields fields(value, path, errors);
   fields.optional_uint64("pad_multiple", cut.pad_multiple);
   fields.finish();
 }
 
 void read_flat_group(const JsonValue& value, const std::string& path, Errors& errors, Cut& cut) {
-  cut.kind = CutKind::kFlatGroup;
   JsonFields fields(value, path, errors);
   fields.string("unit", cut.flat_parameter);
   fields.uint64("offset", cut.group_offset_elems);
@@ -72,42 +70,57 @@ void read_flat_group(const JsonValue& value, const std::string& path, Errors& er
   fields.finish();
 }
 
-constexpr std::array<std::string_view, 5> kKinds = {"shard", "strided_shard", "flat", "flat_group", "owner"};
+struct KindWord {
+  std::string_view word;
+  CutKind kind = CutKind::kShard;
+};
+constexpr std::array<KindWord, 5> kKinds = {{{"shard", CutKind::kShard},
+                                             {"strided_shard", CutKind::kStridedShard},
+                                             {"flat", CutKind::kFlat},
+                                             {"flat_group", CutKind::kFlatGroup},
+                                             {"owner", CutKind::kOwner}}};
+
+std::string kind_words() {
+  std::string words;
+  for (const KindWord& one : kKinds) words += (words.empty() ? "" : ", ") + std::string(one.word);
+  return words;
+}
 
 Cut read_cut(const JsonValue& value, const std::string& path, const Mesh& mesh, Errors& errors) {
   Cut cut;
   JsonFields fields(value, path, errors);
   if (!value.is_object()) return cut;
-  std::vector<std::pair<std::string_view, JsonValue>> kinds;
-  for (const std::string_view kind : kKinds) {
-    if (const auto found = fields.find(kind)) kinds.emplace_back(kind, *found);
+  std::vector<std::pair<KindWord, JsonValue>> kinds;
+  for (const KindWord& one : kKinds) {
+    if (const auto found = fields.find(one.word)) kinds.emplace_back(one, *found);
   }
   if (kinds.size() != 1) {
     add_problem(errors, value, path,
                 Error(Code::kSchema, "a cut needs exactly one kind")
-                    .wanted(fmt::format("exactly one of {}", fmt::join(kKinds, ", ")))
+                    .wanted(fmt::format("exactly one of {}", kind_words()))
                     .got(fmt::format("{} of them", kinds.size())));
     return cut;
   }
-  const auto& [kind, content] = kinds.front();
-  const std::string content_path = fields.path_of(kind);
-  if (kind == "shard") {
-    cut.dim = read_number(content, content_path, errors);
-    fields.optional_boolean("even", cut.even);
-    fields.optional_boolean("gathered", cut.gathered);
-  } else if (kind == "strided_shard") {
-    cut.kind = CutKind::kStridedShard;
-    cut.dim = read_number(content, content_path, errors);
-    fields.uint64("split_factor", cut.split_factor);
-  } else if (kind == "flat") {
-    read_flat(content, content_path, errors, cut);
-  } else if (kind == "flat_group") {
-    read_flat_group(content, content_path, errors, cut);
-  } else {
-    cut.kind = CutKind::kOwner;
-    each_of(content, content_path, errors, [&](const JsonValue& owner, const std::string& owner_path) {
-      cut.owners.push_back(read_number(owner, owner_path, errors));
-    });
+  const auto& [found, content] = kinds.front();
+  const std::string content_path = fields.path_of(found.word);
+  cut.kind = found.kind;
+  switch (cut.kind) {
+    case CutKind::kShard:
+      cut.dim = read_number(content, content_path, errors);
+      fields.optional_boolean("even", cut.even);
+      fields.optional_boolean("gathered", cut.gathered);
+      break;
+    case CutKind::kStridedShard:
+      cut.dim = read_number(content, content_path, errors);
+      fields.uint64("split_factor", cut.split_factor);
+      break;
+    case CutKind::kFlat: read_flat(content, content_path, errors, cut); break;
+    case CutKind::kFlatGroup: read_flat_group(content, content_path, errors, cut); break;
+    case CutKind::kOwner:
+      each_of(content, content_path, errors, [&](const JsonValue& owner, const std::string& owner_path) {
+        cut.owners.push_back(read_number(owner, owner_path, errors));
+      });
+      break;
   }
   read_axes(fields, mesh, errors, cut);
   fields.finish();

@@ -59,20 +59,24 @@ class Expander {
       case Op::kDequantize: return dequantize(expression);
       case Op::kConcat: return concat(expression);
       case Op::kStack: return stack(expression);
-      default: break;
+      case Op::kSlice: return of_one_part(expression, &slice);
+      case Op::kPermute: return of_one_part(expression, &permute);
+      case Op::kRearrange: return of_one_part(expression, &rearrange);
+      case Op::kReshape: return of_one_part(expression, &reshape);
+      case Op::kPad: return of_one_part(expression, &pad);
     }
-    if (expression.parts.size() != 1) return fail(Errors(mismatch(expression, "it takes one part")));
-    LADING_ASSIGN_OR_RETURN(Pieces part, run(expression.parts.front()));
-    switch (expression.op) {
-      case Op::kSlice: return slice(expression, std::move(part));
-      case Op::kPermute: return permute(expression, std::move(part));
-      case Op::kRearrange: return rearrange(expression, std::move(part));
-      case Op::kReshape: return reshape(expression, std::move(part));
-      default: return pad(expression, std::move(part));
-    }
+    return fail(Errors(mismatch(expression, "the operation is not a known enumerator")));
   }
 
  private:
+  using Movement = Result<Pieces, Errors> (*)(const Expression& expression, Pieces part);
+
+  Result<Pieces, Errors> of_one_part(const Expression& expression, Movement movement) {
+    if (expression.parts.size() != 1) return fail(Errors(mismatch(expression, "it takes one part")));
+    LADING_ASSIGN_OR_RETURN(Pieces part, run(expression.parts.front()));
+    return movement(expression, std::move(part));
+  }
+
   Result<Pieces, Errors> source(const Expression& expression) {
     const Shape* shape = shape_of_(expression.key);
     if (shape == nullptr) {

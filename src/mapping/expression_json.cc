@@ -83,8 +83,13 @@ std::optional<Op> op_of(Form form) {
     case Form::kReshape: return Op::kReshape;
     case Form::kPad: return Op::kPad;
     case Form::kDequantize: return Op::kDequantize;
-    default: return std::nullopt;
+    case Form::kStackOver:
+    case Form::kChunk:
+    case Form::kTranspose:
+    case Form::kInterleave:
+    case Form::kRope: break;
   }
+  return std::nullopt;
 }
 
 Error at_value(Error error, const JsonValue& value, std::string_view path) {

@@ -174,7 +174,15 @@ class Lowering {
       case Form::kRearrange: return Expression::rearrange(std::move(part), node.dim, node.factors, node.order);
       case Form::kReshape: return Expression::reshape(std::move(part), node.shape);
       case Form::kPad: return Expression::pad(std::move(part), node.dim, node.end, node.fill);
-      default: break;
+      case Form::kTranspose:
+      case Form::kChunk:
+      case Form::kInterleave:
+      case Form::kRope: break;
+      case Form::kSource:
+      case Form::kDequantize:
+      case Form::kConcat:
+      case Form::kStack:
+      case Form::kStackOver: LADING_CHECK(false);  // run() has done these
     }
     // The rest depends on the shape of the part. Working the part out is the one place that knows it.
     LADING_ASSIGN_OR_RETURN(const Pieces pieces, expand(part, shape_of_));
