@@ -13,14 +13,16 @@ namespace lading::checkpoint {
 
 class TensorTable {
  public:
-  /// `context` must outlive the table.
+  /// `context` must outlive the table. The data begin within the file.
   TensorTable(const HeaderContext& context, std::uint64_t data_begin_bytes);
 
   void reserve(std::size_t tensors);
-  /// `entry_byte` is where the tensor's entry begins in the file: errors name it.
+  /// `entry_byte` is where the tensor's entry begins in the file: errors name it. The bytes may lie beyond the end of
+  /// the file, but not in front of the data.
   void add(HeaderTensor tensor, std::uint64_t entry_byte);
 
-  /// Why these are not the bytes of the tensor's shape and dtype, without file and place; nothing if they are.
+  /// Why these are not the bytes of the tensor's shape and dtype, without file and place; nothing if they are. The
+  /// reader has refused a shape whose number of elements overflows.
   [[nodiscard]] std::optional<Error> check_size(const HeaderTensor& tensor) const;
 
   /// Sorts the tensors by position. Most files list them so.
