@@ -50,7 +50,7 @@ bool cast_is_sound(DType from, DType to) {
   return held->magnitude_bits <= holds->magnitude_bits && (holds->is_signed || !held->is_signed);
 }
 
-bool is_payload(DType dtype) { return is_cast_float(dtype) && bits(dtype) == 8; }
+bool is_eight_bit_float(DType dtype) { return is_cast_float(dtype) && bits(dtype) == 8; }
 
 // At most 4 significant bits of a payload, or 17 of a code less its zeros, times at most 24, in exponents that F64 has.
 bool scaling_is_sound(DType scales, DType to) {

@@ -10,7 +10,7 @@ namespace lading::checker {
 [[nodiscard]] bool cast_is_sound(DType from, DType to);
 
 /// Whether elements of the dtype are multiplied by scales without being codes: 8-bit floats.
-[[nodiscard]] bool is_payload(DType dtype);
+[[nodiscard]] bool is_eight_bit_float(DType dtype);
 
 /// Whether the product of a payload or a code and such a scale is exact in F64, and F64 can be cast to `to` (R48).
 [[nodiscard]] bool scaling_is_sound(DType scales, DType to);

@@ -201,7 +201,7 @@ bool values_fit(const Plan& plan, const Source& source, DType to) {
   const Decoding& decoding = source.scaling->decoding;
   const DType scales = decoding.scale_dtype.value_or(plan.sources[source.scaling->scales].dtype);
   // What dtype holds the codes is find_scaling_problem()'s to say: their values are all small.
-  return (decoding.code || is_payload(source.dtype)) && scaling_is_sound(scales, to);
+  return (decoding.code || is_eight_bit_float(source.dtype)) && scaling_is_sound(scales, to);
 }
 
 }  // namespace lading::checker

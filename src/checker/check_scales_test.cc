@@ -251,7 +251,7 @@ TEST(CheckScales, R48_R64_WhatIsReadAndHeldInMemory) {
 TEST(CheckScales, R23_WhatIsMultipliedAndRounded) {
   for (const DType one : all_dtypes()) {
     const std::string from(name(one));
-    EXPECT_EQ(is_payload(one),
+    EXPECT_EQ(is_eight_bit_float(one),
               from == "F8_E4M3" || from == "F8_E5M2" || from == "F8_E4M3FNUZ" || from == "F8_E5M2FNUZ");
     const bool is_scale = from == "F32" || from == "BF16" || from == "F16" || from == "F8_E8M0" || from == "F8_E4M3";
     for (const DType to : all_dtypes()) {

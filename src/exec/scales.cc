@@ -6,12 +6,13 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <utility>
 
 #include "base/element_bytes.h"
 #include "base/text.h"
-#include "device/cast.h"
+#include "device/quantized/scale_values.h"
 #include "exec/file_table.h"
 #include "exec/load.h"
 #include "io/read_exact.h"
@@ -21,19 +22,9 @@ namespace {
 
 constexpr std::uint64_t kAtOnceBytes = std::uint64_t{1} << 20;
 
-// 2^(code - 127); the last code is NaN. find_cast() has no casts of it, because it holds no ordinary numbers.
-double value_of_e8m0(std::byte code) {
-  const auto number = std::to_integer<int>(code);
-  return number == 0xFF ? std::nan("") : std::ldexp(1.0, number - 127);
-}
-
-std::vector<double> widened(std::span<const std::byte> codes, DType dtype) {
-  std::vector<double> out(codes.size() * 8 / bits(dtype));
-  if (dtype == DType::kF8E8M0) {
-    std::transform(codes.begin(), codes.begin() + static_cast<std::ptrdiff_t>(out.size()), out.begin(), value_of_e8m0);
-  } else {
-    device::find_cast(dtype, DType::kF64)(codes.data(), reinterpret_cast<std::byte*>(out.data()), out.size());
-  }
+std::vector<double> widened(std::span<const std::byte> stored, DType dtype) {
+  std::vector<double> out(stored.size() * 8 / bits(dtype));
+  device::widen_scales(stored.data(), dtype, out);
   return out;
 }
 
@@ -117,22 +108,23 @@ std::vector<std::byte> unpacked_zeros(const plan::Plan& plan, const plan::ScaleR
 
 }  // namespace
 
-// Reads what entries need beside their payloads, a piece at a time, and shows each piece to somebody.
+// Reads what entries need beside their payloads, a piece at a time, and hands each piece over: to be kept when they are
+// read, to be compared when they are read again.
 class Scales::Reader {
  public:
+  /// `first_byte`: where the piece begins in the part that the rank reads.
   using Act = std::function<Result<void>(Part part, std::span<const std::byte> piece, std::uint64_t first_byte)>;
-  /// When all pieces of an entry have been shown.
+  /// After all pieces of an entry.
   using End = std::function<Result<void>()>;
+  struct Acts {
+    Act act;
+    End end;
+  };
 
   explicit Reader(const Load& load)
       : load_(load),
         files_([this](std::uint32_t file) { return load_.inputs.open(plan::FileId(file)); },
                load.inputs.plan.files.size()) {}
-
-  struct Acts {
-    Act act;
-    End end;
-  };
 
   void run(const std::vector<const Entry*>& entries, const std::function<Acts(std::size_t)>& acts_of) {
     for (const Entry* entry : entries) {

@@ -23,7 +23,7 @@ class Scales {
   /// Reads those that the load's ranks need, and hands them to the devices. What is wrong with them becomes an error of
   /// the load's crew.
   void read(const Load& load);
-  /// Compares those of these files with the files once more.
+  /// Reads the scales that lie in these files again, and compares them with those in memory (R45).
   void compare_again(const Load& load, const FileSet& files) const;
 
   /// Of a source that has any, for a rank that takes elements of it.
@@ -31,7 +31,7 @@ class Scales {
     return entries_.at({rank, source}).scales;
   }
 
-  /// What people should know of their values.
+  /// For the report: that scales are zero or negative.
   [[nodiscard]] std::vector<std::string> take_notes() { return std::move(notes_); }
   /// The files of which check_unchanged cannot tell whether they changed meanwhile.
   [[nodiscard]] FileSet take_doubtful() { return std::move(doubtful_); }

@@ -51,7 +51,8 @@ std::vector<std::string> not_converted_of(const JsonValue& quantization) {
   return modules;
 }
 
-// "weight_block_size", or of compressed-tensors the one "block_structure" or "group_size" of all groups.
+// "weight_block_size", or of compressed-tensors the one "block_structure" or "group_size" of its groups. Nothing if two
+// of them differ.
 std::vector<std::uint64_t> block_of(const JsonValue& quantization) {
   std::vector<std::uint64_t> block = numbers_of(quantization, "weight_block_size");
   const auto groups = quantization.find("config_groups");
@@ -136,14 +137,13 @@ std::optional<checkpoint::Quantization> quantization_of(const JsonValue& config)
     const auto found = config.find(key);
     if (found && found->is_object()) {
       const Packing packing = packing_of(*found);
-      return checkpoint::Quantization{text_of(*found, "quant_method"),
-                                      format_of(*found),
-                                      block_of(*found),
-                                      not_converted_of(*found),
-                                      packing.bits,
-                                      packing.group_size,
-                                      {},
-                                      boolean_of(*found, "desc_act")};
+      return checkpoint::Quantization{.method = text_of(*found, "quant_method"),
+                                      .format = format_of(*found),
+                                      .block = block_of(*found),
+                                      .not_converted = not_converted_of(*found),
+                                      .bits = packing.bits,
+                                      .group_size = packing.group_size,
+                                      .has_order = boolean_of(*found, "desc_act")};
     }
   }
   for (const JsonMember& member : config) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "device/cast.h"
 #include "device/quantized/code_value.h"
@@ -35,24 +36,29 @@ unsigned element_bits(const BlockScales& scales) {
   return static_cast<unsigned>(std::bit_width(scales.zero + (scales.zeros.empty() ? 1 : 2) * most));
 }
 
-// 2^(code - 127); 255 is none. find_cast() has no casts of it, because it holds no ordinary numbers.
+// 2^(code - 127), and NaN for the last code.
 double value_of_e8m0(std::byte code) {
-  return std::bit_cast<double>((std::to_integer<std::uint64_t>(code) + (1023 - 127)) << 52);
+  const auto number = std::to_integer<std::uint64_t>(code);
+  const double power = std::bit_cast<double>((number + (1023 - 127)) << 52);
+  return number == 0xFF ? std::numeric_limits<double>::quiet_NaN() : power;
 }
 
 }  // namespace
 
+void widen_scales(const std::byte* stored, DType dtype, std::span<double> out) {
+  if (dtype == DType::kF8E8M0) {
+    std::transform(stored, stored + out.size(), out.begin(), value_of_e8m0);
+  } else if (dtype == DType::kF64) {
+    std::copy_n(stored, out.size_bytes(), reinterpret_cast<std::byte*>(out.data()));
+  } else {
+    find_cast(dtype, DType::kF64)(stored, reinterpret_cast<std::byte*>(out.data()), out.size());
+  }
+}
+
 void scales_at(const BlockScales& scales, std::uint64_t first, std::span<double> out) {
   const std::uint64_t width_bytes = bits(scales.dtype) / 8;
   LADING_CHECK((first + out.size()) * width_bytes <= scales.values.size());
-  const std::byte* const values = scales.values.data() + first * width_bytes;
-  if (scales.dtype == DType::kF8E8M0) {
-    std::transform(values, values + out.size(), out.begin(), value_of_e8m0);
-  } else if (scales.dtype == DType::kF64) {
-    std::copy_n(values, out.size_bytes(), reinterpret_cast<std::byte*>(out.data()));
-  } else {
-    find_cast(scales.dtype, DType::kF64)(values, reinterpret_cast<std::byte*>(out.data()), out.size());
-  }
+  widen_scales(scales.values.data() + first * width_bytes, scales.dtype, out);
 }
 
 double scale_at(const BlockScales& scales, std::uint64_t i) {

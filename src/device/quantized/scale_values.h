@@ -2,6 +2,7 @@
 // both ask here, so that they give the same bits. No state.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -11,9 +12,13 @@
 
 namespace lading::device {
 
-/// Scale number `i` of `values`, which is exact in F64. The scale of the tensor is not in it.
+/// Stored scales as numbers, exactly: as many as `out` has. Also of F8_E8M0, of which find_cast() has no casts, because
+/// it holds no ordinary numbers.
+void widen_scales(const std::byte* stored, DType dtype, std::span<double> out);
+
+/// Scale number `i` of `values`. The scale of the tensor is not in it.
 [[nodiscard]] double scale_at(const BlockScales& scales, std::uint64_t i);
-/// As many, from number `first` on.
+/// The same of as many as `out` has, from number `first` on.
 void scales_at(const BlockScales& scales, std::uint64_t first, std::span<double> out);
 [[nodiscard]] std::uint64_t scale_count(const BlockScales& scales);
 

@@ -19,10 +19,9 @@ enum class TensorStep : std::uint32_t {
   kTimesScaleToOdd,
   /// The scale of the block is divided by it first, the element is multiplied by the rounded quotient. For F4, and
   /// results of 24 bits or fewer. The true quotient, of a product of 26 bits and a number of 24, either is a midpoint
-  /// of
-  /// two results, which has 25 bits, or differs from all of them by 2^-49 of itself or more, which two roundings to F64
-  /// cannot bridge. And if it is a midpoint, it comes out as one: magnitudes of F4 are 1 or 3 times a power of two, and
-  /// (m / n) * n == m also in rounded arithmetic where n is the sum of two powers of two, and m is short.
+  /// of two results, which has 25 bits, or differs from all of them by 2^-49 of itself or more, which two roundings to
+  /// F64 cannot bridge. And if it is a midpoint, it comes out as one: magnitudes of F4 are 1 or 3 times a power of two,
+  /// and (m / n) * n == m also in rounded arithmetic where n is the sum of two powers of two, and m is short.
   kDividesScale,
   /// The product is divided by it. The quotient of 41 and 24 bits is a midpoint of two results, or as far from all.
   kDividesProduct,

@@ -27,8 +27,9 @@ using NotDequantized = std::map<std::string, std::string, std::less<>>;
 /// Those that the model reads as ordinary weights: not where the policy keeps payloads, or modules have them.
 [[nodiscard]] PackedWeights packed_weights_of(const PlanInputs& inputs);
 
-/// In the expressions of tensors of ordinary floats, packed weights, and payloads of 8-bit floats that have one scale,
-/// which nothing else reads, become `dequantize`. Their keys are no longer unread.
+/// In expressions, names of packed weights become what the weights are made of. In those of tensors of ordinary floats,
+/// payloads of 8-bit floats with one scale, and packed weights under their payload's own name, become `dequantize` too,
+/// where nothing else reads the scale. Their keys are no longer unread.
 NotDequantized dequantize_payloads(const PlanInputs& inputs, const PackedWeights& packed, mapping::Resolution& names);
 
 }  // namespace lading::planner

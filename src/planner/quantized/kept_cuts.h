@@ -1,5 +1,5 @@
 // Quantized payloads that are kept: a module computes with its part of the payload and its part of the scales, so a cut
-// must not pass through a block (R48).
+// must not pass through a block (R48). Internal to the room.
 #pragma once
 
 #include "planner/decide.h"

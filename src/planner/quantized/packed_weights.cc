@@ -31,7 +31,7 @@ bool is_integer(const CatalogTensor& t, unsigned wanted_bits) {
   return kind == DTypeClass::kSigned || kind == DTypeClass::kUnsigned;
 }
 
-bool is_scale(const CatalogTensor& t) {
+bool is_float_scale(const CatalogTensor& t) {
   return t.dtype == DType::kF32 || t.dtype == DType::kF16 || t.dtype == DType::kBF16;
 }
 
@@ -104,8 +104,8 @@ class Finder {
     } else if (name.ends_with("_packed") && (is_integer(t, 32) || is_integer(t, 8))) {
       add(t, stem("_packed"), compressed_tensors(t, stem("_packed")));
     } else if (name.ends_with(".qweight") && is_integer(t, 32)) {
-      const std::string module = stem("qweight");
-      if (find(module + "scales") != nullptr) add(t, module + "weight", gptq_or_awq(t, module));
+      const std::string prefix = stem("qweight");  // "x."
+      if (find(prefix + "scales") != nullptr) add(t, prefix + "weight", gptq_or_awq(t, prefix));
     } else if (is_integer(t, 8) && find(t.name + "_scale") != nullptr) {
       if (find(t.name + "_scale_2") != nullptr) return add(t, t.name, modelopt_nvfp4(t));
       if (t.dtype == DType::kI8 && said_.method == "compressed-tensors") add(t, t.name, int_quantized(t));
@@ -128,6 +128,7 @@ class Finder {
   }
 
   static Found refuse(std::string why) { return Found(fail(std::move(why))); }
+  // The key only has such a name: nothing says that it is packed.
   static Found not_one() { return refuse(""); }
 
   // gpt-oss and transformers: blocks of 32 codes in 16 bytes. transformers holds experts with the last two dims
@@ -237,7 +238,7 @@ class Finder {
     const auto code = said_.bits ? unsigned_code(*said_.bits) : std::nullopt;
     if (!said_.bits) return refuse("config.json does not say how many bits a code has (num_bits)");
     if (!code) return refuse(fmt::format("lading does not dequantize codes of {} bits", *said_.bits));
-    if (!is_scale(scales)) return refuse(fmt::format("the dtype of {} is not one of scales", quote(scales.name)));
+    if (!is_float_scale(scales)) return refuse(fmt::format("the dtype of {} is not one of scales", quote(scales.name)));
     weight.scheme = fmt::format("int{}", *said_.bits);
     Decoding decoding;
     decoding.code = code;
@@ -275,7 +276,7 @@ class Finder {
 
   Found int_quantized(const CatalogTensor& t) const {
     const CatalogTensor& scales = *find(t.name + "_scale");
-    if (!is_scale(scales) || t.shape.rank() == 0) return not_one();
+    if (!is_float_scale(scales) || t.shape.rank() == 0) return not_one();
     PackedWeight weight;
     weight.scheme = "int8";
     weight.keys = {scales.name};
@@ -291,7 +292,7 @@ class Finder {
     auto group = group_of(scales, t.shape[t.shape.rank() - 1]);
     if (!group) return refuse(std::move(group).error());
     auto found = in_order(t, *group, std::move(weight), std::move(leaf));
-    if (found && is_of_tensor) {
+    if (found && is_of_tensor) {  // one scale, of which in_order() would want one for each row
       std::vector<std::uint64_t> whole(t.shape.begin(), t.shape.end());
       whole.push_back(1);
       for (std::uint64_t& dim : whole) dim = std::max<std::uint64_t>(1, dim);
@@ -300,29 +301,29 @@ class Finder {
     return found;
   }
 
-  Found gptq_or_awq(const CatalogTensor& t, const std::string& module) const {
-    const CatalogTensor& scales = *find(module + "scales");
-    const CatalogTensor* zeros = find(module + "qzeros");
+  Found gptq_or_awq(const CatalogTensor& t, const std::string& prefix) const {
+    const CatalogTensor& scales = *find(prefix + "scales");
+    const CatalogTensor* zeros = find(prefix + "qzeros");
     if (t.shape.rank() != 2 || scales.shape.rank() != 2) return refuse("qweight and scales do not have two dims");
-    if (!is_scale(scales)) return refuse(fmt::format("the dtype of {} is not one of scales", quote(scales.name)));
+    if (!is_float_scale(scales)) return refuse(fmt::format("the dtype of {} is not one of scales", quote(scales.name)));
     if (zeros == nullptr || !is_integer(*zeros, 32) || zeros->shape.rank() != 2) {
-      return refuse(fmt::format("the checkpoint has no zero points {}", quote(module + "qzeros")));
+      return refuse(fmt::format("the checkpoint has no zero points {}", quote(prefix + "qzeros")));
     }
     PackedWeight weight;
     weight.keys = {scales.name, zeros->name};
-    // Rows of packed codes have as many columns as scales have; packed columns are fewer.
-    const std::uint64_t out = scales.shape[1];
     if (said_.method == "awq") return awq(t, scales, *zeros, std::move(weight));
     if (said_.method != "gptq") {
       return refuse(
           "config.json does not say whether it is GPTQ or AWQ (quant_method), which pack in different orders");
     }
-    if (t.shape[1] != out) return refuse(fmt::format("qweight has {} columns, and scales {}", t.shape[1], out));
-    return gptq(t, module, std::move(weight));
+    // GPTQ packs along the rows, so there is a column of scales for each column. AWQ packs along the columns.
+    const std::uint64_t columns = scales.shape[1];
+    if (t.shape[1] != columns) return refuse(fmt::format("qweight has {} columns, and scales {}", t.shape[1], columns));
+    return gptq(t, prefix, std::move(weight));
   }
 
-  Found gptq(const CatalogTensor& t, const std::string& module, PackedWeight weight) const {
-    const CatalogTensor& scales = *find(weight.keys[0]);
+  Found gptq(const CatalogTensor& t, const std::string& prefix, PackedWeight weight) const {
+    const CatalogTensor& scales = *find(prefix + "scales");
     const auto code = said_.bits ? unsigned_code(*said_.bits) : std::nullopt;
     if (!said_.bits) return refuse("config.json does not say how many bits a code has (bits)");
     if (!code) return refuse(fmt::format("lading does not dequantize GPTQ with {} bits", *said_.bits));
@@ -331,7 +332,7 @@ class Finder {
     if (said_.has_order.value_or(true))
       return refuse("its rows are grouped in an order of their own (desc_act), or config.json does not say");
     weight.scheme = "gptq";
-    if (find(module + "g_idx") != nullptr) weight.keys.push_back(module + "g_idx");
+    if (find(prefix + "g_idx") != nullptr) weight.keys.push_back(prefix + "g_idx");
     const std::uint64_t per_element = 32 / *said_.bits;
     const std::uint64_t in = t.shape[0] * per_element;
     std::uint64_t group = std::max<std::uint64_t>(1, in);
@@ -347,7 +348,7 @@ class Finder {
     decoding.zeros_dim = 1;
     const std::uint64_t rows = is_whole ? std::max<std::uint64_t>(1, t.shape[0]) : group / per_element;
     Expression made = Expression::dequantize(t.name, scales.name, Shape{rows, 1, per_element}, {}, decoding);
-    made.zeros = weight.keys[1];
+    made.zeros = prefix + "qzeros";
     made = Expression::permute(std::move(made), {1, 0, 2});
     weight.shape = Shape{t.shape[1], in};
     weight.expression = Expression::reshape(std::move(made), weight.shape);

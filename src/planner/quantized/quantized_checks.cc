@@ -45,6 +45,14 @@ struct AlikePayloads {
   std::string scheme;
   std::string reason;  // why the first is not dequantized, or ""
   std::uint64_t count = 0;
+
+  /// Whether it is the first one, of which more is to be said.
+  bool add(const Statement& statement, const CatalogTensor& one) {
+    if (count++ > 0) return false;
+    first = &statement;
+    payload = &one;
+    return true;
+  }
 };
 using PayloadGroups =
     std::map<std::pair<std::string, std::string>, AlikePayloads>;  // by pattern of the tensor and of its problem
@@ -91,6 +99,19 @@ std::set<SourceId> sources_of(const Decisions& decisions, StatementId i) {
   return numbers;
 }
 
+// Whether the statement stands, and its value comes from the base checkpoint, the only one that QuantizedKeys looks at.
+bool reads_base(const Decisions& decisions, StatementId i) {
+  const Statement& s = decisions.plan.statements[i];
+  return s.provenance == Provenance::kFile && s.checkpoint == 0 && !decisions.tensors[i].is_refused;
+}
+
+// All statements of these tie classes, which are named by their heads.
+void refuse_ties(const std::set<StatementId>& heads, Decisions& decisions) {
+  for (const StatementId i : decisions.tensors.ids()) {
+    if (heads.contains(decisions.tensors[i].head)) decisions.tensors[i].is_refused = true;
+  }
+}
+
 bool has_payloads(const Decisions& decisions) {
   const auto& sources = decisions.plan.sources;
   return std::any_of(sources.begin(), sources.end(),
@@ -114,7 +135,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantize
   std::set<StatementId> refused;  // heads of tie classes
   for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
-    if (s.provenance != Provenance::kFile || s.checkpoint > 0 || decisions.tensors[i].is_refused) continue;
+    if (!reads_base(decisions, i)) continue;
     for (const SourceId number : sources_of(decisions, i)) {
       const CatalogTensor& payload = *inputs.catalog.find(decisions.plan.sources[number].key);
       const auto companions = keys.companions_of(payload);
@@ -129,9 +150,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantize
       std::string what = part_pattern_of(payload.name);
       for (const std::string& name : left_over) what += "\n" + part_pattern_of(name);
       AlikePayloads& group = groups[{part_pattern_of(s.name), std::move(what)}];
-      if (group.count++ > 0) continue;
-      group.first = &s;
-      group.payload = &payload;
+      if (!group.add(s, payload)) continue;
       group.scheme = keys.scheme_of(payload, companions);
       group.left_over = std::move(left_over);
       if (const auto why = reasons.find(payload.name); why != reasons.end()) group.reason = why->second;
@@ -141,9 +160,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantize
     }
   }
   for (const auto& [pattern, group] : groups) problems.errors.add(error_of(inputs, group, pattern.first));
-  for (const StatementId i : decisions.tensors.ids()) {
-    if (refused.contains(decisions.tensors[i].head)) decisions.tensors[i].is_refused = true;
-  }
+  refuse_ties(refused, decisions);
   if (!problems.errors.empty()) decisions.tells_of_payloads = true;
   return problems;
 }
@@ -156,7 +173,7 @@ Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions) {
   std::set<StatementId> refused;  // heads of tie classes
   for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
-    if (s.provenance != Provenance::kFile || s.checkpoint > 0 || decisions.tensors[i].is_refused) continue;
+    if (!reads_base(decisions, i)) continue;
     if (!policy::is_ordinary_float(inputs.skeleton.tensors[i.number()].dtype)) continue;
     for (const SourceId number : sources_of(decisions, i)) {
       const Source& source = decisions.plan.sources[number];
@@ -164,10 +181,7 @@ Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions) {
       const CatalogTensor& payload = *inputs.catalog.find(source.key);
       if (!keys.companions_of(payload).empty()) continue;
       refused.insert(decisions.tensors[i].head);
-      AlikePayloads& group = groups[{part_pattern_of(s.name), part_pattern_of(source.key)}];
-      if (group.count++ > 0) continue;
-      group.first = &s;
-      group.payload = &payload;
+      groups[{part_pattern_of(s.name), part_pattern_of(source.key)}].add(s, payload);
     }
   }
   for (const auto& [pattern, group] : groups) {
@@ -181,9 +195,7 @@ Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions) {
             .try_this("Download the checkpoint again, or remove quantization_config from config.json if the "
                       "weights are meant to have no scales."));
   }
-  for (const StatementId i : decisions.tensors.ids()) {
-    if (refused.contains(decisions.tensors[i].head)) decisions.tensors[i].is_refused = true;
-  }
+  refuse_ties(refused, decisions);
   if (!errors.empty()) decisions.tells_of_payloads = true;
   return errors;
 }
@@ -195,7 +207,7 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
   PayloadGroups groups;
   for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
-    if (s.provenance != Provenance::kFile || s.checkpoint > 0 || decisions.tensors[i].is_refused) continue;
+    if (!reads_base(decisions, i)) continue;
     for (const SourceId number : sources_of(decisions, i)) {
       const Source& source = decisions.plan.sources[number];
       const bool is_payload = checkpoint::is_low_precision(source.dtype) ||
@@ -203,15 +215,12 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
       if (!is_payload || source.dtype == s.storage || source.scaling) continue;
       const CatalogTensor& payload = *inputs.catalog.find(source.key);
       if (!keys.companions_of(payload).empty()) continue;  // which are loaded too
-      AlikePayloads& group = groups[{part_pattern_of(s.name), part_pattern_of(source.key)}];
-      if (group.count++ > 0) continue;
-      group.first = &s;
-      group.payload = &payload;
+      groups[{part_pattern_of(s.name), part_pattern_of(source.key)}].add(s, payload);
     }
   }
   for (const auto& [pattern, group] : groups) {
     errors.add(
-        Error(Code::kDType, fmt::format("the weights of a quantized checkpoint would be cast without a scale"))
+        Error(Code::kDType, "the weights of a quantized checkpoint would be cast without a scale")
             .of_tensor(group.first->name)
             .in_file(inputs.catalog.files[group.payload->file].name)
             .by_rule("R48")

@@ -1,4 +1,5 @@
-// Payloads of quantized weights are never loaded without their scales, whatever else is allowed (R48).
+// Payloads of quantized weights are never loaded without their scales, whatever else is allowed (R48). Internal to
+// the room.
 #pragma once
 
 #include <set>
