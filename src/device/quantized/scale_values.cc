@@ -61,12 +61,6 @@ void scales_at(const BlockScales& scales, std::uint64_t first, std::span<double>
   widen_scales(scales.values.data() + first * width_bytes, scales.dtype, out);
 }
 
-double scale_at(const BlockScales& scales, std::uint64_t i) {
-  double value = 0;
-  scales_at(scales, i, {&value, 1});
-  return value;
-}
-
 std::uint64_t scale_count(const BlockScales& scales) { return scales.values.size() * 8 / bits(scales.dtype); }
 
 TensorStep tensor_step(const BlockScales& scales, DType to) {

@@ -16,9 +16,7 @@ namespace lading::device {
 /// it holds no ordinary numbers.
 void widen_scales(const std::byte* stored, DType dtype, std::span<double> out);
 
-/// Scale number `i` of `values`. The scale of the tensor is not in it.
-[[nodiscard]] double scale_at(const BlockScales& scales, std::uint64_t i);
-/// The same of as many as `out` has, from number `first` on.
+/// The scales of `values` from number `first` on, as many as `out` has. The scale of the tensor is not in them.
 void scales_at(const BlockScales& scales, std::uint64_t first, std::span<double> out);
 [[nodiscard]] std::uint64_t scale_count(const BlockScales& scales);
 
