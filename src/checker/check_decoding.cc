@@ -68,7 +68,7 @@ class DecodingCheck {
       if (auto wrong = find_other("zero points", scaling_.zeros)) return wrong;
     }
     if (!scaling_.tensor_scale.is_none()) {
-      if (auto wrong = find_other("tensor scale", scaling_.tensor_scale)) return wrong;
+      if (auto wrong = find_other("tensor scales", scaling_.tensor_scale)) return wrong;
     }
     if (auto wrong = in_codes()) return wrong;
     if (auto wrong = in_grid()) return wrong;
@@ -88,7 +88,7 @@ class DecodingCheck {
     if (other.scaling) return wrong(part, "have scales themselves");
     const bool known = plan_.files.has(source_.file) && plan_.files.has(other.file);
     if (known && plan_.files[source_.file].checkpoint != plan_.files[other.file].checkpoint)
-      return wrong(part, "are of another checkpoint");
+      return wrong(part, "belong to another checkpoint");
     return std::nullopt;
   }
 
@@ -97,16 +97,16 @@ class DecodingCheck {
     const Decoding& decoding = scaling_.decoding;
     if (decoding.zero > kMaxZero) return wrong("codes", "have a zero that is too large");
     if (!decoding.code) {
-      if (decoding.zero != 0 || !scaling_.zeros.is_none()) return wrong("elements", "are no codes, but have a zero");
+      if (decoding.zero != 0 || !scaling_.zeros.is_none()) return wrong("elements", "are not codes, but have a zero");
       return std::nullopt;
     }
     const DTypeClass kind = class_of(source_.dtype);
     if (kind != DTypeClass::kUnsigned && kind != DTypeClass::kSigned) {
-      return wrong("codes", "are packed in elements that are no integers").got(std::string(name(source_.dtype)));
+      return wrong("codes", "are packed in elements that are not integers").got(std::string(name(source_.dtype)));
     }
     const std::uint64_t together = bits(source_.dtype) / bits(*decoding.code);
     if (decoding.per_element != together) {
-      return wrong("codes", "are not as many as an element has")
+      return wrong("codes", "are not as many as an element holds")
           .wanted(std::to_string(together))
           .got(std::to_string(decoding.per_element));
     }
@@ -116,9 +116,10 @@ class DecodingCheck {
   }
 
   [[nodiscard]] std::optional<Error> in_grid() {
-    if (scaling_.product && !is_rounding_sound(*scaling_.product)) return wrong("scales", "have products of no float");
+    if (scaling_.product && !is_rounding_sound(*scaling_.product))
+      return wrong("scales", "have products whose dtype is not a float");
     const Shape& block = scaling_.block;
-    if (block.rank() != source_.shape.rank()) return wrong("scales", "have blocks of other dims");
+    if (block.rank() != source_.shape.rank()) return wrong("scales", "have blocks with another number of dims");
     if (!block.num_elems()) return wrong("scales", "have blocks that are too large");
     for (std::size_t d = 0; d < block.rank(); ++d) {
       const auto blocks = blocks_of(source_.shape[d], block[d]);
@@ -132,8 +133,7 @@ class DecodingCheck {
     const Source& scales = plan_.sources[scaling_.scales];
     const Decoding& decoding = scaling_.decoding;
     if (decoding.scale_dtype && (scales.dtype != DType::kU8 || *decoding.scale_dtype != DType::kF8E8M0)) {
-      return wrong("scales", "are not stored as bits of the dtype that they are said to have")
-          .got(std::string(name(scales.dtype)));
+      return wrong("scales", "cannot be read as the dtype that the plan gives").got(std::string(name(scales.dtype)));
     }
     const Dims wanted = without_ones(grid_);
     const Dims found = without_ones({scales.shape.begin(), scales.shape.end()});
@@ -143,10 +143,12 @@ class DecodingCheck {
     }
     const std::vector<std::size_t>& order = decoding.scale_order;
     if (order.empty()) return std::nullopt;
-    if (!is_order_of_all(order)) return wrong("scales", "have an order that is none");
+    if (!is_order_of_all(order)) return wrong("scales", "have an order that is not a permutation");
     // So that whole rows of blocks, which are what a rank reads, have whole runs.
     if (grid_.size() > 1 && grid_.back() % order.size() == 0) return std::nullopt;
-    return wrong("scales", "have an order of other runs").wanted(std::to_string(order.size())).got(Shape(grid_).text());
+    return wrong("scales", "have an order that does not fit their number")
+        .wanted(std::to_string(order.size()))
+        .got(Shape(grid_).text());
   }
 
   // Of the scales' shape, but for the dim along which an element holds several.
@@ -171,7 +173,7 @@ class DecodingCheck {
     if (scaling_.tensor_scale.is_none()) return std::nullopt;
     const Source& scale = plan_.sources[scaling_.tensor_scale];
     if (scale.dtype == DType::kF32 && scale.shape.num_elems() == 1) return std::nullopt;
-    return wrong("tensor scale", "is not one number of F32")
+    return wrong("tensor scale", "is not one F32 number")
         .got(fmt::format("{} {}", name(scale.dtype), scale.shape.text()));
   }
 

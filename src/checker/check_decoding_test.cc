@@ -63,10 +63,10 @@ TEST(CheckDecoding, R48_CodesAreTheLastDim) {
   EXPECT_EQ(verdict_of(packed), "the codes of \"p\" are not the last dim of its shape");
   packed = Packed{};
   packed.decoding.per_element = 4;
-  EXPECT_EQ(verdict_of(packed), "the codes of \"p\" are not as many as an element has");
+  EXPECT_EQ(verdict_of(packed), "the codes of \"p\" are not as many as an element holds");
   packed = Packed{};
   packed.decoding.code = CodeType::kU8;  // then 4 of them
-  EXPECT_EQ(verdict_of(packed), "the codes of \"p\" are not as many as an element has");
+  EXPECT_EQ(verdict_of(packed), "the codes of \"p\" are not as many as an element holds");
 }
 
 TEST(CheckDecoding, R48_ElementsOfCodesAreIntegers) {
@@ -81,7 +81,7 @@ TEST(CheckDecoding, R48_ElementsOfCodesAreIntegers) {
     packed.zeros = {2, *blocks_of(6, bits(dtype) / 4)};
     const bool is_integer = (of_dtype[0] == 'I' || of_dtype[0] == 'U');
     EXPECT_EQ(verdict_of(packed),
-              is_integer ? "good" : "the codes of \"p\" are packed in elements that are no integers")
+              is_integer ? "good" : "the codes of \"p\" are packed in elements that are not integers")
         << of_dtype;
   }
 }
@@ -160,16 +160,17 @@ TEST(CheckDecoding, R48_ScalesMayStandInAnotherOrder) {
   };
   EXPECT_EQ(of_order({0, 2, 4, 6, 1, 3, 5, 7}), "good");
   EXPECT_EQ(of_order({1, 0}), "good");
-  EXPECT_EQ(of_order({0, 2, 4, 6, 1, 3, 5, 8}), "the scales of \"p\" have an order that is none");
-  EXPECT_EQ(of_order({0, 2, 4, 6, 1, 3, 5, 5}), "the scales of \"p\" have an order that is none");
-  EXPECT_EQ(of_order({1, 0, 2}), "the scales of \"p\" have an order of other runs");
+  EXPECT_EQ(of_order({0, 2, 4, 6, 1, 3, 5, 8}), "the scales of \"p\" have an order that is not a permutation");
+  EXPECT_EQ(of_order({0, 2, 4, 6, 1, 3, 5, 5}), "the scales of \"p\" have an order that is not a permutation");
+  EXPECT_EQ(of_order({1, 0, 2}), "the scales of \"p\" have an order that does not fit their number");
   packed.shape = {8};
   packed.block = {1};
   packed.scales = {8};
   packed.zeros = {1};
   packed.decoding.zeros_dim = 0;
   EXPECT_EQ(of_order({}), "good");
-  EXPECT_EQ(of_order({1, 0}), "the scales of \"p\" have an order of other runs") << "a rank may need one of a run";
+  EXPECT_EQ(of_order({1, 0}), "the scales of \"p\" have an order that does not fit their number")
+      << "a rank may need one of a run";
 }
 
 TEST(CheckDecoding, R48_OtherSourcesAreOfTheCheckpointAndNotScaled) {
@@ -177,11 +178,12 @@ TEST(CheckDecoding, R48_OtherSourcesAreOfTheCheckpointAndNotScaled) {
     SourceId id;
     std::string name;
   };
-  for (const auto& [id, part] : std::vector<Part>{{1, "the scales"}, {2, "the zero points"}, {3, "the tensor scale"}}) {
+  for (const auto& [id, part] :
+       std::vector<Part>{{1, "the scales"}, {2, "the zero points"}, {3, "the tensor scales"}}) {
     Plan plan = Packed{}.plan();
     plan.files.push_back({"c.safetensors", 100'000, 0, 1});
     plan.sources[id].file = 2;
-    EXPECT_EQ(verdict_of(plan), part + " of \"p\" are of another checkpoint");
+    EXPECT_EQ(verdict_of(plan), part + " of \"p\" belong to another checkpoint");
     plan = Packed{}.plan();
     plan.sources[id].scaling = plan::Scaling{0, {1, 1}, {}};
     EXPECT_EQ(verdict_of(plan), part + " of \"p\" have scales themselves");
@@ -203,21 +205,21 @@ TEST(CheckDecoding, R48_TheTensorScaleIsOneNumber) {
   packed.tensor_scale = {};
   EXPECT_EQ(verdict_of(packed), "good");
   packed.tensor_scale = {2};
-  EXPECT_EQ(verdict_of(packed), "the tensor scale of \"p\" is not one number of F32");
+  EXPECT_EQ(verdict_of(packed), "the tensor scale of \"p\" is not one F32 number");
   packed.tensor_scale = {0};
-  EXPECT_EQ(verdict_of(packed), "the tensor scale of \"p\" is not one number of F32");
+  EXPECT_EQ(verdict_of(packed), "the tensor scale of \"p\" is not one F32 number");
   packed = Packed{};
   packed.tensor_scale_dtype = DType::kI32;
-  EXPECT_EQ(verdict_of(packed), "the tensor scale of \"p\" is not one number of F32");
+  EXPECT_EQ(verdict_of(packed), "the tensor scale of \"p\" is not one F32 number");
 }
 
 TEST(CheckDecoding, R48_FloatsHaveNoZero) {
   Packed packed;
   packed.dtype = DType::kF8E4M3;
   packed.decoding.code.reset();
-  EXPECT_EQ(verdict_of(packed), "the elements of \"p\" are no codes, but have a zero");
+  EXPECT_EQ(verdict_of(packed), "the elements of \"p\" are not codes, but have a zero");
   packed.decoding.zero = 0;
-  EXPECT_EQ(verdict_of(packed), "the elements of \"p\" are no codes, but have a zero");
+  EXPECT_EQ(verdict_of(packed), "the elements of \"p\" are not codes, but have a zero");
   Plan plan = packed.plan();
   plan.sources[SourceId(0)].scaling->zeros = SourceId::none();
   EXPECT_EQ(verdict_of(plan), "good");
@@ -243,7 +245,7 @@ TEST(CheckDecoding, R23_R48_BytesMayBeScales) {
   EXPECT_EQ(fits(DType::kF64, {}), "no cast");
   EXPECT_EQ(fits(DType::kU8, {}), "no cast");
   EXPECT_EQ(fits(DType::kU8, DType::kF8E8M0), "good");
-  const std::string other = "the scales of \"p\" are not stored as bits of the dtype that they are said to have";
+  const std::string other = "the scales of \"p\" cannot be read as the dtype that the plan gives";
   EXPECT_EQ(fits(DType::kU8, DType::kF8E4M3), other);
   EXPECT_EQ(fits(DType::kF8E8M0, DType::kF8E8M0), other);
   EXPECT_EQ(fits(DType::kI8, DType::kF8E8M0), other);

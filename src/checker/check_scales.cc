@@ -127,14 +127,14 @@ Errors check_scale_reads(const Plan& plan, const RankPlan& rank) {
   IndexedVector<SourceId, bool> is_read(plan.sources.size(), false);
   for (const ScaleRead& read : rank.scale_reads) {
     if (!plan.sources.has(read.source) || !taken[read.source] || is_read[read.source]) {
-      errors.add(problem("the rank reads scales of a source that it takes nothing of, or reads them twice", "R48"));
+      errors.add(problem("the rank reads the scales of a source that it takes nothing of, or reads them twice", "R48"));
       continue;
     }
     is_read[read.source] = true;
     const ScaleRead wanted = wanted_read(plan, read.source, *taken[read.source]);
     const auto refuse = [&](std::string_view what, const ByteRange& needed, const ByteRange& found) {
       if (found == needed) return;
-      errors.add(problem(fmt::format("the rank reads other {} of {} than it needs", what,
+      errors.add(problem(fmt::format("the rank does not read the {} of {} that it needs", what,
                                      quote(plan.sources[read.source].key)),
                          "R48")
                      .wanted(fmt::format("bytes {} to {}", needed.begin, needed.end))
@@ -146,7 +146,7 @@ Errors check_scale_reads(const Plan& plan, const RankPlan& rank) {
   for (const SourceId source : plan.sources.ids()) {
     if (!taken[source] || is_read[source]) continue;
     errors.add(problem(
-        fmt::format("the rank takes elements of {} and reads no scales for them", quote(plan.sources[source].key)),
+        fmt::format("the rank takes elements of {} but reads no scales for them", quote(plan.sources[source].key)),
         "R48"));
   }
   return errors;

@@ -63,14 +63,15 @@ TEST(CheckScales, R48_ThereIsOneForEachBlock) {
   EXPECT_EQ(scaling_verdict(scaled_plan({5, 7}, {4, 3}, {2, 3, 2})), uneven);
   EXPECT_EQ(scaling_verdict(scaled_plan({5, 7}, {4, 3}, {})), uneven);
   EXPECT_EQ(scaling_verdict(scaled_plan({0, 7}, {4, 3}, {1, 3})), uneven);
-  EXPECT_EQ(scaling_verdict(scaled_plan({5, 7}, {4}, {2})), "R48 the scales of \"p\" have blocks of other dims");
+  EXPECT_EQ(scaling_verdict(scaled_plan({5, 7}, {4}, {2})),
+            "R48 the scales of \"p\" have blocks with another number of dims");
   EXPECT_EQ(scaling_verdict(scaled_plan({5, 7}, {4, 0}, {2})), "R48 the scales of \"p\" have empty blocks");
 }
 
 TEST(CheckScales, R48_TheyAreOfTheCheckpointAndNotScaledThemselves) {
   Plan plan = scaled_plan({5, 7}, {4, 3}, {2, 3});
   plan.files[FileId(1)].checkpoint = 1;
-  EXPECT_EQ(scaling_verdict(plan), "R48 the scales of \"p\" are of another checkpoint");
+  EXPECT_EQ(scaling_verdict(plan), "R48 the scales of \"p\" belong to another checkpoint");
   plan = scaled_plan({5, 7}, {4, 3}, {2, 3});
   plan.sources[SourceId(1)].scaling = plan::Scaling{0, {1, 1}, {}};
   EXPECT_EQ(scaling_verdict(plan), "R48 the scales of \"p\" have scales themselves");
@@ -78,7 +79,7 @@ TEST(CheckScales, R48_TheyAreOfTheCheckpointAndNotScaledThemselves) {
   EXPECT_EQ(scaling_verdict(plan), "R48 the scales of \"p\" are not in the plan");
   plan = scaled_plan({5, 7}, {4, 3}, {2, 3});
   plan.sources[SourceId(0)].scaling->product = DType::kI32;
-  EXPECT_EQ(scaling_verdict(plan), "R48 the scales of \"p\" have products of no float");
+  EXPECT_EQ(scaling_verdict(plan), "R48 the scales of \"p\" have products whose dtype is not a float");
 }
 
 TEST(CheckScales, R48_ARankReadsTheRowsOfBlocksThatItTakes) {
@@ -99,8 +100,8 @@ TEST(CheckScales, R48_ARankReadsTheRowsOfBlocksThatItTakes) {
   EXPECT_EQ(verdict({elements(27, 1)}, 0, 24), "bytes 1000 to 1012");
   EXPECT_EQ(verdict({elements(28, 1)}, 0, 12), "bytes 1012 to 1024");
   EXPECT_EQ(verdict({elements(28, 1)}, 13, 24), "bytes 1012 to 1024");
-  EXPECT_EQ(reads_verdict(plan, {elements(0, 1)}, {}), "the rank takes elements of \"p\" and reads no scales for them");
-  const std::string twice = "the rank reads scales of a source that it takes nothing of, or reads them twice";
+  EXPECT_EQ(reads_verdict(plan, {elements(0, 1)}, {}), "the rank takes elements of \"p\" but reads no scales for them");
+  const std::string twice = "the rank reads the scales of a source that it takes nothing of, or reads them twice";
   EXPECT_EQ(reads_verdict(plan, {elements(0, 1)}, {{1000, 1012}, {1000, 1012}}), twice);
   EXPECT_EQ(reads_verdict(plan, {elements(0, 0)}, {{1000, 1012}}), twice);
   EXPECT_EQ(reads_verdict(plan, {}, {{1000, 1012}}), twice);
@@ -188,12 +189,12 @@ TEST(CheckScales, R48_RowsAreCountedInCodes) {
   EXPECT_EQ(packed_verdict(plan, {codes(23, 1, {{2, 3, 2}})}, {0, 12}, {0, 4}), "good");
   EXPECT_EQ(packed_verdict(plan, {codes(53, 1)}, {12, 18}, {4, 6}), "good");
   EXPECT_EQ(packed_verdict(plan, {codes(24, 1)}, {6, 12}, {2, 3}),
-            "the rank reads other zero points of \"p\" than it needs bytes 2002 to 2004; ");
+            "the rank does not read the zero points of \"p\" that it needs bytes 2002 to 2004; ");
   EXPECT_EQ(packed_verdict(plan, {codes(24, 1)}, {6, 12}, {0, 4}),
-            "the rank reads other zero points of \"p\" than it needs bytes 2002 to 2004; ");
+            "the rank does not read the zero points of \"p\" that it needs bytes 2002 to 2004; ");
   EXPECT_EQ(packed_verdict(plan, {codes(23, 1)}, {6, 12}, {2, 4}),
-            "the rank reads other scales of \"p\" than it needs bytes 1000 to 1006; "
-            "the rank reads other zero points of \"p\" than it needs bytes 2000 to 2002; ");
+            "the rank does not read the scales of \"p\" that it needs bytes 1000 to 1006; "
+            "the rank does not read the zero points of \"p\" that it needs bytes 2000 to 2002; ");
 }
 
 TEST(CheckScales, R48_ZeroPointsPackedAlongRows) {

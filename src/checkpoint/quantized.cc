@@ -246,13 +246,13 @@ Errors quantization_notes(const Catalog& catalog) {
   }
   for (const auto& [scheme, payloads] : by_scheme) {
     notes.add(Error(Code::kDType,
-                    fmt::format("{} tensor(s) are quantized ({}): their values mean nothing without their scales",
+                    fmt::format("{} tensor(s) are quantized ({}): without their scales, the values are meaningless",
                                 payloads.size(), scheme))
                   .of_tensor(payloads.front()->name)
                   .in_file(catalog.files[payloads.front()->file].name)
                   .by_rule("R48")
-                  .try_this("Load them into a model of ordinary floats, for which lading dequantizes the schemes of "
-                            "docs/guides/quantized.md, or into a model that has the scales."));
+                  .try_this("Load them into a model of ordinary floats, or into one that has tensors for the scales. "
+                            "docs/guides/quantized.md lists the schemes that lading dequantizes."));
   }
   return notes;
 }

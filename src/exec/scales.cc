@@ -55,11 +55,11 @@ DType scale_dtype(const plan::Plan& plan, const plan::Scaling& scaling) {
   return scaling.decoding.scale_dtype.value_or(plan.sources[scaling.scales].dtype);
 }
 
-Error not_finite(double value, std::uint64_t element, std::string_view what) {
-  return Error(Code::kScale, fmt::format("{} is not a finite number", what))
+Error wrong_scale(std::string_view message, double value, std::uint64_t element) {
+  return Error(Code::kScale, std::string(message))
       .wanted("finite scales")
       .got(fmt::format("{} at element {}", value, element))
-      .try_this("Quantize the model again, or download the checkpoint again.");
+      .try_this("Download the checkpoint again. If the same tensor fails, quantize the model again.");
 }
 
 // From the order of the file to that of codes, in place.
@@ -251,7 +251,10 @@ struct Scales::Gathered {
     scales.tensor_scale = widened(tensor_scale, DType::kF32).front();
     if (std::isfinite(scales.tensor_scale) && scales.tensor_scale != 0) return {};
     const plan::Source& source = plan.sources[scaling.tensor_scale];
-    return fail(not_finite(scales.tensor_scale, 0, "the scale of a whole quantized tensor")
+    const bool is_zero = scales.tensor_scale == 0;
+    return fail(wrong_scale(is_zero ? "the scale of a whole quantized tensor is zero"
+                                    : "the scale of a whole quantized tensor is not finite",
+                            scales.tensor_scale, 0)
                     .in_file(plan.files[source.file].name)
                     .of_tensor(source.key)
                     .wanted("a finite scale that is not 0"));
@@ -279,7 +282,7 @@ void Scales::read(const Load& load) {
         if (bad != values.end()) {
           const std::uint64_t element = gathered[i].scales.first + first_byte * 8 / bits(dtype) +
                                         static_cast<std::uint64_t>(bad - values.begin());
-          return fail(not_finite(*bad, element, "a scale of a quantized tensor"));
+          return fail(wrong_scale("a scale of a quantized tensor is not finite", *bad, element));
         }
       }
       return gathered[i].take(part, piece, first_byte);

@@ -106,7 +106,7 @@ class Expander {
     const bool has_blocks =
         block.rank() == pieces.shape.rank() && std::find(block.begin(), block.end(), 0) == block.end();
     if (!has_blocks) {
-      return fail(Errors(mismatch(expression, "the block has other dims than the tensor, or none in one of them")
+      return fail(Errors(mismatch(expression, "the block has another number of dims than the tensor, or a dim of 0")
                              .wanted(fmt::format("a block of {}", pieces.shape.text()))
                              .got(block.text())));
     }

@@ -112,7 +112,7 @@ Result<void> SourceTable::scale(std::string_view tensor, std::uint32_t checkpoin
     source.shape = wanted->shape;
   } else if (source.scaling != scaling) {
     return refuse(
-        fmt::format("{} is read in two ways: with and without scales, or with two kinds of them", quote(source.key)));
+        fmt::format("{} is read in two ways: with and without scales, or with two sets of scales", quote(source.key)));
   }
   return {};
 }

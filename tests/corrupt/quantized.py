@@ -369,7 +369,8 @@ packed_values("int4_scale_is_nan", "int4", "x.weight_scale", ("BF16", [6, 2]), s
 packed_values("gptq_scale_is_infinite", "gptq", "x.scales", ("F16", [2, 8]), struct.pack("<16H", 0x7C00, *[0x3C00] * 15), "inf")
 packed_values("awq_scale_is_nan", "awq", "x.scales", ("F16", [2, 8]), struct.pack("<16H", *[0x3C00] * 13, 0x7E00, 0x3C00, 0x3C00), "nan", "element 13")
 WHOLE = "x.weight_global_scale"
-packed_values("nvfp4_divisor_is_zero", "nvfp4", WHOLE, ("F32", [1]), f32(0.0))
+packed_values("nvfp4_divisor_is_zero", "nvfp4", WHOLE, ("F32", [1]), f32(0.0), "is zero")
+packed_values("modelopt_factor_is_zero", "modelopt", "x.weight_scale_2", ("F32", []), f32(0.0), "is zero")
 packed_values("nvfp4_divisor_is_nan", "nvfp4", WHOLE, ("F32", [1]), f32(float("nan")), "nan")
 packed_values("nvfp4_divisor_is_infinite", "nvfp4", WHOLE, ("F32", [1]), f32(float("inf")), "inf")
 packed_values("modelopt_factor_is_nan", "modelopt", "x.weight_scale_2", ("F32", []), f32(float("nan")), "nan")

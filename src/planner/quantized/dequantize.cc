@@ -35,15 +35,16 @@ std::vector<std::uint64_t> squeezed(const Shape& shape) {
 Result<Shape, std::string> block_by_config(const Shape& payload, const Shape& scales,
                                            const std::vector<std::uint64_t>& last) {
   if (payload.rank() < last.size()) {
-    return fail(fmt::format("config.json says blocks of {}, which {} cannot have", Shape(last).text(), payload.text()));
+    return fail(fmt::format("config.json gives blocks of {}, which do not fit the shape {}", Shape(last).text(),
+                            payload.text()));
   }
   std::vector<std::uint64_t> block(payload.rank() - last.size(), 1);
   block.insert(block.end(), last.begin(), last.end());
   std::vector<std::uint64_t> grid;
   for (std::size_t d = 0; d < block.size(); ++d) grid.push_back(ceil_of(payload[d], block[d]));
   if (squeezed(Shape(grid)) != squeezed(scales)) {
-    return fail(fmt::format("blocks of {} (config.json) need scales of {}, but the file has {}", Shape(last).text(),
-                            Shape(grid).text(), scales.text()));
+    return fail(fmt::format("blocks of {} (config.json) need scales of shape {}, but the file has {}",
+                            Shape(last).text(), Shape(grid).text(), scales.text()));
   }
   return Shape(std::move(block));
 }
@@ -56,14 +57,15 @@ Result<Shape, std::string> block_by_shape(const Shape& payload, const Shape& sca
     const std::uint64_t extent = std::max<std::uint64_t>(1, payload[d]);
     const std::uint64_t count = d < scales.rank() ? scales[d] : 1;
     if (count != 1 && count != payload[d]) {
-      return fail(fmt::format("config.json does not say the block size (weight_block_size) of the scales {} for {}",
-                              scales.text(), payload.text()));
+      return fail(
+          fmt::format("config.json does not give the block size (weight_block_size) of scales {} for a payload {}",
+                      scales.text(), payload.text()));
     }
     block.push_back(count == 1 ? extent : 1);
   }
   const auto extra = scales.begin() + static_cast<std::ptrdiff_t>(std::min(payload.rank(), scales.rank()));
   if (std::any_of(extra, scales.end(), [](std::uint64_t dim) { return dim != 1; })) {
-    return fail(fmt::format("the scales {} have more dims than {}", scales.text(), payload.text()));
+    return fail(fmt::format("the scales {} have more dims than the payload {}", scales.text(), payload.text()));
   }
   return Shape(std::move(block));
 }
@@ -153,10 +155,10 @@ class Dequantizing {
     if (companions.size() > 1) return refuse("it has several scales or zero points");
     const CatalogTensor& scales = *companions.front();
     if (!checkpoint::QuantizedKeys::is_factor(scales.name))
-      return refuse(fmt::format("{} does not say that weights are multiplied by it", quote(scales.name)));
+      return refuse(fmt::format("by its name, {} is not a factor of the weight", quote(scales.name)));
     const bool is_mx = scales.dtype == DType::kU8;  // beside 8-bit floats U8 can only be E8M0
     if (!scales.dtype || (!is_mx && !checkpoint::is_scale_dtype(*scales.dtype)))
-      return refuse(fmt::format("the dtype of {} is not one of scales", quote(scales.name)));
+      return refuse(fmt::format("the dtype of {} is not supported for scales", quote(scales.name)));
     const auto& quantization = inputs_.catalog.quantization;
     if (quantization && !multiplies(quantization->method))
       return refuse(
@@ -241,7 +243,7 @@ PackedWeights packed_weights_of(const PlanInputs& inputs) {
     std::erase_if(packed.by_name, [&](const auto& entry) {
       if (entry.second.scheme != "nvfp4") return false;
       packed.refused.emplace(entry.second.payload,
-                             "\"arithmetic\": \"reference\" is not supported for NVFP4, whose tools disagree");
+                             "\"arithmetic\": \"reference\" is not supported for NVFP4, whose tools round differently");
       return true;
     });
   }

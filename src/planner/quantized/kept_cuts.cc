@@ -244,8 +244,8 @@ class KeptCutCheck {
       }
     }
     return Error(Code::kLayout,
-                 "a rank's part of this quantized tensor begins inside a block, whose scale no cut of the "
-                 "scales gives to both ranks")
+                 "a rank's part of this quantized tensor begins inside a block: two ranks need the block's scale, "
+                 "but a cut gives it to one")
         .of_tensor(s.name)
         .by_rule("R48")
         .wanted(fmt::format("parts of whole blocks of {} ({})", Shape(block).text(), quote(*found.key)))

@@ -119,7 +119,7 @@ class Finder {
     }
     if (name != payload.name && find(name) != nullptr) {
       out_.refused.emplace(payload.name,
-                           fmt::format("the checkpoint has {} too, and either may be meant", quote(name)));
+                           fmt::format("the checkpoint also has {}, so the weight is ambiguous", quote(name)));
       return;
     }
     found->payload = payload.name;
@@ -136,10 +136,10 @@ class Finder {
   Found mxfp4_blocks(const CatalogTensor& t, const std::string& name) const {
     const CatalogTensor* scales = find(name + "_scales");
     if (scales == nullptr || t.shape.rank() < 2) return not_one();
-    if (!is_e8m0(*scales)) return refuse(fmt::format("{} is not of one byte for each scale", quote(scales->name)));
+    if (!is_e8m0(*scales)) return refuse(fmt::format("{} does not have one byte for each scale", quote(scales->name)));
     const std::uint64_t bytes = t.shape[t.shape.rank() - 1];
     if (bytes * 2 != kMxGroup) {
-      return refuse(fmt::format("MXFP4 has blocks of 16 bytes, and {} has {}", quote(t.name), bytes));
+      return refuse(fmt::format("MXFP4 has blocks of 16 bytes, but {} has {}", quote(t.name), bytes));
     }
     PackedWeight weight;
     weight.scheme = "mxfp4";
@@ -181,7 +181,7 @@ class Finder {
   Found compressed_tensors(const CatalogTensor& t, const std::string& name) const {
     const CatalogTensor* scales = find(name + "_scale");
     if (scales == nullptr || t.shape.rank() == 0) return not_one();
-    if (find(name + "_g_idx") != nullptr) return refuse("its columns are grouped in an order of their own (g_idx)");
+    if (find(name + "_g_idx") != nullptr) return refuse("its columns are grouped in activation order (g_idx)");
     PackedWeight weight;
     weight.keys = {scales->name};
     if (find(name + "_shape") != nullptr) weight.keys.push_back(name + "_shape");
@@ -230,15 +230,16 @@ class Finder {
     if (said_.group_size && *said_.group_size > 0) return static_cast<std::uint64_t>(*said_.group_size);
     if (groups == 1) return std::max<std::uint64_t>(1, extent);
     if (!said_.group_size && groups > 0 && extent % groups == 0 && extent / groups >= 16) return extent / groups;
-    return fail(fmt::format("config.json does not say the size of the {} groups of {}", groups, quote(scales.name)));
+    return fail(fmt::format("config.json does not give the size of the {} groups of {}", groups, quote(scales.name)));
   }
 
   Found packed_integers(const CatalogTensor& t, const std::string& name, const CatalogTensor& scales,
                         PackedWeight weight) const {
     const auto code = said_.bits ? unsigned_code(*said_.bits) : std::nullopt;
-    if (!said_.bits) return refuse("config.json does not say how many bits a code has (num_bits)");
+    if (!said_.bits) return refuse("config.json does not give the bits of a code (num_bits)");
     if (!code) return refuse(fmt::format("lading does not dequantize codes of {} bits", *said_.bits));
-    if (!is_float_scale(scales)) return refuse(fmt::format("the dtype of {} is not one of scales", quote(scales.name)));
+    if (!is_float_scale(scales))
+      return refuse(fmt::format("the dtype of {} is not supported for scales", quote(scales.name)));
     weight.scheme = fmt::format("int{}", *said_.bits);
     Decoding decoding;
     decoding.code = code;
@@ -266,8 +267,8 @@ class Finder {
     if (shape.rank() == found->shape.rank())
       padded[last] = (padded[last] + per_element - 1) / per_element * per_element;
     if (Shape(padded) != found->shape) {
-      return refuse(fmt::format("{} says the shape {}, and the codes are those of {}", quote(said->first), shape.text(),
-                                found->shape.text()));
+      return refuse(fmt::format("{} gives the shape {}, but the codes are those of {}", quote(said->first),
+                                shape.text(), found->shape.text()));
     }
     found->expression = Expression::slice(std::move(found->expression), last, 0, shape[last]);
     found->shape = shape;
@@ -305,7 +306,8 @@ class Finder {
     const CatalogTensor& scales = *find(prefix + "scales");
     const CatalogTensor* zeros = find(prefix + "qzeros");
     if (t.shape.rank() != 2 || scales.shape.rank() != 2) return refuse("qweight and scales do not have two dims");
-    if (!is_float_scale(scales)) return refuse(fmt::format("the dtype of {} is not one of scales", quote(scales.name)));
+    if (!is_float_scale(scales))
+      return refuse(fmt::format("the dtype of {} is not supported for scales", quote(scales.name)));
     if (zeros == nullptr || !is_integer(*zeros, 32) || zeros->shape.rank() != 2) {
       return refuse(fmt::format("the checkpoint has no zero points {}", quote(prefix + "qzeros")));
     }
@@ -318,26 +320,28 @@ class Finder {
     }
     // GPTQ packs along the rows, so there is a column of scales for each column. AWQ packs along the columns.
     const std::uint64_t columns = scales.shape[1];
-    if (t.shape[1] != columns) return refuse(fmt::format("qweight has {} columns, and scales {}", t.shape[1], columns));
+    if (t.shape[1] != columns)
+      return refuse(fmt::format("qweight has {} columns, but scales has {}", t.shape[1], columns));
     return gptq(t, prefix, std::move(weight));
   }
 
   Found gptq(const CatalogTensor& t, const std::string& prefix, PackedWeight weight) const {
     const CatalogTensor& scales = *find(prefix + "scales");
     const auto code = said_.bits ? unsigned_code(*said_.bits) : std::nullopt;
-    if (!said_.bits) return refuse("config.json does not say how many bits a code has (bits)");
+    if (!said_.bits) return refuse("config.json does not give the bits of a code (bits)");
     if (!code) return refuse(fmt::format("lading does not dequantize GPTQ with {} bits", *said_.bits));
     if (!said_.format.empty() && said_.format != "gptq" && said_.format != "gptq_v2")
-      return refuse(fmt::format("lading does not know how GPTQ of the format {} is packed", quote(said_.format)));
+      return refuse(fmt::format("lading does not know the GPTQ format {}", quote(said_.format)));
     if (said_.has_order.value_or(true))
-      return refuse("its rows are grouped in an order of their own (desc_act), or config.json does not say");
+      return refuse(
+          "its rows are grouped in activation order (desc_act), or config.json does not say whether they are");
     weight.scheme = "gptq";
     if (find(prefix + "g_idx") != nullptr) weight.keys.push_back(prefix + "g_idx");
     const std::uint64_t per_element = 32 / *said_.bits;
     const std::uint64_t in = t.shape[0] * per_element;
     std::uint64_t group = std::max<std::uint64_t>(1, in);
     if (said_.group_size && *said_.group_size > 0) group = static_cast<std::uint64_t>(*said_.group_size);
-    if (!said_.group_size) return refuse("config.json does not say the size of groups (group_size)");
+    if (!said_.group_size) return refuse("config.json does not give the group size (group_size)");
     const bool is_whole = group >= in;
     if (!is_whole && group % per_element != 0)
       return refuse(fmt::format("groups of {} do not fit elements of {} codes", group, per_element));
@@ -361,14 +365,14 @@ class Finder {
       return refuse(fmt::format("lading does not dequantize AWQ with {} bits", *said_.bits));
     if (!said_.format.empty() && said_.format != "gemm")
       return refuse(
-          fmt::format("lading dequantizes AWQ of version gemm, and config.json says {}", quote(said_.format)));
+          fmt::format("lading dequantizes only version gemm of AWQ, but config.json says {}", quote(said_.format)));
     const std::uint64_t groups = scales.shape[0];
     const std::uint64_t in = t.shape[0];
-    if (!said_.group_size) return refuse("config.json does not say the size of groups (group_size)");
+    if (!said_.group_size) return refuse("config.json does not give the group size (group_size)");
     std::uint64_t group = std::max<std::uint64_t>(1, in);
     if (*said_.group_size > 0) group = static_cast<std::uint64_t>(*said_.group_size);
     if (groups * group < in || zeros.shape[0] != groups)
-      return refuse(fmt::format("{} scales of groups of {} do not fit {} rows", groups, group, in));
+      return refuse(fmt::format("{} groups of {} do not fit {} rows", groups, group, in));
     weight.scheme = "awq";
     Decoding decoding;
     decoding.code = CodeType::kU4;

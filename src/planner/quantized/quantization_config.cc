@@ -77,10 +77,10 @@ class ConfigCheck {
   void check_scales() {
     for (const CatalogTensor& tensor : inputs_.catalog.tensors_of(0)) {
       if (bound_.contains(tensor.name) || !QuantizedKeys::is_scale_of_weight(tensor.name)) continue;
-      add(Error(Code::kDType, "a scale has no quantized tensor")
+      add(Error(Code::kDType, "a scale belongs to no quantized tensor")
               .of_tensor(tensor.name)
               .in_file(inputs_.catalog.files[tensor.file].name)
-              .wanted("the quantized tensor that it belongs to")
+              .wanted("a payload beside it")
               .try_this("Download the checkpoint again, or remove the scale if the weight is not quantized."));
     }
   }
@@ -123,7 +123,7 @@ class ConfigCheck {
               .wanted(fmt::format("no scales below {} (modules_to_not_convert)", quote(text)))
               .try_this("Correct modules_to_not_convert in config.json."));
     } else if (!entry.is_known && !inputs_.is_part_of_model) {  // a stage does not know the modules of the others
-      add(Error(Code::kDType, fmt::format("config.json names a module that nothing has: {}", quote(text)))
+      add(Error(Code::kDType, fmt::format("config.json names a module that does not exist: {}", quote(text)))
               .wanted("a module of the model or of the checkpoint (modules_to_not_convert)")
               .try_this("Correct modules_to_not_convert in config.json."));
     }

@@ -19,8 +19,9 @@ using checkpoint::CatalogTensor;
 using checkpoint::QuantizedKeys;
 
 constexpr std::string_view kRemedy =
-    "Load a checkpoint that is not quantized, or a model whose modules have the scales. docs/guides/quantized.md lists "
-    "what lading dequantizes.";
+    "Load a checkpoint that is not quantized, or a model that has tensors for the scales. docs/guides/quantized.md "
+    "lists "
+    "the schemes that lading dequantizes.";
 
 // "layers.3.experts.12.w" to "layers.*.experts.*.w": tensors of one kind are told together.
 std::string part_pattern_of(std::string_view name) {
@@ -155,7 +156,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantize
       group.left_over = std::move(left_over);
       if (const auto why = reasons.find(payload.name); why != reasons.end()) group.reason = why->second;
       if (inputs.policy.quantized == policy::Quantized::kKeep) {
-        group.reason = "the policy keeps quantized tensors as they are (\"quantized\": \"keep\")";
+        group.reason = "the policy forbids dequantizing (\"quantized\": \"keep\")";
       }
     }
   }

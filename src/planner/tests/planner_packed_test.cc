@@ -141,7 +141,7 @@ TEST(PlannerPacked, R48_RefusedGptq) {
   refused("no zero points", [](World& world) { drop(world, "x.qzeros"); });
   refused("no zero points", [](World& world) { key(world, "x.qzeros").dtype = DType::kF16; });
   refused("two dims", [](World& world) { key(world, "x.scales").shape = {32}; });
-  refused("not one of scales", [](World& world) { key(world, "x.scales").dtype = DType::kF64; });
+  refused("not supported for scales", [](World& world) { key(world, "x.scales").dtype = DType::kF64; });
   refused("columns", [](World& world) { key(world, "x.scales").shape = {2, 8}; });
 }
 
@@ -169,7 +169,8 @@ TEST(PlannerPacked, R48_RefusedCompressedTensors) {
   refused(int4_world(), "(num_bits)", [](World& world) { world.quantization->bits.reset(); });
   refused(int4_world(), "(num_bits)", [](World& world) { world.quantization.reset(); });
   refused(int4_world(), "3 bits", [](World& world) { world.quantization->bits = 3; });
-  refused(int4_world(), "not one of scales", [](World& world) { key(world, "x.weight_scale").dtype = DType::kI32; });
+  refused(int4_world(), "not supported for scales",
+          [](World& world) { key(world, "x.weight_scale").dtype = DType::kI32; });
   refused(int4_world(), "groups of 12", [](World& world) { world.quantization->group_size = 12; });
   refused(int4_world(), "the size of the 5 groups", [](World& world) {
     world.quantization->group_size.reset();
