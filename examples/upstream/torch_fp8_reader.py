@@ -1,5 +1,5 @@
-"""torch.distributed.checkpoint: QuantizedHuggingFaceStorageReader copies an FP8 payload as it is if its scale is missing, or
-is called weight_scale, as compressed-tensors calls it.
+"""torch.distributed.checkpoint: QuantizedHuggingFaceStorageReader copies an FP8 payload unscaled if its scale is missing or is
+called weight_scale, as in compressed-tensors.
 
 python torch_fp8_reader.py                 # exit status 1: the bug is there
 """

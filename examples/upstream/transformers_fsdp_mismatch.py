@@ -1,5 +1,5 @@
-"""transformers: under FSDP2 with ignore_mismatched_sizes=True, a tensor of another size is taken from the file on the ranks
-whose part has the same size, and made up on the others.
+"""transformers: under FSDP2 with ignore_mismatched_sizes=True, a tensor of another size is loaded on the ranks
+whose part has the same size as in the file, and random on the others.
 
 torchrun --nproc-per-node 4 transformers_fsdp_mismatch.py    # exit status 1: the bug is there
 """

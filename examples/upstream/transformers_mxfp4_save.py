@@ -1,5 +1,5 @@
 """transformers: a gpt-oss model that was loaded with `dequantize=True` is saved with BF16 experts under the names of MXFP4
-blocks, without scales. `from_pretrained` then finds no experts and makes them up at random.
+blocks, without scales. `from_pretrained` then finds no experts and initialises them at random.
 
 python transformers_mxfp4_save.py            # exit status 1: the bug is there
 """

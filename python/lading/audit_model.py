@@ -70,21 +70,22 @@ def audit(
     timeout: float = TIMEOUT_S,
 ) -> AuditReport:
     """Checks a model that any loader filled, and reports every wrong tensor: left on meta, on another device, of
-    another dtype than the contract says, different from the checkpoint or from what the constructor makes, deleted, of
-    another kind, tied or untied, un-frozen, different in an optimizer's copy, or different between ranks that should hold the same.
+    another dtype than the contract says, with other values than the checkpoint or the constructor gives, deleted, of
+    another kind, tied or untied, un-frozen, different in an optimizer's copy, or different between replicas.
 
         report = lading.audit(model, "path/to/checkpoint")
         print(report)                                       # every problem; many of one kind are one line
         lading.audit(model, "path/to/checkpoint", raise_on="error")
 
     Args:
-        model: as it is in memory, sharded or not. A list of modules is a model in parts.
-        checkpoint: to compare with. Without it, values of parameters and persistent buffers are not checked.
+        model: the model in memory, sharded or not. A list of modules is a model in parts.
+        checkpoint: the files to compare with, quantized or not. Without it, values of parameters and persistent
+            buffers are not checked.
         revision: of a repository in the Hugging Face cache, as in `lading.materialize`.
         like: the same model built under `lading.skeleton()`, or real as its constructor leaves it. It is the reference
             for buffers that are in no file and for frozen parameters. A model of transformers, and one that was built
             under `lading.skeleton()`, need none; the former is built from the checkpoint's config.
-        device: where everything should be. None: where the parameters are.
+        device: the device on which every tensor should be. None: the device of the parameters.
         adapter: of a PeftModel: the file or directory of its adapter, or one for each adapter by name, as in
             `lading.materialize`. Without it, adapters are not checked.
         dtype, cast, compute_dtype, pins, subtree_dtypes, strict, allow_missing, allow_unexpected, allow_mismatch,

@@ -117,8 +117,8 @@ def materialize(
         report = lading.materialize(model, "path/to/checkpoint", device="cuda:0")
         print(report)                                       # 291 tensors, 16.1 GB, 0.4 s …
 
-    Tensors keep their identity, `requires_grad`, hooks, attributes and ties. The process's random generators are left
-    as they were. All ranks of the group must call it; either all of them raise the same error, or none does.
+    Tensors keep their identity, `requires_grad`, hooks, attributes and ties. The process's random generators do
+    not change. All ranks of the group must call it; either all of them raise the same error, or none does.
 
     Args:
         model: a model on meta, on a device, or partly on each, sharded or not. A list of modules is a model in parts.
@@ -145,11 +145,11 @@ def materialize(
         whole: if `model` is a part, such as a pipeline stage: the model that it was cut from, on meta. Kinds, ties and
             conversions are then those of the whole model.
         ties: "keep", or "untie", which separates tied tensors that have different keys.
-        quantized: "dequantize" makes numbers of codes and scales (FP8, MXFP4, NVFP4, integers, GPTQ, AWQ) for tensors
-            of ordinary floats; "keep" never does, so that a model without tensors for the scales is refused
-            (docs/guides/quantized.md).
-        arithmetic: "exact" rounds each product once, to the tensor's dtype; "reference" rounds as the scheme's own
-            implementation does.
+        quantized: "dequantize" multiplies quantized tensors of the checkpoint by their scales, if the model's tensor
+            is an ordinary float (docs/guides/quantized.md lists the schemes). "keep" never dequantizes, and refuses a
+            model that has no tensors for the scales. A model that has them needs neither.
+        arithmetic: how dequantized values are rounded: "exact" once, to the tensor's dtype; "reference" as the scheme's
+            own implementation does.
         seed: seed for initial values.
         verify: "auto" counts and digests every byte; "full" also reads the files again and compares; False does not
             digest.

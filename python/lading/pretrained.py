@@ -76,13 +76,14 @@ def from_pretrained(
     timeout: float = TIMEOUT_S,
     **config_fields: Any,
 ) -> nn.Module:
-    """Builds a model of transformers and loads its weights. It is in evaluation mode before `parallelize` runs.
+    """Builds a transformers model and loads its weights. The model is in evaluation mode before `parallelize` runs.
 
         model = lading.from_pretrained("org/name", device="cuda:0")
         model = lading.from_pretrained("org/name", parallelize=shard)    # shard(model) calls fully_shard, or anything
         model = lading.from_pretrained("org/name", revision="v1.0", device="cuda:0", use_cache=False)
 
-    lading does not download. All arguments are checked before the model is built.
+    lading does not download. All arguments are checked before the model is built. A quantized checkpoint is loaded as
+    an ordinary model: `quantized` and docs/guides/quantized.md say how.
 
     Args:
         path_or_id: a directory with `config.json` and safetensors files, or a repository in the Hugging Face cache.

@@ -1,5 +1,5 @@
-"""Quantized checkpoints, as far as the front has to do with them: a config that would go on saying that the model is
-quantized, and parameters that another library has quantized in a form of its own. The engine does the rest (R48)."""
+"""The front's part in quantized checkpoints: it removes `quantization_config` from the config of a dequantized model,
+and refuses parameters that another library has quantized in a class of its own. The engine does the rest (R48)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def notes_of(plan: _engine.Plan) -> list[str]:
 
 
 def forget_quantization(plan: _engine.Plan, parts: Sequence[nn.Module]) -> list[str]:
-    """After a load that dequantized the model, its config no longer says that it is quantized: `save_pretrained` would
-    write that beside ordinary weights. A model that also holds payloads keeps what its config says."""
+    """After a load that dequantized the model, its config must not say that it is quantized: `save_pretrained` would
+    write that beside ordinary weights. A model that also holds payloads keeps its config."""
     if not dequantized(plan) or any(one.dtype in _PAYLOADS for one in plan.destinations):
         return []
     found = [vars(config).pop(field) for config in _configs(parts) for field in _FIELDS if field in vars(config)]
@@ -61,7 +61,7 @@ def why_wrapped(tensor: Any) -> str:
     strangers = [cls for cls in own.__mro__ if cls.__module__.partition(".")[0] not in _WHOLE]
     if not any(name in vars(cls) for cls in strangers for name in _OWN_FORM):
         return ""
-    return f"the tensor is a {own.__module__}.{own.__qualname__}, a class that keeps its values in a form of its own"
+    return f"the tensor is a {own.__module__}.{own.__qualname__}, a class that stores its values in its own format"
 
 
 def refuse_wrapped(entries: Sequence[Entry], keep: Sequence[Pattern]) -> None:
