@@ -104,6 +104,7 @@ struct PlanReport {
   std::vector<RankTotals> ranks;       ///< those that were asked for
   std::vector<std::pair<std::string, std::string>> ignored_keys;  ///< key and the rule that ignores it
   std::vector<std::string> unexpected_keys;                       ///< allowed, and not read
+  std::uint64_t dequantized = 0;                                  ///< keys that are multiplied by their scales
   Errors warnings;
   /// Of the checkpoint tensors that the plan names, bytes that no rank reads; known only if all were worked out.
   std::optional<std::uint64_t> unread_bytes;

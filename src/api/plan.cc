@@ -13,6 +13,7 @@
 #include "api/refuse.h"
 #include "base/text.h"
 #include "checker/checker.h"
+#include "checkpoint/quantized.h"
 #include "io/choose.h"
 #include "layout/device_choice.h"
 #include "layout/strategy.h"
@@ -38,6 +39,7 @@ PlanReport report_of(const plan::Plan& made) {
   report.digest = plan::digest(made);
   report.ignored_keys = made.ignored_keys;
   report.unexpected_keys = made.unexpected_keys;
+  report.dequantized = made.keys.dequantized;
   report.warnings = made.warnings;
   report.unread_bytes = made.unread_bytes;
   report.tensors.reserve(made.statements.size());
@@ -80,7 +82,7 @@ class Planning {
     if (!problems_.empty()) return refuse(Stage::kDocuments, std::move(problems_));
     problems_.add(planner::check_amount(catalog));
     if (!problems_.empty()) return refuse(Stage::kPlanning, std::move(problems_));
-    if (!request_.skeleton) take(planner::skeleton_of(catalog), skeleton_, problems_);
+    if (!request_.skeleton) take_catalog_as_model(catalog);
     if (problems_.empty()) lay_out();
     if (!problems_.empty()) return refuse(Stage::kPlanning, std::move(problems_));
     if (!choose_ranks()) return refuse(Stage::kRequest, std::move(problems_));
@@ -151,6 +153,17 @@ class Planning {
       const auto file = source.open_file(shard);
       is_cached_.push_back(file && io::Chooser::is_in_memory(*file));
     }
+  }
+
+  void take_catalog_as_model(const checkpoint::Catalog& catalog) {
+    take(planner::skeleton_of(catalog), skeleton_, problems_);
+    const Errors notes = checkpoint::quantization_notes(catalog);
+    if (notes.empty()) return;
+    warnings_.add(
+        Error(Code::kDType, "the checkpoint is quantized, and is loaded unchanged: without a skeleton, it is the model")
+            .of_tensor(*notes.front().tensor)
+            .by_rule("R48")
+            .try_this("To dequantize, pass the skeleton of a model of ordinary floats (--skeleton FILE)."));
   }
 
   // What may leave its tie stays if its key holds what the others have, in one form with them (R50).

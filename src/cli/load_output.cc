@@ -48,6 +48,8 @@ std::string load_text(const LoadReport& report, Colour colour, std::optional<std
   out +=
       style.dim(fmt::format("read {} with {}, {} of staging; every byte written once\n", human_bytes(report.read_bytes),
                             plural(report.threads, "thread"), human_bytes(report.staging_bytes)));
+  if (report.plan.dequantized > 0)
+    out += style.dim(fmt::format("dequantized {}\n", plural(report.plan.dequantized, "quantized tensor")));
   if (group_read_bytes) {
     out += style.dim(
         fmt::format("all {} read {}\n", plural(report.plan.rank_count, "rank"), human_bytes(*group_read_bytes)));

@@ -244,5 +244,26 @@ TEST_F(PlanCommand, Fault16_HostileNamesAreEscaped) {
   }
 }
 
+TEST_F(PlanCommand, ItSaysWhetherAQuantizedCheckpointIsDequantized) {
+  const std::string checkpoint =
+      dir_.write("q.safetensors",
+                 test::safetensors_bytes(R"({"x.weight":{"dtype":"F8_E4M3","shape":[4,4],"data_offsets":[0,16]},)"
+                                         R"("x.weight_scale_inv":{"dtype":"F32","shape":[],"data_offsets":[16,20]}})",
+                                         std::string(18, '\0') + "\x80\x3f"));
+  const std::string skeleton = dir_.write("s.json", R"({"schema": "lading.skeleton/1", "tensors": [
+    {"name": "x.weight", "kind": "parameter", "shape": [4, 4], "dtype": "BF16"}]})");
+  for (const char* command : {"plan", "load"}) {
+    const Ran unchanged = run_with({command, checkpoint});
+    EXPECT_EQ(unchanged.code, 0);
+    EXPECT_THAT(unchanged.err, HasSubstr("the checkpoint is quantized, and is loaded unchanged"));
+    EXPECT_THAT(unchanged.err, HasSubstr("--skeleton FILE"));
+    EXPECT_THAT(unchanged.out, Not(HasSubstr("dequantized")));
+    const Ran dequantized = run_with({command, checkpoint, "--skeleton", skeleton});
+    EXPECT_EQ(dequantized.err, "");
+    EXPECT_THAT(dequantized.out, HasSubstr("dequantized"));
+    EXPECT_THAT(dequantized.out, HasSubstr("1 quantized tensor"));
+  }
+}
+
 }  // namespace
 }  // namespace lading::cli

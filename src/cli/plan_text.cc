@@ -57,6 +57,7 @@ class PlanPage {
     if (counts.empty()) return;
     heading("Sources");
     for (const auto& [word, count] : counts) line(fmt::format("  {} {:>16}", pad(word, 8), plural(count, "tensor")));
+    if (report_.dequantized > 0) line(fmt::format("  {} dequantized", plural(report_.dequantized, "quantized tensor")));
   }
 
   // The host holds its buffers and the staging memory; a device only its buffers.

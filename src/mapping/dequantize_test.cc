@@ -321,10 +321,10 @@ TEST(DequantizeMapping, R48_ThereIsAScaleForEachBlock) {
   EXPECT_THAT(expanded("turned", {4, 3}), AllOf(HasSubstr("[2, 3]"), HasSubstr("[3, 2]"), HasSubstr("R48")));
   EXPECT_THAT(expanded("line", {4, 3}), AllOf(HasSubstr("[2, 3]"), HasSubstr("[6]"), HasSubstr("R48")));
   EXPECT_THAT(expanded("grid", {5, 3}), HasSubstr("not one for each block"));
-  EXPECT_THAT(expanded("grid", {4}), HasSubstr("other dims"));
-  EXPECT_THAT(expanded("grid", {4, 3, 1}), HasSubstr("other dims"));
+  EXPECT_THAT(expanded("grid", {4}), HasSubstr("another number of dims"));
+  EXPECT_THAT(expanded("grid", {4, 3, 1}), HasSubstr("another number of dims"));
   EXPECT_THAT(expanded("grid", {4, 0}), HasSubstr("block"));
-  EXPECT_THAT(expanded("grid", {}), HasSubstr("other dims"));
+  EXPECT_THAT(expanded("grid", {}), HasSubstr("another number of dims"));
   EXPECT_THAT(expanded("missing", {4, 3}), AllOf(HasSubstr("no key \"missing\""), HasSubstr("R48")));
   EXPECT_THAT(expanded("grid", {4, 3}, "missing"), HasSubstr("no key \"missing\""));
   constexpr std::uint64_t kHuge = std::uint64_t{1} << 63;

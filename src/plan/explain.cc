@@ -19,6 +19,10 @@ std::string joined(const std::vector<std::string>& parts, std::string_view betwe
   return fmt::format("{}", fmt::join(parts, between));
 }
 
+std::string elements(std::uint64_t count) {
+  return fmt::format("{} element{}", with_commas(count), count == 1 ? "" : "s");
+}
+
 std::string quoted_list(const std::vector<std::string>& names) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < std::min(names.size(), kListed); ++i) parts.push_back(quote(names[i]));
@@ -68,8 +72,11 @@ class Explainer {
   [[nodiscard]] std::string mapping_words() const {
     if (head_->checkpoint > 0) return fmt::format("by the names of adapter {}", head_->checkpoint);
     if (!head_->mapping_rule.empty()) return fmt::format("rule {}", quote(head_->mapping_rule));
-    return head_->expression.key == s_.name ? "no rule: the key is the tensor's own name"
-                                            : "no rule: the key is the name of a tensor tied to it";
+    const mapping::Expression* leaf = &head_->expression;  // without a rule, it is made of one key
+    while (!leaf->parts.empty()) leaf = &leaf->parts.front();
+    if (leaf->key == s_.name) return "no rule: the key is the tensor's own name";
+    return leaf->op == mapping::Op::kDequantize ? "no rule: the key holds the tensor's packed codes"
+                                                : "no rule: the key is the name of a tensor tied to it";
   }
 
   void sources() {
@@ -141,9 +148,9 @@ class Explainer {
       parts.push_back(fmt::format("of these, row-major, elements {} to {}", region.flat->begin, region.flat->end));
     }
     if (parts.empty()) parts.emplace_back("its only element");
-    say("share", fmt::format("rank {}{}: {}; {} elements in a buffer of {} bytes", rank_->rank,
+    say("share", fmt::format("rank {}{}: {}; {} in a buffer of {} bytes", rank_->rank,
                              d.slot.empty() ? "" : fmt::format(", slot {}", quote(d.slot)), joined(parts, ", "),
-                             with_commas(d.owned_elems), with_commas(d.buffer_bytes)));
+                             elements(d.owned_elems), with_commas(d.buffer_bytes)));
     say("device", fmt::format("{}{}", shorten(d.device),
                               held.placement.device == layout::DeviceRule::kCpu ? " (offloaded, R36)" : ""));
     if (!d.flat_parameter.empty()) {
@@ -155,8 +162,7 @@ class Explainer {
     for (const auto& comparison : d.comparisons) {
       std::uint64_t elems = 0;
       for (const Transfer& t : comparison) elems += t.elems();
-      say("compare",
-          fmt::format("{} elements are compared with another key during the load [R50]", with_commas(elems)));
+      say("compare", fmt::format("compared with another key during the load: {} [R50]", elements(elems)));
     }
   }
 
@@ -165,16 +171,16 @@ class Explainer {
       const Transfer& t = d.transfers[i];
       if (t.is_fill()) {
         say("transfer",
-            fmt::format("{} elements of {} at byte {} of the buffer", t.elems(), t.fill, t.target_begin_bytes));
+            fmt::format("{} of {} at byte {} of the buffer", elements(t.elems()), t.fill, t.target_begin_bytes));
         continue;
       }
       std::vector<std::string> loops;
       for (const ByteLoop& loop : t.loops) loops.push_back(with_commas(loop.count));
       const std::string runs = loops.empty() ? "a run" : joined(loops, " × ") + " runs";
       const std::string first = t.first_code == 0 ? "" : fmt::format(" (code {} of it)", t.first_code);
-      say("transfer", fmt::format("{} of {} elements from byte {}{} of {} to byte {} of the buffer", runs,
-                                  with_commas(t.run_elems), t.source_begin_bytes, first,
-                                  quote(plan_.files[plan_.sources[t.source].file].name), t.target_begin_bytes));
+      say("transfer", fmt::format("{} of {} from byte {}{} of {} to byte {} of the buffer", runs, elements(t.run_elems),
+                                  t.source_begin_bytes, first, quote(plan_.files[plan_.sources[t.source].file].name),
+                                  t.target_begin_bytes));
     }
     if (d.transfers.size() > kListed) {
       say("transfer", fmt::format("and {} more transfers", with_commas(d.transfers.size() - kListed)));

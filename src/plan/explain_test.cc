@@ -46,6 +46,16 @@ TEST(Explain, AnAliasSaysWhoseStorageItSharesAndWhereThatComesFrom) {
   EXPECT_THAT(told(plan_of_everything(), "f.tied"), HasSubstr("one storage with \"g.alias\""));
 }
 
+TEST(Explain, OneElementIsNotPlural) {
+  Plan plan = plan_of_everything();
+  for (Destination& d : plan.ranks.front().destinations) {
+    for (Transfer& t : d.transfers) t.run_elems = 1;
+  }
+  const std::string text = told(plan, "g.alias");
+  EXPECT_THAT(text, HasSubstr("2 runs of 1 element from byte 148"));
+  EXPECT_THAT(text, Not(HasSubstr(" 1 elements")));
+}
+
 TEST(Explain, EveryProvenanceHasItsOwnFact) {
   const Plan plan = plan_of_everything();
   EXPECT_THAT(told(plan, "b.call"), HasSubstr("inputs: \"a.built\""));

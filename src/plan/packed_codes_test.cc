@@ -104,11 +104,17 @@ TEST(PackedCodesPlan, ExplainSaysTheSchemeInPlainWords) {
               HasSubstr("source: \"p\" I32 [16, 8], bytes 100 to 612 of \"a.safetensors\"\n"
                         "dequantized: each element of \"p\" holds 8 codes, the first in the lowest bits; codes are "
                         "unsigned integers of 4 bits\n"
-                        "dequantized: each number is (code - 1 - zero point) times the scale of its block, rounded "
+                        "dequantized: each value is (code - 1 - zero point) times the scale of its block, rounded "
                         "once to BF16 [R48]\n"
                         "dequantized: scales are in \"s\", one for each block of [4, 1, 8]\n"
                         "dequantized: zero points are in \"z\", one for each block, packed along dim 1\n"));
   EXPECT_THAT(explanation_of(plan), HasSubstr("expression: dequantize(p, s)"));
+  EXPECT_THAT(explanation_of(plan), HasSubstr("mapping: no rule: the key holds the tensor's packed codes\n"));
+  plan.sources[kPacked].key = plan.statements[0].expression.key = "w";
+  EXPECT_THAT(explanation_of(plan), HasSubstr("mapping: no rule: the key is the tensor's own name\n"));
+  plan.statements[0].expression = Expression::reshape(plan.statements[0].expression, {16, 64});
+  EXPECT_THAT(explanation_of(plan), HasSubstr("mapping: no rule: the key is the tensor's own name\n"));
+  plan = packed_plan(2);
   Scaling& scaling = scaling_of(plan);
   scaling.zeros = SourceId::none();
   scaling.decoding = {};
@@ -122,9 +128,10 @@ TEST(PackedCodesPlan, ExplainSaysTheSchemeInPlainWords) {
   plan.ranks.back().destinations[0].transfers[0].first_code = 1;
   for (const char* part :
        {"each element of \"p\" is a code; codes are floats of 4 bits (E2M1)\n",
-        "each number is code times the scale of its block divided by the scale of the whole tensor, rounded to F32 and "
+        "each value is the code times the scale of its block divided by the scale of the whole tensor, rounded to F32 "
+        "and "
         "then to BF16 [R48]\n",
-        "one for each block of [4, 1, 8], their bits read as F8_E8M0; of each 2, the scale of number i is stored at "
+        "one for each block of [4, 1, 8], their bits read as F8_E8M0; in each run of 2 scales, that of code i is at "
         "place [1, 0][i]\n",
         "the scale of the whole tensor is in \"t\"\n", "from byte 356 (code 1 of it) of"}) {
     EXPECT_THAT(explanation_of(plan), HasSubstr(part));

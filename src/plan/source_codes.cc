@@ -63,8 +63,8 @@ class SchemeWords {
       const bool is_factor = scaling_.decoding.tensor_scale == TensorScale::kFactor;
       last = fmt::format(" {} the scale of the whole tensor", is_factor ? "times" : "divided by");
     }
-    say(fmt::format("each number is {} times the scale of its block{}, {} [R48]", is_sum ? "(" + text + ")" : text,
-                    last, rounding(storage)));
+    say(fmt::format("each value is {} times the scale of its block{}, {} [R48]",
+                    is_sum ? "(" + text + ")" : "the " + text, last, rounding(storage)));
   }
 
   void scales() {
@@ -74,7 +74,7 @@ class SchemeWords {
         fmt::format("scales are in {}, one for each block of {}", quote(scales.key), scaling_.block.text());
     if (decoding.scale_dtype) text += fmt::format(", their bits read as {}", name(*decoding.scale_dtype));
     if (!decoding.scale_order.empty())
-      text += fmt::format("; of each {}, the scale of number i is stored at place [{}][i]", decoding.scale_order.size(),
+      text += fmt::format("; in each run of {} scales, that of code i is at place [{}][i]", decoding.scale_order.size(),
                           fmt::join(decoding.scale_order, ", "));
     say(std::move(text));
   }

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "checkpoint/quantized.h"
 #include "planner/nothing_in_common.h"
+#include "planner/quantized/packed_weights.h"
 
 namespace lading::planner {
 namespace {
@@ -22,6 +23,9 @@ constexpr std::string_view kRemedy =
     "Load a checkpoint that is not quantized, or a model that has tensors for the scales. docs/guides/quantized.md "
     "lists "
     "the schemes that lading dequantizes.";
+
+constexpr std::string_view kRemedyOfKeep =
+    "Omit \"quantized\": \"keep\", so that lading dequantizes, or load a model that has tensors for the scales.";
 
 // "layers.3.experts.12.w" to "layers.*.experts.*.w": tensors of one kind are told together.
 std::string part_pattern_of(std::string_view name) {
@@ -86,7 +90,7 @@ Error error_of(const PlanInputs& inputs, const AlikePayloads& group, const std::
       .wanted(fmt::format("a tensor of the model for each of {}", scales))
       .got(fmt::format("{} in {}, whose scales are not read{}{}{}{}", names_of(group), name(*group.payload->dtype),
                        said.empty() ? "" : "; ", said, group.reason.empty() ? "" : "; ", group.reason))
-      .try_this(std::string(kRemedy));
+      .try_this(std::string(inputs.policy.quantized == policy::Quantized::kKeep ? kRemedyOfKeep : kRemedy));
 }
 
 // The numbers of all keys that a statement is made of, and compared with.
@@ -111,6 +115,18 @@ void refuse_ties(const std::set<StatementId>& heads, Decisions& decisions) {
   for (const StatementId i : decisions.tensors.ids()) {
     if (heads.contains(decisions.tensors[i].head)) decisions.tensors[i].is_refused = true;
   }
+}
+
+// Payloads that are dequantized wherever a model has a tensor of their name: if it has none, that is what is wrong.
+std::set<std::string, std::less<>> readable_payloads(const PlanInputs& inputs) {
+  std::set<std::string, std::less<>> readable;
+  if (inputs.policy.quantized == policy::Quantized::kKeep) return readable;
+  for (const CatalogTensor& tensor : inputs.catalog.tensors_of(0)) {
+    if (tensor.dtype && checkpoint::is_low_precision(*tensor.dtype) && bits(*tensor.dtype) == 8)
+      readable.insert(tensor.name);
+  }
+  for (const auto& [name, weight] : find_packed_weights(inputs.catalog).by_name) readable.insert(weight.payload);
+  return readable;
 }
 
 bool has_payloads(const Decisions& decisions) {
@@ -236,9 +252,10 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
 Errors name_unread_payloads(const PlanInputs& inputs, const mapping::Resolution& names, const NotDequantized& reasons,
                             const Errors& refused) {
   const QuantizedKeys keys(inputs.catalog);
+  const auto readable = readable_payloads(inputs);
   AlikePayloads group;
   const auto add = [&](const CatalogTensor* payload) {
-    if (payload == nullptr) return;
+    if (payload == nullptr || (readable.contains(payload->name) && !reasons.contains(payload->name))) return;
     const auto companions = keys.companions_of(*payload);
     if (companions.empty() || group.count++ > 0) return;
     group.payload = payload;

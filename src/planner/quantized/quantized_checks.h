@@ -28,7 +28,7 @@ Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions);
 Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions);
 
 /// Of a plan that is refused, and not for payloads without scales: one problem if keys that the model does not have are
-/// payloads. It explains the others.
+/// payloads that lading does not dequantize. It explains the others.
 Errors name_unread_payloads(const PlanInputs& inputs, const mapping::Resolution& names, const NotDequantized& reasons,
                             const Errors& refused);
 

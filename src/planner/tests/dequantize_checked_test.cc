@@ -124,7 +124,7 @@ TEST_F(DequantizeChecked, R48_ScaleReads) {
   });
   for (const char* key : {"a.weight", "b.weight", "c.weight"}) {
     const auto change = [&](const std::function<void(ByteRange&)>& bytes) {
-      expect_refused("R48", "other scales", [&](Plan& plan) {
+      expect_refused("R48", "does not read the scales", [&](Plan& plan) {
         bytes(scale_read(plan, 1, key).bytes);
         add_up(plan);
       });
@@ -136,7 +136,7 @@ TEST_F(DequantizeChecked, R48_ScaleReads) {
     change([](ByteRange& bytes) { bytes.begin -= 4; });
     change([](ByteRange& bytes) { bytes = {bytes.begin - 4, bytes.end - 4}; });
   }
-  expect_refused("R48", "other scales", [](Plan& plan) {  // the other rank's
+  expect_refused("R48", "does not read the scales", [](Plan& plan) {  // the other rank's
     scale_read(plan, 0, "a.weight").bytes = scale_read(plan, 1, "a.weight").bytes;
   });
   expect_refused("R45", "goes beyond them", [](Plan& plan) {  // another source's
@@ -201,8 +201,8 @@ TEST_F(DequantizeChecked, R48_ScalingsOfSources) {
   expect_refused("R41", "dequantized", [&](Plan& plan) { statement(plan, "a").expression.shape = Shape{3, 3}; });
   expect_refused("R48", "not one for each block", [&](Plan& plan) { scaling(plan)->block = Shape{3, 4}; });
   expect_refused("R41", "dequantized", [&](Plan& plan) { scaling(plan)->block = Shape{3, 3}; });
-  expect_refused("R48", "other dims", [&](Plan& plan) { scaling(plan)->block = Shape{4, 3, 1}; });
-  expect_refused("R48", "other dims", [&](Plan& plan) { scaling(plan)->block = Shape{4}; });
+  expect_refused("R48", "another number of dims", [&](Plan& plan) { scaling(plan)->block = Shape{4, 3, 1}; });
+  expect_refused("R48", "another number of dims", [&](Plan& plan) { scaling(plan)->block = Shape{4}; });
   expect_refused("R48", "empty blocks", [&](Plan& plan) { scaling(plan)->block = Shape{4, 0}; });
   expect_refused("R48", "not in the plan", [&](Plan& plan) { scaling(plan)->scales = SourceId(plan.sources.size()); });
   expect_refused("R48", "not in the plan", [&](Plan& plan) { scaling(plan)->scales = SourceId::none(); });
@@ -212,7 +212,7 @@ TEST_F(DequantizeChecked, R48_ScalingsOfSources) {
   expect_refused("R48", "have scales themselves", [&](Plan& plan) {
     plan.sources[source(plan, "a.scales")].scaling = Scaling{source(plan, "b.scales"), Shape{1, 1}, {}};
   });
-  expect_refused("R48", "of another checkpoint",
+  expect_refused("R48", "belong to another checkpoint",
                  [&](Plan& plan) { plan.files[plan.sources[source(plan, "a.scales")].file].checkpoint = 1; });
 }
 

@@ -1,4 +1,5 @@
 // Payloads of quantized weights and their scales (R48). Scheme by scheme: tests/load/test_quantized.py.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "support/planner_support.h"
@@ -75,6 +76,17 @@ TEST(PlannerQuantized, R48_ACheckpointWhosePayloadsHaveOtherNamesIsCalledQuantiz
   EXPECT_NE(first.find("\"a.qweight\""), std::string::npos) << first;
   EXPECT_NE(first.find("config.json says quant_method \"gptq\""), std::string::npos) << first;
   EXPECT_GT(refused.error().size(), 1U) << "the keys are told too";
+}
+
+// What is wrong is the model or its names: lading would dequantize these payloads.
+TEST(PlannerQuantized, R39_AModelWithOtherNamesIsNotBlamedOnQuantization) {
+  World world = scaled();
+  world.tensors = {param("b.weight", {4, 4}, DType::kBF16)};
+  EXPECT_EQ(verdict(world), "R39; R39 b.weight; R39 a.weight; R39 a.weight_scale_inv");
+  world.keys = {{"a.up_blocks", {2, 4, 1, 16}, DType::kU8}, {"a.up_scales", {2, 4, 1}, DType::kU8}};
+  EXPECT_EQ(verdict(world), "R39; R39 b.weight; R39 a.up_blocks; R39 a.up_scales");
+  world.policy.quantized = policy::Quantized::kKeep;
+  EXPECT_THAT(verdict(world), ::testing::HasSubstr("R48"));
 }
 
 TEST(PlannerQuantized, R48_APartOfAModelNeedNotHoldTheScale) {
