@@ -43,6 +43,8 @@ struct Quantization {
   /// By the key of a tensor that says the shape of a packed weight: its values.
   std::map<std::string, std::vector<std::uint64_t>, std::less<>> shapes = {};
   std::optional<bool> has_order = {};  ///< of GPTQ: groups are in an order of their own (desc_act)
+  bool has_zero_points = false;        ///< of compressed-tensors: weights are said to have some ("symmetric": false)
+  bool has_transforms = false;         ///< inputs or outputs are transformed as the model runs (transform_config)
 };
 
 /// A base checkpoint, and behind it the adapters that are loaded with it. Keys and file names are unique within one

@@ -23,6 +23,9 @@ constexpr Words<17> kQualifiers = {"inv",       "inverse", "global", "block", "c
 // What stands in the name of a payload, and not in that of its scales.
 constexpr Words<14> kDecorations = {"q",     "packed", "data", "qdata", "blocks", "quantized", "quant",
                                     "codes", "int8",   "int4", "fp8",   "fp4",    "nf4",       "payload"};
+// Of what modules multiply, store or give as they run.
+constexpr Words<14> kOfOthers = {"input",   "inputs", "in", "act", "activation", "activations", "output",
+                                 "outputs", "out",    "k",  "v",   "kv",         "cache",       "prob"};
 constexpr Words<5> kWeightWords = {"weight", "weights", "kernel", "w", "embedding"};
 
 // Of bitsandbytes: what stands behind it names the scheme.
@@ -74,6 +77,16 @@ bool is_scale(const std::vector<std::string>& words) {
     if (words[i - 1] == "quant" && (words[i] == "state" || words[i] == "map")) return true;
   }
   return false;
+}
+
+// "wscale", "descale", "scaling_factor"
+bool may_be_scale(const std::vector<std::string>& words) {
+  const auto is_of_others = [](const std::string& word) { return is_in(kOfOthers, word); };
+  const auto has_scale = [](const std::string& word) {
+    return word.find("scale") != std::string::npos || word.find("scaling") != std::string::npos;
+  };
+  return (is_scale(words) || std::any_of(words.begin(), words.end(), has_scale)) &&
+         std::none_of(words.begin(), words.end(), is_of_others);
 }
 
 struct Name {
@@ -148,6 +161,7 @@ QuantizedKeys::QuantizedKeys(const Catalog& catalog) : catalog_(catalog) {
     const std::string_view key = catalog.tensors[i].name;
     const Name name = split(key);
     const std::vector<std::string> words = words_of(name.leaf);
+    if (may_be_scale(words)) add_suspect(i);
     if (!is_scale(words) && key.find(kState) == std::string_view::npos) continue;
     if (is_scale(words)) by_stem_[joined(name.module, stem_of_scale(words))].push_back(i);
     add_prefixes(i);
@@ -165,6 +179,29 @@ void QuantizedKeys::add_prefixes(std::uint32_t i) {
     if (!stem_of_scale(behind).empty()) return;
     if (is_scale(behind)) by_prefix_[key.substr(0, end)].push_back(i);
   }
+}
+
+// Of the module "x" are "x.w_scale" and "x_weight_scale"; of the key "x.w", "x.w.s_scale".
+void QuantizedKeys::add_suspect(std::uint32_t i) {
+  const std::string_view key = catalog_.tensors[i].name;
+  const Name name = split(key);
+  suspects_[name.module].push_back(i);
+  for (std::size_t end = key.find('_', key.size() - name.leaf.size()); end != std::string_view::npos;
+       end = key.find('_', end + 1)) {
+    suspects_[key.substr(0, end)].push_back(i);
+  }
+}
+
+std::vector<const CatalogTensor*> QuantizedKeys::suspects_of(const CatalogTensor& payload) const {
+  std::set<std::uint32_t> found;
+  for (const std::string_view place : {split(payload.name).module, std::string_view(payload.name)}) {
+    if (const auto at = suspects_.find(place); at != suspects_.end())
+      found.insert(at->second.begin(), at->second.end());
+  }
+  std::vector<const CatalogTensor*> suspects;
+  for (const std::uint32_t i : found) suspects.push_back(&catalog_.tensors[i]);
+  std::erase(suspects, &payload);
+  return suspects;
 }
 
 std::vector<const CatalogTensor*> QuantizedKeys::companions_of(const CatalogTensor& payload) const {
@@ -232,6 +269,22 @@ std::string_view QuantizedKeys::scheme_of(const CatalogTensor& payload,
   if (is_low_precision(dtype)) return has("_scale_inv") ? "fp8 blocks" : "fp8";
   if (dtype == DType::kU32) return "mlx";
   return "integers with scales";
+}
+
+const CatalogTensor* find_change_of_meaning(const Catalog& catalog, std::string_view payload,
+                                            const std::vector<std::string>& known) {
+  // GPTQ, compressed-tensors; ExLlamaV2 and Marlin; modelopt, TensorRT-LLM.
+  constexpr Words<8> kLeaves = {"g_idx",       "weight_g_idx",    "perm",
+                                "weight_perm", "pre_quant_scale", "prequant_scaling_factor",
+                                "smoother",    "smooth_scale"};
+  const Name name = split(payload);
+  const std::string module = name.module.empty() ? "" : std::string(name.module) + '.';
+  for (const std::string_view leaf : kLeaves) {
+    const std::string key = module + std::string(leaf);
+    const CatalogTensor* found = catalog.find(key);
+    if (found != nullptr && std::find(known.begin(), known.end(), key) == known.end()) return found;
+  }
+  return nullptr;
 }
 
 Errors quantization_notes(const Catalog& catalog) {

@@ -42,17 +42,28 @@ class QuantizedKeys {
   /// a codebook, nor a scale of scales.
   [[nodiscard]] static bool is_factor(std::string_view key);
 
+  /// Of a payload without companions: keys beside it that may be its scales, by names that say no more. Those that
+  /// say that they are of inputs, outputs or caches are not among them.
+  [[nodiscard]] std::vector<const CatalogTensor*> suspects_of(const CatalogTensor& payload) const;
+
   /// "fp8 blocks", "mxfp4", …: what names and dtypes say. `companions` are those of the payload.
   [[nodiscard]] std::string_view scheme_of(const CatalogTensor& payload,
                                            const std::vector<const CatalogTensor*>& companions) const;
 
  private:
   void add_prefixes(std::uint32_t tensor);
+  void add_suspect(std::uint32_t tensor);
 
   const Catalog& catalog_;
   std::unordered_map<std::string, std::vector<std::uint32_t>> by_stem_;         // module and words, into the catalog
   std::unordered_map<std::string_view, std::vector<std::uint32_t>> by_prefix_;  // a whole key, into the catalog
+  std::unordered_map<std::string_view, std::vector<std::uint32_t>> suspects_;   // by module, or by key
 };
+
+/// A key beside the payload that changes what its numbers mean to the module: an order of columns (g_idx), or a factor
+/// of inputs (pre_quant_scale). `known` ones do not count. Null: there is none.
+[[nodiscard]] const CatalogTensor* find_change_of_meaning(const Catalog& catalog, std::string_view payload,
+                                                          const std::vector<std::string>& known);
 
 /// For people who look at a checkpoint: which schemes it uses, each once.
 [[nodiscard]] Errors quantization_notes(const Catalog& catalog);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <new>
 #include <utility>
@@ -51,22 +52,48 @@ std::vector<std::string> not_converted_of(const JsonValue& quantization) {
   return modules;
 }
 
-// "weight_block_size", or of compressed-tensors the one "block_structure" or "group_size" of its groups. Nothing if two
-// of them differ.
-std::vector<std::uint64_t> block_of(const JsonValue& quantization) {
-  std::vector<std::uint64_t> block = numbers_of(quantization, "weight_block_size");
+// What compressed-tensors says of weights, one for each group of modules.
+std::vector<JsonValue> weights_of(const JsonValue& quantization) {
+  std::vector<JsonValue> found;
   const auto groups = quantization.find("config_groups");
-  if (!block.empty() || !groups || !groups->is_object()) return block;
+  if (!groups || !groups->is_object()) return found;
   for (const JsonMember& part : *groups) {
     const auto weights = part.value.is_object() ? part.value.find("weights") : std::nullopt;
-    if (!weights || !weights->is_object()) continue;
-    std::vector<std::uint64_t> next = numbers_of(*weights, "block_structure");
-    if (next.empty() && text_of(*weights, "strategy") == "group") next = {1, number_of(*weights, "group_size")};
-    if (next.size() == 2 && next[1] == 0) next.clear();
-    if (!block.empty() && next != block) return {};
-    block = next;
+    if (weights && weights->is_object()) found.push_back(*weights);
   }
-  return block;
+  return found;
+}
+
+bool is_of_floats(const JsonValue& weights) { return text_of(weights, "type") == "float"; }
+
+// [4, 8], or as it was written once: "4x8".
+std::vector<std::uint64_t> block_structure_of(const JsonValue& weights) {
+  const std::string text = text_of(weights, "block_structure");
+  const std::size_t cross = text.find('x');
+  if (cross == std::string::npos) return numbers_of(weights, "block_structure");
+  std::vector<std::uint64_t> block(2);
+  const char* const end = text.data() + text.size();
+  const auto rows = std::from_chars(text.data(), text.data() + cross, block[0]);
+  const auto columns = std::from_chars(text.data() + cross + 1, end, block[1]);
+  const bool is_whole = rows.ec == std::errc{} && rows.ptr == text.data() + cross && columns.ec == std::errc{} &&
+                        columns.ptr == end && block[0] != 0 && block[1] != 0;
+  return is_whole ? block : std::vector<std::uint64_t>();
+}
+
+// "weight_block_size", or of compressed-tensors the one "block_structure" or "group_size" of all 8-bit floats.
+std::vector<std::uint64_t> block_of(const JsonValue& quantization) {
+  std::vector<std::uint64_t> block = numbers_of(quantization, "weight_block_size");
+  if (!block.empty()) return block;
+  std::optional<std::vector<std::uint64_t>> all;
+  for (const JsonValue& weights : weights_of(quantization)) {
+    if (!is_of_floats(weights) || number_of(weights, "num_bits") != 8) continue;
+    std::vector<std::uint64_t> next = block_structure_of(weights);
+    if (next.empty() && text_of(weights, "strategy") == "group") next = {1, number_of(weights, "group_size")};
+    if (next.size() == 2 && next[1] == 0) next.clear();
+    if (all && *all != next) return {};
+    all = next;
+  }
+  return all.value_or(std::vector<std::uint64_t>());
 }
 
 std::optional<std::int64_t> whole_number_of(const JsonValue& object, std::string_view key) {
@@ -95,7 +122,7 @@ Packing packing_of(const JsonValue& object, std::string_view bits_key, std::stri
   return packing;
 }
 
-// Of GPTQ, AWQ and the like; of compressed-tensors what all groups say.
+// Of GPTQ, AWQ and the like; of compressed-tensors what all groups of integers say.
 Packing packing_of(const JsonValue& quantization) {
   const auto groups = quantization.find("config_groups");
   if (!groups || !groups->is_object()) {
@@ -104,11 +131,10 @@ Packing packing_of(const JsonValue& quantization) {
     return packing;
   }
   std::optional<Packing> all;
-  for (const JsonMember& part : *groups) {
-    const auto weights = part.value.is_object() ? part.value.find("weights") : std::nullopt;
-    if (!weights || !weights->is_object()) continue;
-    Packing next = packing_of(*weights, "num_bits", "group_size");
-    if (text_of(*weights, "strategy") == "channel" || text_of(*weights, "strategy") == "tensor") next.group_size = -1;
+  for (const JsonValue& weights : weights_of(quantization)) {
+    if (is_of_floats(weights)) continue;
+    Packing next = packing_of(weights, "num_bits", "group_size");
+    if (text_of(weights, "strategy") == "channel" || text_of(weights, "strategy") == "tensor") next.group_size = -1;
     if (all && *all != next) return {};
     all = next;
   }
@@ -119,6 +145,30 @@ std::optional<bool> boolean_of(const JsonValue& object, std::string_view key) {
   const auto found = object.find(key);
   if (!found || (found->kind() != JsonKind::kTrue && found->kind() != JsonKind::kFalse)) return std::nullopt;
   return found->kind() == JsonKind::kTrue;
+}
+
+bool has_zero_points(const JsonValue& quantization) {
+  const std::vector<JsonValue> groups = weights_of(quantization);
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const JsonValue& weights) { return boolean_of(weights, "symmetric") == false; });
+}
+
+// Transforms of compressed-tensors ("transform_config"). Those of weights are done; those of caches and queries undo
+// each other. Those of inputs and outputs are for modules to do.
+bool has_transforms(const JsonValue& quantization) {
+  const auto config = quantization.find("transform_config");
+  const auto groups = config && config->is_object() ? config->find("config_groups") : std::nullopt;
+  if (!groups || !groups->is_object()) return false;
+  constexpr std::array<std::string_view, 4> kHarmless = {"weight_input", "weight_output", "k_cache", "q_attn"};
+  for (const JsonMember& group : *groups) {
+    const auto applied = group.value.is_object() ? group.value.find("apply") : std::nullopt;
+    if (!applied || !applied->is_array()) return true;
+    for (const JsonMember& one : *applied) {
+      const std::string location = one.value.is_object() ? text_of(one.value, "location") : "";
+      if (std::find(kHarmless.begin(), kHarmless.end(), location) == kHarmless.end()) return true;
+    }
+  }
+  return false;
 }
 
 std::string format_of(const JsonValue& quantization) {
@@ -143,7 +193,9 @@ std::optional<checkpoint::Quantization> quantization_of(const JsonValue& config)
                                       .not_converted = not_converted_of(*found),
                                       .bits = packing.bits,
                                       .group_size = packing.group_size,
-                                      .has_order = boolean_of(*found, "desc_act")};
+                                      .has_order = boolean_of(*found, "desc_act"),
+                                      .has_zero_points = has_zero_points(*found),
+                                      .has_transforms = has_transforms(*found)};
     }
   }
   for (const JsonMember& member : config) {

@@ -48,12 +48,24 @@ Result<bool> counts_up(SmallTensors& tensors, const CatalogTensor& order, std::u
   return true;
 }
 
+// Of a weight that has no g_idx, desc_act is all that is known.
+bool has_all_orders(const checkpoint::Catalog& catalog) {
+  constexpr std::string_view kPayload = ".qweight";
+  const auto tensors = catalog.tensors_of(0);
+  return std::all_of(tensors.begin(), tensors.end(), [&](const CatalogTensor& tensor) {
+    const std::string_view name = tensor.name;
+    if (!name.ends_with(kPayload)) return true;
+    return catalog.find(std::string(name.substr(0, name.size() - kPayload.size())) + ".g_idx") != nullptr;
+  });
+}
+
 // desc_act says what the quantizer was asked for; the tensors say what it did.
 Result<void> read_orders(const CheckpointSource& source, Quantization& quantization) {
+  if (quantization.has_order.value_or(true) && !has_all_orders(source.catalog())) return {};
   SmallTensors tensors(source);
   for (const CatalogTensor& tensor : source.catalog().tensors_of(0)) {
-    if (!tensor.name.ends_with(".g_idx") || tensor.shape.rank() != 1) continue;
-    if (tensor.dtype != DType::kI32) {
+    if (!tensor.name.ends_with(".g_idx")) continue;
+    if (tensor.dtype != DType::kI32 || tensor.shape.rank() != 1) {
       quantization.has_order = true;
       return {};
     }

@@ -354,6 +354,78 @@ spoil("gptq_said_to_be_awq", "gptq", gptq(), config=quantized("awq", **OF_AWQ))
 spoil("codes_of_a_method_that_nobody_knows", "int4", gptq(), "quant_method", config=quantized("vptq"), model=COLUMNS)
 
 
+# --- What config.json, or a key beside the codes, says of them changes what they mean.
+OF_ZEROS = compressed("pack-quantized", strategy="group", group_size=16, symmetric=False)
+OF_BYTES = compressed("int-quantized", num_bits=8, strategy="group", group_size=16)
+OF_FLOATS = compressed("float-quantized", num_bits=8, type="float", strategy="group", group_size=16)
+BYTES = {PAYLOAD: ("I8", [6, 32]), "x.weight_scale": ("BF16", [6, 2])}
+FLOATS = {PAYLOAD: ("F8_E4M3", [6, 32]), "x.weight_scale": ("BF16", [6, 2])}
+ORDER = ("I32", [32], i32(*[1 - place // 16 for place in range(32)]))
+
+
+def transforms(*locations):
+    apply = [{"targets": ["Linear"], "location": location, "inverse": False, "ignore": []} for location in locations]
+    said = {"config_groups": {"R4": {"type": "hadamard", "apply": apply}}}
+    return {"quantization_config": OF_INT4["quantization_config"] | {"transform_config": said}}
+
+
+def twice(tensors):
+    """Beside another module that has the same."""
+    return tensors | {key.replace("x.", "y."): value for key, value in tensors.items()}
+
+
+TWO_COLUMNS = COLUMNS | {"y.weight": [8, 32]}
+OF_DESC_ACT = quantized("gptq", **OF_GPTQ | {"desc_act": True})
+load("int4_with_zeros_that_the_config_says", with_zeros(), config=OF_ZEROS, model=ROWS)
+load("int8_in_groups", BYTES, config=OF_BYTES, model=ROWS)
+load("fp8_in_groups", FLOATS, config=OF_FLOATS, model=ROWS)
+load("transforms_of_weights", int4(), config=transforms("weight_input", "weight_output"), model=ROWS)
+load("transforms_that_undo_each_other", int4(), config=transforms("q_attn", "k_cache"), model=ROWS)
+load("gptq_of_desc_act_whose_orders_are_none", twice(gptq()), config=OF_DESC_ACT, model=TWO_COLUMNS)
+spoil("int4_whose_zero_points_are_lost", "int4", int4(), "zero points", config=OF_ZEROS)
+spoil("int8_whose_zero_points_are_lost", "int4", BYTES, "zero points",
+      config=compressed("int-quantized", num_bits=8, strategy="group", group_size=16, symmetric=False))  # fmt: skip
+spoil("int8_with_an_order", "int4", BYTES | {"x.weight_g_idx": ORDER}, "g_idx", config=OF_BYTES)
+spoil("fp8_with_an_order", "int4", FLOATS | {"x.weight_g_idx": ORDER}, "g_idx", config=OF_FLOATS)
+spoil("nvfp4_with_an_order", "nvfp4", nvfp4() | {"x.weight_g_idx": ORDER}, "g_idx")
+spoil("awq_with_an_order", "awq", awq() | {"x.g_idx": ORDER}, "g_idx")
+spoil("modelopt_with_a_factor_of_inputs", "modelopt", modelopt() | {"x.pre_quant_scale": ("BF16", [32])}, "pre_quant_scale")
+spoil("fp8_with_a_factor_of_inputs", "int4", FLOATS | {"x.pre_quant_scale": ("BF16", [32])}, "pre_quant_scale", config=OF_FLOATS)
+spoil("transforms_of_inputs", "int4", int4(), "transform_config", config=transforms("weight_input", "input"))
+spoil("transforms_of_outputs", "int4", int4(), "transform_config", config=transforms("output"))
+spoil("transforms_of_a_kind_that_nobody_knows", "int4", int4(), "transform_config", config=transforms("somewhere"))
+spoil("gptq_of_desc_act_without_one_g_idx", "gptq", without(twice(gptq()), "y.g_idx"), "desc_act", config=OF_DESC_ACT, model=TWO_COLUMNS)
+spoil("gptq_whose_order_has_two_dims", "gptq", gptq() | {"x.g_idx": ("I32", [1, 32], i32(*[0] * 32))}, "order")
+spoil("gptq_with_another_order_of_rows", "gptq", gptq() | {"x.perm": ("I32", [32], i32(*range(32)))}, "perm")
+spoil("gptq_whose_order_is_too_short", "gptq", gptq(order=[0] * 16), "[16]")
+
+# --- Scales by names that nobody knows, where no config says that there are scales.
+for key in ("x.w_scale", "x.wscale", "x.descale", "x.weights_scaling_factor", "x_weight_scale"):
+    refuse(f"scale_of_the_name_{key}", fp8(key=key), "no scales", key, config=None)
+refuse("payload_without_scales_beside_another_and_no_config", {**fp8(("F32", [])), "y.weight": ("F8_E4M3", [5, 7])}, "no scales",
+       tensor="y.weight", config=None, model={PAYLOAD: [5, 7], "y.weight": [5, 7]})  # fmt: skip
+refuse("scale_of_the_name_of_a_module_within", {"x.up_proj": ("F8_E4M3", [5, 7]), "x.up_proj_weight_scale": ("F32", [])}, "no scales",
+       tensor="x.up_proj", config=None, model={"x.up_proj": [5, 7]})  # fmt: skip
+
+# --- Several groups of modules, each with its own weights.
+def groups(*weights):
+    named = {f"group_{i}": {"targets": ["Linear"], "weights": one} for i, one in enumerate(weights)}
+    return quantized("compressed-tensors", format="mixed-precision", config_groups=named)
+
+
+MIXED = FLOATS | {key.replace("x.", "y."): value for key, value in int4(scales=("BF16", [6, 4])).items()}
+GROUPS_OF_FLOATS = {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 16}
+GROUPS_OF_INTEGERS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 8}
+TWO_ROWS = ROWS | {"y.weight": [6, 32]}
+load("floats_and_integers", MIXED, config=groups(GROUPS_OF_FLOATS, GROUPS_OF_INTEGERS), model=TWO_ROWS)
+load("integers_and_floats", MIXED, config=groups(GROUPS_OF_INTEGERS, GROUPS_OF_FLOATS), model=TWO_ROWS)
+load("block_in_the_older_spelling", {PAYLOAD: ("F8_E4M3", [5, 7]), "x.weight_scale": ("F32", [2, 3])},
+     config=compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure="4x3"))  # fmt: skip
+for text in ("4x", "x3", "4x3x2", "0x3", "-4x3", "4 x 3", "99999999999999999999x3"):
+    refuse(f"block_of_{text}", {PAYLOAD: ("F8_E4M3", [5, 7]), "x.weight_scale": ("F32", [2, 3])}, "block size",
+           config=compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure=text))  # fmt: skip
+
+
 # --- Values of scales of packed codes. They are read before anything is written.
 def packed_values(name, kind, key, dtype_and_shape, content, *says, **parts):
     make, config, model = KINDS[kind]

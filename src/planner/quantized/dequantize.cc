@@ -91,6 +91,16 @@ bool multiplies(std::string_view method) {
   return std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end();
 }
 
+// Why the product of code and scale is not the whole weight, or "". `known` are keys that have been looked at.
+std::string why_not_plain(const checkpoint::Catalog& catalog, const std::string& payload,
+                          const std::vector<std::string>& known) {
+  if (catalog.quantization && catalog.quantization->has_transforms)
+    return "config.json says that the model transforms inputs or outputs as it runs (transform_config)";
+  const CatalogTensor* other = checkpoint::find_change_of_meaning(catalog, payload, known);
+  if (other == nullptr) return "";
+  return fmt::format("{} says that the module does more than multiply by its weight", quote(other->name));
+}
+
 class Dequantizing {
  public:
   Dequantizing(const PlanInputs& inputs, const PackedWeights& packed, mapping::Resolution& names)
@@ -165,6 +175,8 @@ class Dequantizing {
           fmt::format("lading does not know how quant_method {} stores 8-bit floats", quote(quantization->method)));
     auto block = block_of_scales(inputs_.catalog, *payload, scales);
     if (!block) return refuse(std::move(block).error());
+    if (std::string why = why_not_plain(inputs_.catalog, payload->name, {}); !why.empty())
+      return refuse(std::move(why));
     Decoding decoding;
     if (is_mx) decoding.scale_dtype = DType::kF8E8M0;
     expression = Expression::dequantize(expression.key, scales.name, *std::move(block),
@@ -247,6 +259,11 @@ PackedWeights packed_weights_of(const PlanInputs& inputs) {
       return true;
     });
   }
+  std::erase_if(packed.by_name, [&](const auto& entry) {
+    const PackedWeight& weight = entry.second;
+    std::string why = why_not_plain(inputs.catalog, weight.payload, weight.keys);
+    return !why.empty() && packed.refused.emplace(weight.payload, std::move(why)).second;
+  });
   std::erase_if(packed.by_name, [&](const auto& entry) {
     const auto& [name, weight] = entry;
     return name != weight.payload && inputs.skeleton.find(weight.payload) != nullptr;

@@ -130,6 +130,13 @@ class Finder {
   static Found refuse(std::string why) { return Found(fail(std::move(why))); }
   // The key only has such a name: nothing says that it is packed.
   static Found not_one() { return refuse(""); }
+  // Which of several groups a weight belongs to is not known.
+  static Found no_zero_points(const std::string& name) {
+    return refuse(
+        fmt::format("config.json says that weights have zero points (\"symmetric\": false), but the "
+                    "checkpoint has no {}",
+                    quote(name + "_zero_point")));
+  }
 
   // gpt-oss and transformers: blocks of 32 codes in 16 bytes. transformers holds experts with the last two dims
   // swapped, and writes quantized ones as its kernels want them.
@@ -248,6 +255,8 @@ class Finder {
     if (const CatalogTensor* zeros = find(name + "_zero_point"); zeros != nullptr) {
       leaf.zeros = zeros->name;
       weight.keys.push_back(zeros->name);
+    } else if (said_.has_zero_points) {
+      return no_zero_points(name);
     } else {
       leaf.decoding.zero = std::uint64_t{1} << (*said_.bits - 1);
     }
@@ -288,6 +297,8 @@ class Finder {
       if (zeros->dtype != DType::kI8) return refuse(fmt::format("{} is not in I8", quote(zeros->name)));
       leaf.zeros = zeros->name;
       weight.keys.push_back(zeros->name);
+    } else if (said_.has_zero_points) {
+      return no_zero_points(t.name);
     }
     const bool is_of_tensor = scales.shape.num_elems() == 1;
     auto group = group_of(scales, t.shape[t.shape.rank() - 1]);
@@ -336,9 +347,13 @@ class Finder {
       return refuse(
           "its rows are grouped in activation order (desc_act), or config.json does not say whether they are");
     weight.scheme = "gptq";
-    if (find(prefix + "g_idx") != nullptr) weight.keys.push_back(prefix + "g_idx");
     const std::uint64_t per_element = 32 / *said_.bits;
     const std::uint64_t in = t.shape[0] * per_element;
+    if (const CatalogTensor* order = find(prefix + "g_idx"); order != nullptr) {
+      if (order->shape != Shape{in})
+        return refuse(fmt::format("{} has the shape {}, and {} rows", quote(order->name), order->shape.text(), in));
+      weight.keys.push_back(order->name);
+    }
     std::uint64_t group = std::max<std::uint64_t>(1, in);
     if (said_.group_size && *said_.group_size > 0) group = static_cast<std::uint64_t>(*said_.group_size);
     if (!said_.group_size) return refuse("config.json does not give the group size (group_size)");

@@ -135,19 +135,56 @@ bool has_payloads(const Decisions& decisions) {
                      [](const Source& source) { return checkpoint::is_payload_dtype(source.dtype); });
 }
 
-}  // namespace
-
-QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantized& reasons, Decisions& decisions) {
-  QuantizedProblems problems;
-  if (inputs.is_part_of_model || !has_payloads(decisions)) return problems;
-  const QuantizedKeys keys(inputs.catalog);
-  std::set<std::string_view> bound;  // scales that are read, or handed in by the caller
+// That are read, or handed in by the caller.
+std::set<std::string_view> bound_keys(const Decisions& decisions) {
+  std::set<std::string_view> bound;
   for (const Source& source : decisions.plan.sources) {
     if (decisions.plan.files[source.file].checkpoint == 0) bound.insert(source.key);
   }
   for (const auto& [key, why] : decisions.plan.ignored_keys) {
     if (why == "external") bound.insert(key);
   }
+  return bound;
+}
+
+// Where other payloads have scales, one without them has lost them.
+bool has_scaled_floats(const checkpoint::Catalog& catalog, const QuantizedKeys& keys) {
+  const auto tensors = catalog.tensors_of(0);
+  return std::any_of(tensors.begin(), tensors.end(), [&](const CatalogTensor& tensor) {
+    return tensor.dtype && checkpoint::is_low_precision(*tensor.dtype) && !keys.companions_of(tensor).empty();
+  });
+}
+
+Error lost_scales_of(const PlanInputs& inputs, const AlikePayloads& group) {
+  const Error about = Error(Code::kDType, "a quantized tensor has no scales in the checkpoint")
+                          .of_tensor(group.first->name)
+                          .in_file(inputs.catalog.files[group.payload->file].name)
+                          .by_rule("R48")
+                          .wanted("a scale beside it, such as a key that ends with \"_scale\" or \"_scale_inv\"");
+  const std::string said = inputs.catalog.quantization ? said_by(inputs.catalog) : "other tensors have scales";
+  const std::string found = fmt::format("{} in {}", names_of(group), name(*group.payload->dtype));
+  if (!group.left_over.empty()) {
+    std::string others;
+    for (const std::string& name : group.left_over) others += (others.empty() ? "" : ", ") + quote(name);
+    return Error(about)
+        .got(fmt::format("{}, and beside it {}, which lading does not know{}", found, others,
+                         inputs.catalog.quantization ? "; " + said : ""))
+        .try_this("If it is a scale of this weight, say so with \"dequantize\" in a mapping document.");
+  }
+  return Error(about)
+      .got(fmt::format("{}; {}", found, said))
+      .try_this(
+          "Download the checkpoint again: a shard may be missing. If only config.json says that weights are quantized, "
+          "remove quantization_config from it.");
+}
+
+}  // namespace
+
+QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantized& reasons, Decisions& decisions) {
+  QuantizedProblems problems;
+  if (inputs.is_part_of_model || !has_payloads(decisions)) return problems;
+  const QuantizedKeys keys(inputs.catalog);
+  const std::set<std::string_view> bound = bound_keys(decisions);
   PayloadGroups groups;
   std::set<StatementId> refused;  // heads of tie classes
   for (const StatementId i : decisions.plan.statements.ids()) {
@@ -184,8 +221,10 @@ QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantize
 
 Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions) {
   Errors errors;
-  if (!inputs.catalog.quantization || !has_payloads(decisions)) return errors;
+  if (!has_payloads(decisions) || (!inputs.catalog.quantization && inputs.is_part_of_model)) return errors;
   const QuantizedKeys keys(inputs.catalog);
+  const std::set<std::string_view> bound = bound_keys(decisions);
+  const bool is_said = inputs.catalog.quantization || has_scaled_floats(inputs.catalog, keys);
   PayloadGroups groups;
   std::set<StatementId> refused;  // heads of tie classes
   for (const StatementId i : decisions.plan.statements.ids()) {
@@ -197,21 +236,18 @@ Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions) {
       if (!checkpoint::is_low_precision(source.dtype) || source.scaling) continue;
       const CatalogTensor& payload = *inputs.catalog.find(source.key);
       if (!keys.companions_of(payload).empty()) continue;
+      // Without a config, it may be a number of its own.
+      std::vector<std::string> suspects;
+      for (const CatalogTensor* one : keys.suspects_of(payload)) {
+        if (!bound.contains(one->name)) suspects.push_back(one->name);
+      }
+      if (!is_said && suspects.empty()) continue;
       refused.insert(decisions.tensors[i].head);
-      groups[{part_pattern_of(s.name), part_pattern_of(source.key)}].add(s, payload);
+      AlikePayloads& group = groups[{part_pattern_of(s.name), part_pattern_of(source.key)}];
+      if (group.add(s, payload)) group.left_over = std::move(suspects);
     }
   }
-  for (const auto& [pattern, group] : groups) {
-    errors.add(
-        Error(Code::kDType, "a quantized tensor has no scales in the checkpoint")
-            .of_tensor(group.first->name)
-            .in_file(inputs.catalog.files[group.payload->file].name)
-            .by_rule("R48")
-            .wanted("a scale beside it, such as a key that ends with \"_scale\" or \"_scale_inv\"")
-            .got(fmt::format("{} in {}; {}", names_of(group), name(*group.payload->dtype), said_by(inputs.catalog)))
-            .try_this("Download the checkpoint again, or remove quantization_config from config.json if the "
-                      "weights are meant to have no scales."));
-  }
+  for (const auto& [pattern, group] : groups) errors.add(lost_scales_of(inputs, group));
   refuse_ties(refused, decisions);
   if (!errors.empty()) decisions.tells_of_payloads = true;
   return errors;

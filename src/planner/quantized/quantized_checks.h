@@ -20,8 +20,8 @@ struct QuantizedProblems {
 /// statements.
 QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantized& reasons, Decisions& decisions);
 
-/// The same where the checkpoint calls itself quantized, and the payload has no scale at all: in a tensor of ordinary
-/// floats it can only be wrong.
+/// The same where the payload has no scale that is known as one, and the checkpoint calls itself quantized, or has
+/// beside it what may be a scale: in a tensor of ordinary floats it can only be wrong.
 Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions);
 
 /// After dtypes are chosen: in a checkpoint that calls itself quantized, payloads without any scale that would be cast.
