@@ -23,7 +23,7 @@ _SHOWN_CHARACTERS = 200  # of a name; a hostile file can have one of a megabyte
 # Settings that the engine writes as members of its documents: arguments here.
 _ARGUMENTS = {
     "dtype", "cast", "compute_dtype", "compute_record", "pins", "subtree_dtypes", "allow_missing", "allow_unexpected",
-    "allow_mismatch", "keep", "external", "ties", "seed", "budget_bytes",
+    "allow_mismatch", "keep", "external", "ties", "seed", "budget_bytes", "quantized", "arithmetic",
 }  # fmt: skip
 _SPELLED_OTHERWISE = {"budget_bytes": "budget"}
 _MEMBER = re.compile(rf'"({"|".join(sorted(_ARGUMENTS))})"(?:: ("[^"]*"|\{{[^}}]*\}}|\[[^\]]*\]|[0-9]+))?')

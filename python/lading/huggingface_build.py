@@ -40,7 +40,7 @@ def _chosen_dtype(config: Any, dtype: Any, cast: str) -> tuple[Any, torch.dtype]
     chosen = getattr(config, "dtype", None)
     chosen = chosen if isinstance(chosen, torch.dtype) else torch.get_default_dtype()
     asked = requested_dtype(dtype)
-    if asked != "auto":
+    if asked != "auto" and (cast == "exact" or torch_dtype(asked).itemsize > 1):  # float8 has nothing to promote to: R23
         chosen = torch_dtype(asked) if cast == "exact" else torch.promote_types(chosen, torch_dtype(asked))
     if chosen not in REQUESTABLE:
         return config, torch.get_default_dtype()

@@ -27,12 +27,15 @@ _ONE_DEVICE = (
 _SHARDED = "Shard the model in parallelize=, such as with torch's parallelize_module or fully_shard."
 _SAFETENSORS = "Convert the checkpoint with save_pretrained: lading reads only safetensors files."
 _KERNELS = "Call model.set_use_kernels(True) on the loaded model."
+_QUANTIZE_AFTERWARDS = "Load the model without it and quantize it afterwards: lading does not quantize."
 _NOT_NEEDED = (None, False)
 _INSTEAD = {
     "token": f"Run `{_COMMAND}` first, and omit token: lading does not download.",
     "use_auth_token": f"Run `{_COMMAND}` first, and omit use_auth_token: lading does not download.",
     "quantization_config": "Omit it to load a quantized checkpoint, which lading dequantizes (docs/guides/quantized.md). "
-    "lading does not quantize: load the model without it and quantize it afterwards.",
+    + _QUANTIZE_AFTERWARDS,
+    "load_in_8bit": _QUANTIZE_AFTERWARDS,
+    "load_in_4bit": _QUANTIZE_AFTERWARDS,
     "force_download": f"Run `{_COMMAND} --force-download`, and omit this argument: lading does not download.",
     "proxies": _DOWNLOADED,
     "resume_download": _DOWNLOADED,

@@ -205,9 +205,9 @@ class DTypeDecider {
     const bool is_one = names.size() == 1;
     out_.plan.warnings.add(
         Error(Code::kDType,
-              fmt::format("dtype {} was requested, but {} tensor{} of the checkpoint stay{} {}: by default "
+              fmt::format("dtype {} was requested, but {} tensor{} of the checkpoint {} stored in {}: by default "
                           "(cast=\"promote\") a request never rounds",
-                          name(*inputs_.policy.dtype), names.size(), is_one ? "" : "s", is_one ? "s" : "",
+                          name(*inputs_.policy.dtype), names.size(), is_one ? "" : "s", is_one ? "is" : "are",
                           fmt::join(dtypes, ", ")))
             .of_tensor(names.front())
             .by_rule("R23")

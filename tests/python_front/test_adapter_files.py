@@ -104,7 +104,7 @@ def test_R23_an_adapter_is_stored_in_the_dtype_that_peft_made_it_in(files):
     report = loaded(base, adapter, dtype=torch.bfloat16, verify="full")
     assert {one.dtype for name, one in report.tensors.items() if "lora" in name} == {"F32"}
     warned = [str(one) for one in report.warnings if one.rule == "R23"]
-    assert all("1 tensor of the checkpoint stays F32" in one for one in warned), "the base's, and no adapter"
+    assert all("1 tensor of the checkpoint is stored in F32" in one for one in warned), "the base's, and no adapter"
 
 
 def test_R23_an_exact_request_is_for_adapters_too(files):

@@ -51,6 +51,7 @@ def test_an_audit_is_folded_too():
         ('Set "compute_record": "ignore" to compute.', 'Set compute_record="ignore" to compute.'),
         ('Set "subtree_dtypes": {"a.b": "auto"} to', 'Set subtree_dtypes={"a.b": "auto"} to'),
         ('("ties": "keep")', '(ties="keep")'),
+        ('Omit "quantized": "keep", so', 'Omit quantized="keep", so'),
         ('list it in "allow_missing".', "list it in allow_missing=."),
         ('Set "budget_bytes": 123.', "Set budget=123."),
         ("Omit --revision.", "Omit revision=."),

@@ -267,6 +267,11 @@ def test_R48_what_is_kept_may_be_anything(eights):
     assert torch.equal(model[1].weight, torch.ones(8, 8)) and type(model[0].weight) is Params4bit
 
 
+def test_R23_a_request_for_float8_is_refused_by_the_engine(plain):
+    with pytest.raises(lading.LadingError, match="float8 does not promote"):
+        load(plain("llama"), dtype=torch.float8_e4m3fn)
+
+
 def test_a_parameter_that_only_has_a_name_of_its_own_is_filled(eights):
     model = two_layers(Marked)
     lading.materialize(model, eights, device="cpu", progress=False)

@@ -257,7 +257,7 @@ def test_R23_what_was_not_followed_is_in_the_warnings_and_not_in_the_notes(saved
         report = load(built(), saved(values()), dtype=BF16)
     (warning,) = [one for one in report.warnings if one.code == "dtype"]
     assert warning.rule == "R23" and not any("requested" in note for note in report.notes)
-    assert "dtype BF16 was requested, but 28 tensors of the checkpoint stay F32" in str(report)
+    assert "dtype BF16 was requested, but 28 tensors of the checkpoint are stored in F32" in str(report)
 
 
 RECORDED = (

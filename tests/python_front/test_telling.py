@@ -54,7 +54,7 @@ def test_R23_a_request_that_was_not_followed_is_a_warning(path):
         lading.materialize(built(), path, device="cpu", strict=False, dtype=torch.bfloat16)
     (warning,) = [one for one in caught if "was requested" in str(one.message)]
     assert str(warning.message) == (
-        'dtype BF16 was requested, but 2 tensors of the checkpoint stay F32: by default (cast="promote") a request never '
+        'dtype BF16 was requested, but 2 tensors of the checkpoint are stored in F32: by default (cast="promote") a request never '
         'rounds (R23). Set cast="exact" to round them, except those that the model keeps in F32.'
     )
     assert warning.filename == __file__

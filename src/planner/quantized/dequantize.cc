@@ -159,7 +159,9 @@ class Dequantizing {
     if (companions.empty()) return;
     const auto is_read = [&](const CatalogTensor* one) { return read_.contains(one->name); };
     if (std::any_of(companions.begin(), companions.end(), is_read)) return;  // a module that computes with them
-    const auto refuse = [&](std::string why) { reasons_.emplace(expression.key, std::move(why)); };
+    const auto refuse = [&](std::string why, bool is_in_config = false) {
+      reasons_.emplace(expression.key, Reason{std::move(why), is_in_config});
+    };
     if (!checkpoint::is_low_precision(*payload->dtype) || bits(*payload->dtype) != 8)
       return refuse(fmt::format("lading does not dequantize {}", keys_.scheme_of(*payload, companions)));
     if (companions.size() > 1) return refuse("it has several scales or zero points");
@@ -174,7 +176,7 @@ class Dequantizing {
       return refuse(
           fmt::format("lading does not know how quant_method {} stores 8-bit floats", quote(quantization->method)));
     auto block = block_of_scales(inputs_.catalog, *payload, scales);
-    if (!block) return refuse(std::move(block).error());
+    if (!block) return refuse(std::move(block).error(), true);
     if (std::string why = why_not_plain(inputs_.catalog, payload->name, {}); !why.empty())
       return refuse(std::move(why));
     Decoding decoding;
@@ -254,15 +256,16 @@ PackedWeights packed_weights_of(const PlanInputs& inputs) {
     // compressed-tensors rounds the scale, the product and the result, and modelopt in yet another way.
     std::erase_if(packed.by_name, [&](const auto& entry) {
       if (entry.second.scheme != "nvfp4") return false;
-      packed.refused.emplace(entry.second.payload,
-                             "\"arithmetic\": \"reference\" is not supported for NVFP4, whose tools round differently");
+      packed.refused.emplace(
+          entry.second.payload,
+          Reason{"\"arithmetic\" is \"reference\", which is not supported for NVFP4: its tools round differently"});
       return true;
     });
   }
   std::erase_if(packed.by_name, [&](const auto& entry) {
     const PackedWeight& weight = entry.second;
     std::string why = why_not_plain(inputs.catalog, weight.payload, weight.keys);
-    return !why.empty() && packed.refused.emplace(weight.payload, std::move(why)).second;
+    return !why.empty() && packed.refused.emplace(weight.payload, Reason{std::move(why)}).second;
   });
   std::erase_if(packed.by_name, [&](const auto& entry) {
     const auto& [name, weight] = entry;

@@ -13,7 +13,7 @@
 namespace lading::planner {
 
 /// By the key of a payload: why it is not dequantized, though a tensor of ordinary floats is to be made of it.
-using NotDequantized = std::map<std::string, std::string, std::less<>>;
+using NotDequantized = std::map<std::string, Reason, std::less<>>;
 
 /// How many keys the plan dequantizes.
 [[nodiscard]] std::uint64_t count_dequantized(const Plan& plan);

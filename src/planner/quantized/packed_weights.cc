@@ -22,7 +22,6 @@ const std::vector<std::size_t> kAwqColumns = {0, 2, 4, 6, 1, 3, 5, 7};
 constexpr std::uint64_t kMxGroup = 32;
 constexpr std::uint64_t kNvfp4Group = 16;
 
-using Reason = std::string;  // why it cannot be dequantized
 using Found = Result<PackedWeight, Reason>;
 
 bool is_integer(const CatalogTensor& t, unsigned wanted_bits) {
@@ -114,12 +113,12 @@ class Finder {
 
   void add(const CatalogTensor& payload, std::string name, Found found) {
     if (!found) {
-      if (!found.error().empty()) out_.refused.emplace(payload.name, std::move(found).error());
+      if (!found.error().text.empty()) out_.refused.emplace(payload.name, std::move(found).error());
       return;
     }
     if (name != payload.name && find(name) != nullptr) {
       out_.refused.emplace(payload.name,
-                           fmt::format("the checkpoint also has {}, so the weight is ambiguous", quote(name)));
+                           Reason{fmt::format("the checkpoint also has {}, so the weight is ambiguous", quote(name))});
       return;
     }
     found->payload = payload.name;
@@ -127,7 +126,8 @@ class Finder {
     out_.by_name.emplace(std::move(name), *std::move(found));
   }
 
-  static Found refuse(std::string why) { return Found(fail(std::move(why))); }
+  static Found refuse(std::string why) { return Found(fail(Reason{std::move(why)})); }
+  static Found refuse_config(std::string why) { return Found(fail(Reason{std::move(why), true})); }
   // The key only has such a name: nothing says that it is packed.
   static Found not_one() { return refuse(""); }
   // Which of several groups a weight belongs to is not known.
@@ -178,7 +178,7 @@ class Finder {
   static Found in_order(const CatalogTensor& t, std::uint64_t group, PackedWeight weight, Expression leaf) {
     const Shape codes = codes_shape(t.shape, leaf.decoding.per_element);
     const auto block = group_block(codes, group);
-    if (!block) return refuse(fmt::format("groups of {} do not fit the elements of {}", group, quote(t.name)));
+    if (!block) return refuse_config(fmt::format("groups of {} do not fit the elements of {}", group, quote(t.name)));
     leaf.shape = *block;
     weight.shape = with_last_two_merged(codes);
     weight.expression = Expression::reshape(std::move(leaf), weight.shape);
@@ -237,13 +237,14 @@ class Finder {
     if (said_.group_size && *said_.group_size > 0) return static_cast<std::uint64_t>(*said_.group_size);
     if (groups == 1) return std::max<std::uint64_t>(1, extent);
     if (!said_.group_size && groups > 0 && extent % groups == 0 && extent / groups >= 16) return extent / groups;
-    return fail(fmt::format("config.json does not give the size of the {} groups of {}", groups, quote(scales.name)));
+    return fail(Reason{
+        fmt::format("config.json does not give the size of the {} groups of {}", groups, quote(scales.name)), true});
   }
 
   Found packed_integers(const CatalogTensor& t, const std::string& name, const CatalogTensor& scales,
                         PackedWeight weight) const {
     const auto code = said_.bits ? unsigned_code(*said_.bits) : std::nullopt;
-    if (!said_.bits) return refuse("config.json does not give the bits of a code (num_bits)");
+    if (!said_.bits) return refuse_config("config.json does not give the bits of a code (num_bits)");
     if (!code) return refuse(fmt::format("lading does not dequantize codes of {} bits", *said_.bits));
     if (!is_float_scale(scales))
       return refuse(fmt::format("the dtype of {} is not supported for scales", quote(scales.name)));
@@ -261,7 +262,7 @@ class Finder {
       leaf.decoding.zero = std::uint64_t{1} << (*said_.bits - 1);
     }
     auto group = group_of(scales, t.shape[t.shape.rank() - 1] * decoding.per_element);
-    if (!group) return refuse(std::move(group).error());
+    if (!group) return Found(fail(std::move(group).error()));
     return without_padding(name, in_order(t, *group, std::move(weight), std::move(leaf)));
   }
 
@@ -302,7 +303,7 @@ class Finder {
     }
     const bool is_of_tensor = scales.shape.num_elems() == 1;
     auto group = group_of(scales, t.shape[t.shape.rank() - 1]);
-    if (!group) return refuse(std::move(group).error());
+    if (!group) return Found(fail(std::move(group).error()));
     auto found = in_order(t, *group, std::move(weight), std::move(leaf));
     if (found && is_of_tensor) {  // one scale, of which in_order() would want one for each row
       std::vector<std::uint64_t> whole(t.shape.begin(), t.shape.end());
@@ -326,7 +327,7 @@ class Finder {
     weight.keys = {scales.name, zeros->name};
     if (said_.method == "awq") return awq(t, scales, *zeros, std::move(weight));
     if (said_.method != "gptq") {
-      return refuse(
+      return refuse_config(
           "config.json does not say whether it is GPTQ or AWQ (quant_method), which pack in different orders");
     }
     // GPTQ packs along the rows, so there is a column of scales for each column. AWQ packs along the columns.
@@ -339,7 +340,7 @@ class Finder {
   Found gptq(const CatalogTensor& t, const std::string& prefix, PackedWeight weight) const {
     const CatalogTensor& scales = *find(prefix + "scales");
     const auto code = said_.bits ? unsigned_code(*said_.bits) : std::nullopt;
-    if (!said_.bits) return refuse("config.json does not give the bits of a code (bits)");
+    if (!said_.bits) return refuse_config("config.json does not give the bits of a code (bits)");
     if (!code) return refuse(fmt::format("lading does not dequantize GPTQ with {} bits", *said_.bits));
     if (!said_.format.empty() && said_.format != "gptq" && said_.format != "gptq_v2")
       return refuse(fmt::format("lading does not know the GPTQ format {}", quote(said_.format)));
@@ -356,10 +357,10 @@ class Finder {
     }
     std::uint64_t group = std::max<std::uint64_t>(1, in);
     if (said_.group_size && *said_.group_size > 0) group = static_cast<std::uint64_t>(*said_.group_size);
-    if (!said_.group_size) return refuse("config.json does not give the group size (group_size)");
+    if (!said_.group_size) return refuse_config("config.json does not give the group size (group_size)");
     const bool is_whole = group >= in;
     if (!is_whole && group % per_element != 0)
-      return refuse(fmt::format("groups of {} do not fit elements of {} codes", group, per_element));
+      return refuse_config(fmt::format("groups of {} do not fit elements of {} codes", group, per_element));
     Decoding decoding;
     decoding.code = code;
     decoding.per_element = per_element;
@@ -383,11 +384,11 @@ class Finder {
           fmt::format("lading dequantizes only version gemm of AWQ, but config.json says {}", quote(said_.format)));
     const std::uint64_t groups = scales.shape[0];
     const std::uint64_t in = t.shape[0];
-    if (!said_.group_size) return refuse("config.json does not give the group size (group_size)");
+    if (!said_.group_size) return refuse_config("config.json does not give the group size (group_size)");
     std::uint64_t group = std::max<std::uint64_t>(1, in);
     if (*said_.group_size > 0) group = static_cast<std::uint64_t>(*said_.group_size);
     if (groups * group < in || zeros.shape[0] != groups)
-      return refuse(fmt::format("{} groups of {} do not fit {} rows", groups, group, in));
+      return refuse_config(fmt::format("{} groups of {} do not fit {} rows", groups, group, in));
     weight.scheme = "awq";
     Decoding decoding;
     decoding.code = CodeType::kU4;

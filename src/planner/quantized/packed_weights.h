@@ -22,10 +22,15 @@ struct PackedWeight {
   mapping::Expression expression;
 };
 
+/// Why a payload is not dequantized.
+struct Reason {
+  std::string text;
+  bool is_in_config = false;  ///< config.json lacks something, or contradicts the files: the right one would help
+};
+
 struct PackedWeights {
   std::map<std::string, PackedWeight, std::less<>> by_name;
-  /// By payload: why it cannot be dequantized, though its names say that it is packed.
-  std::map<std::string, std::string, std::less<>> refused;
+  std::map<std::string, Reason, std::less<>> refused;  ///< by payload, though its names say that it is packed
 };
 
 /// `expression` has no products: the caller knows the arithmetic.

@@ -24,6 +24,8 @@ constexpr std::string_view kRemedy =
     "lists "
     "the schemes that lading dequantizes.";
 
+constexpr std::string_view kRemedyOfConfig =
+    "Get the config.json that belongs to the files, or load a checkpoint that is not quantized.";
 constexpr std::string_view kRemedyOfKeep =
     "Omit \"quantized\": \"keep\", so that lading dequantizes, or load a model that has tensors for the scales.";
 
@@ -48,7 +50,7 @@ struct AlikePayloads {
   const CatalogTensor* payload = nullptr;  // of the first
   std::vector<std::string> left_over;      // of the first
   std::string scheme;
-  std::string reason;  // why the first is not dequantized, or ""
+  Reason reason;  // why the first is not dequantized, or ""
   std::uint64_t count = 0;
 
   /// Whether it is the first one, of which more is to be said.
@@ -75,6 +77,11 @@ std::string names_of(const AlikePayloads& group) {
   return fmt::format("{} keys like {}", group.count, quote(group.payload->name));
 }
 
+std::string remedy_of(const PlanInputs& inputs, const AlikePayloads& group) {
+  if (inputs.policy.quantized == policy::Quantized::kKeep) return std::string(kRemedyOfKeep);
+  return std::string(group.reason.is_in_config ? kRemedyOfConfig : kRemedy);
+}
+
 Error error_of(const PlanInputs& inputs, const AlikePayloads& group, const std::string& pattern) {
   std::string scales;
   for (const std::string& name : group.left_over) scales += (scales.empty() ? "" : ", ") + quote(name);
@@ -89,8 +96,8 @@ Error error_of(const PlanInputs& inputs, const AlikePayloads& group, const std::
       .by_rule("R48")
       .wanted(fmt::format("a tensor of the model for each of {}", scales))
       .got(fmt::format("{} in {}, whose scales are not read{}{}{}{}", names_of(group), name(*group.payload->dtype),
-                       said.empty() ? "" : "; ", said, group.reason.empty() ? "" : "; ", group.reason))
-      .try_this(std::string(inputs.policy.quantized == policy::Quantized::kKeep ? kRemedyOfKeep : kRemedy));
+                       said.empty() ? "" : "; ", said, group.reason.text.empty() ? "" : "; ", group.reason.text))
+      .try_this(remedy_of(inputs, group));
 }
 
 // The numbers of all keys that a statement is made of, and compared with.
@@ -209,7 +216,7 @@ QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantize
       group.left_over = std::move(left_over);
       if (const auto why = reasons.find(payload.name); why != reasons.end()) group.reason = why->second;
       if (inputs.policy.quantized == policy::Quantized::kKeep) {
-        group.reason = "the policy forbids dequantizing (\"quantized\": \"keep\")";
+        group.reason = {"\"quantized\" is \"keep\", so lading does not dequantize"};
       }
     }
   }
@@ -316,9 +323,9 @@ Errors name_unread_payloads(const PlanInputs& inputs, const mapping::Resolution&
       .by_rule("R48")
       .wanted("a tensor of the model for each payload and each scale")
       .got(fmt::format("{} in {}, which no tensor of the model uses{}{}{}{}", names_of(group),
-                       name(*group.payload->dtype), said.empty() ? "" : "; ", said, group.reason.empty() ? "" : "; ",
-                       group.reason))
-      .try_this(std::string(kRemedy));
+                       name(*group.payload->dtype), said.empty() ? "" : "; ", said,
+                       group.reason.text.empty() ? "" : "; ", group.reason.text))
+      .try_this(remedy_of(inputs, group));
 }
 
 }  // namespace lading::planner

@@ -160,7 +160,8 @@ TEST(PlannerDtypes, R23_ARequestThatTheFilesOutdoIsOneWarning) {
   EXPECT_EQ(warning.code, Code::kDType);
   EXPECT_EQ(warning.rule, "R23");
   EXPECT_EQ(warning.found, R"("a", "b")") << "neither the pinned one, nor what was asked for by subtree";
-  EXPECT_NE(warning.message.find("2 tensors of the checkpoint stay F32, F64"), std::string::npos) << warning.message;
+  EXPECT_NE(warning.message.find("2 tensors of the checkpoint are stored in F32, F64"), std::string::npos)
+      << warning.message;
   world.policy.cast = policy::Cast::kExact;
   EXPECT_EQ(world.plan()->warnings.size(), 0U) << "they are rounded";
 }

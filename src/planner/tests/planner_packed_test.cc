@@ -105,7 +105,7 @@ void expect_refused(const World& world, std::string_view reason, std::string_vie
   const PackedWeights found = find_packed_weights(world.catalog());
   EXPECT_TRUE(found.by_name.empty()) << reason;
   ASSERT_EQ(found.refused.size(), 1U) << reason;
-  EXPECT_NE(found.refused.begin()->second.find(reason), std::string::npos) << found.refused.begin()->second;
+  EXPECT_NE(found.refused.begin()->second.text.find(reason), std::string::npos) << found.refused.begin()->second.text;
   const auto plan = world.plan();
   ASSERT_FALSE(plan) << reason;
   const std::string text = all_text(plan.error());

@@ -78,6 +78,22 @@ TEST(PlannerQuantized, R48_ACheckpointWhosePayloadsHaveOtherNamesIsCalledQuantiz
   EXPECT_GT(refused.error().size(), 1U) << "the keys are told too";
 }
 
+TEST(PlannerQuantized, R48_TheRemedyIsThatOfTheReason) {
+  World world = scaled();
+  world.tensors = {param("a.weight", {4, 4}, DType::kBF16)};
+  const auto remedy = [&] {
+    const auto plan = world.plan();
+    return plan ? std::string("accepted") : plan.error().front().remedy;
+  };
+  EXPECT_EQ(remedy(), "accepted");
+  world.quantization = checkpoint::Quantization{"fp8", "", {2, 2}};
+  EXPECT_THAT(remedy(), ::testing::HasSubstr("Get the config.json that belongs to the files"));
+  world.quantization = checkpoint::Quantization{"unheard of", ""};
+  EXPECT_THAT(remedy(), ::testing::HasSubstr("Load a checkpoint that is not quantized"));
+  world.policy.quantized = policy::Quantized::kKeep;
+  EXPECT_THAT(remedy(), ::testing::HasSubstr("Omit \"quantized\": \"keep\""));
+}
+
 // What is wrong is the model or its names: lading would dequantize these payloads.
 TEST(PlannerQuantized, R39_AModelWithOtherNamesIsNotBlamedOnQuantization) {
   World world = scaled();
