@@ -49,12 +49,15 @@ _HOMES = {
     "write_skeleton": "skeleton_files",
 }
 
+_MODULES = ("dcp",)  # which import a framework's own package, and only when they are used
+
 __all__ = sorted(_HOMES)
 
 __version__: str
 
 # The same for type checkers and editors, which do not run __getattr__. A test compares the two.
 if TYPE_CHECKING:
+    from . import dcp as dcp
     from .audit_model import audit as audit
     from .audit_report import AuditReport as AuditReport
     from .computed import Computed as Computed
@@ -91,13 +94,15 @@ else:
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             return importlib.import_module("._engine", __name__).version()
+        if name in _MODULES:
+            return importlib.import_module(f".{name}", __name__)
         if name in _HOMES:
             return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})
 
 
 if "torch" in sys.modules:

@@ -32,12 +32,14 @@ from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .fsdp1 import FlatMember
 from .inventory import ATTRIBUTE, BUFFER, EXTRA_STATE, NON_PERSISTENT, PARAMETER, Entry, is_sharded
+from .inventory_json import dtype_name
 from .overlap import byte_extent, overlap, overlaps_itself
 from .placements import Unit, is_dtensor, is_elsewhere, layout_problem, local_of
 from .recording import is_dense
 
 # Of torch's allocator for GPUs: up to here tensors share blocks anyway; and what sizes are rounded up to.
 _REPORT = "Please report this bug in lading, and load again."
+_IN_PLACE = "Allocate it on this rank's device, in that dtype."
 _SMALL_BYTES, _GRAIN_BYTES = 1 << 20, 512
 
 IN_PLACE, COPY_BACK, ATTACH, KEEP = "in place", "copy back", "attach", "keep"
@@ -208,6 +210,20 @@ def _reserve(destinations: Iterable[Any]) -> None:
         if len(sizes) > 1 and sum(sizes) > unused:
             with contextlib.suppress(torch.OutOfMemoryError):
                 torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+
+
+def elsewhere(slots: Sequence[Slot]) -> list[Problem]:
+    """Tensors that these slots would not fill, or keep, in the memory that they have."""
+    problems = []
+    for slot in slots:
+        for entry in slot.entries:
+            local, wanted = local_of(entry.value), slot.memory
+            if not _fits(local, wanted.dtype, wanted.device):
+                there = f"{dtype_name(local.dtype)} on {local.device}"
+                problem = layout_problem(entry.name, "the tensor cannot be filled in the memory that it has", "R37", _IN_PLACE)
+                expected = f"{slot.destination.dtype} on {slot.destination.device}"
+                problems.append(dataclasses.replace(problem, expected=expected, found=there))
+    return problems
 
 
 def _misfit(destination: Any, members: list[Entry]) -> Problem | None:

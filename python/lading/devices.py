@@ -15,12 +15,15 @@ from .placements import Placements, is_dtensor
 _REMEDY = 'Write the index ("cuda:0"), or start the ranks with torchrun, which sets LOCAL_RANK.'
 
 
-def rank_device(device: Any, placements: Placements, entries: Iterable[Entry]) -> tuple[torch.device, str]:
-    """The device of this rank, and a note for the report. LadingError where nothing fixes it."""
+def rank_device(
+    device: Any, placements: Placements, entries: Iterable[Entry], *, in_place: bool = False
+) -> tuple[torch.device, str]:
+    """The device of this rank, and a note for the report. LadingError where nothing fixes it. `in_place`: tensors on the
+    CPU stay there, and do not count if others are on an accelerator."""
     entries = [entry for entry in entries if entry.is_tensor]
     sharded = _mesh_device(placements, entries)
     if device is None:
-        return _followed(sharded, entries)
+        return _followed(sharded, entries, in_place=in_place)
     asked = asked_device(device)
     if sharded is not None and sharded.type != asked.type:
         raise _refused(
@@ -58,7 +61,7 @@ def nowhere() -> LadingError:
     return _refused(message, 'Pass device="cuda:0" or device="cpu".')
 
 
-def _followed(sharded: torch.device | None, entries: list[Entry]) -> tuple[torch.device, str]:
+def _followed(sharded: torch.device | None, entries: list[Entry], *, in_place: bool) -> tuple[torch.device, str]:
     if sharded is not None:
         return sharded, f"the device is {sharded}, that of the model's mesh"
     parameters = [entry for entry in entries if entry.kind == PARAMETER]
@@ -66,6 +69,8 @@ def _followed(sharded: torch.device | None, entries: list[Entry]) -> tuple[torch
     if not held:
         return torch.device("cpu"), "the device is cpu: the model has no tensors"
     real = {entry.device for entry in held if not entry.is_meta}
+    if in_place and len(real) > 1:
+        real.discard(torch.device("cpu"))
     if len(real) == 1:
         (found,) = real
         what = "parameters" if parameters else "tensors"

@@ -26,7 +26,7 @@ from torch import nn
 
 from . import _engine
 from .agreement import TIMEOUT_S, Agreement, agreed
-from .allocate import KEEP, Slot, attach, make_slots, settle
+from .allocate import KEEP, Slot, attach, elsewhere, make_slots, settle
 from .conversion import NoCheckpoint
 from .emptied import kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
@@ -49,6 +49,7 @@ from .shared_inputs import SharedInputs
 from .showing import Display, StoppedByUser, checked, display_for, stopped
 from .skeleton_recorder import is_recording
 from .stages import joined
+from .state_dicts import StateDict
 from .telling import folded, tell
 from .watch import release
 from .words import Adapter, Arithmetic, Cast, ComputeRecord, Device, DType, ExchangeScope, External, Group, Pins
@@ -74,8 +75,6 @@ def _outside_inference_mode(function: Callable[_Arguments, _Result]) -> Callable
     return call
 
 
-@ending_before_python
-@_outside_inference_mode
 def materialize(
     model: nn.Module | Sequence[nn.Module],
     checkpoint: StrPath,
@@ -168,41 +167,59 @@ def materialize(
     Raises:
         LadingError: lists every problem. The model is unchanged, unless `begun` of the error is True.
     """
+    return load_together(
+        model,
+        checkpoint,
+        revision,
+        "initialize" if isinstance(checkpoint, NoCheckpoint) else "materialize",
+        progress=progress,
+        group=group,
+        timeout=timeout,
+        device=device,
+        dtype=dtype,
+        cast=cast,
+        compute_dtype=compute_dtype,
+        compute_record=compute_record,
+        pins=pins,
+        subtree_dtypes=subtree_dtypes,
+        strict=strict,
+        allow_missing=allow_missing,
+        allow_unexpected=allow_unexpected,
+        allow_mismatch=allow_mismatch,
+        keep=keep,
+        external=external,
+        recipes=recipes,
+        mapping=mapping,
+        key_mapping=key_mapping,
+        adapter=adapter,
+        whole=whole,
+        ties=ties,
+        quantized=quantized,
+        arithmetic=arithmetic,
+        seed=seed,
+        verify=verify,
+        budget=budget,
+        exchange=exchange,
+    )
+
+
+@ending_before_python
+@_outside_inference_mode
+def load_together(
+    model: nn.Module | Sequence[nn.Module] | StateDict,
+    checkpoint: StrPath | NoCheckpoint,
+    revision: str | None,
+    call: str,
+    *,
+    progress: Showing,
+    group: Group,
+    timeout: float,
+    **asked: Any,
+) -> Report:
+    """The load of one `call`, such as "materialize". `asked`: the fields of `Options`."""
     began = time.perf_counter()
     with Agreement.of(group, timeout) as ranks:
-        ready = plan_together(
-            model,
-            checkpoint,
-            revision,
-            ranks,
-            "initialize" if isinstance(checkpoint, NoCheckpoint) else "materialize",
-            progress=progress,
-            device=device,
-            dtype=dtype,
-            cast=cast,
-            compute_dtype=compute_dtype,
-            compute_record=compute_record,
-            pins=pins,
-            subtree_dtypes=subtree_dtypes,
-            strict=strict,
-            allow_missing=allow_missing,
-            allow_unexpected=allow_unexpected,
-            allow_mismatch=allow_mismatch,
-            keep=keep,
-            external=external,
-            recipes=recipes,
-            mapping=mapping,
-            key_mapping=key_mapping,
-            adapter=adapter,
-            whole=whole,
-            ties=ties,
-            quantized=quantized,
-            arithmetic=arithmetic,
-            seed=seed,
-            verify=verify,
-            budget=budget,
-            exchange=exchange,
-        )
+        ready = plan_together(model, checkpoint, revision, ranks, call, progress=progress, **asked)
         parts, location, options, prepared = ready.parts, ready.location, ready.options, ready.prepared
         plan, slots = ready.plan, ready.slots
         exchanged: Exchange | None = None
@@ -270,7 +287,7 @@ class Ready:
 
 
 def plan_together(
-    model: nn.Module | Sequence[nn.Module],
+    model: nn.Module | Sequence[nn.Module] | StateDict,
     checkpoint: StrPath | NoCheckpoint,
     revision: str | None,
     ranks: Agreement,
@@ -290,7 +307,7 @@ def plan_together(
             raise RuntimeError(
                 f"{call} was called under lading.skeleton(), where tensors have no memory: call it after the block"
             )
-        parts = parts_of(model)
+        parts = [model.part()] if isinstance(model, StateDict) else parts_of(model)
         location = None if isinstance(checkpoint, NoCheckpoint) else located(checkpoint, revision)
         prepared = prepare(parts, location, options, ranks)
         step.message = rank_facts(prepared, options, location) | {"call": call, "revision": revision}
@@ -324,7 +341,7 @@ def _agreed_plan(
         kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
         if lost := kept_unwritten(kept, prepared.entries, options.spoken_for()):
             raise LadingError(lost, stage="planning", exit_code=4)
-        slots = _checked_slots(plan, prepared, allocates=allocates)
+        slots = _checked_slots(plan, prepared, allocates=allocates, in_place=options.in_place)
         digest = plan.answer["plan_digest"]
         totals = {"bytes": plan.answer["bytes"]} | plan.answer["ranks"][0]
         step.message = {"plan": digest, "writes": any(slot.writes for slot in slots), "totals": totals}
@@ -418,7 +435,7 @@ def _explained(problem: Problem, lost: Mapping[str, str]) -> Problem:
     return dataclasses.replace(problem, message=f"{problem.message}: {why}") if why else problem
 
 
-def _checked_slots(plan: _engine.Plan, prepared: Prepared, *, allocates: bool) -> list[Slot]:
+def _checked_slots(plan: _engine.Plan, prepared: Prepared, *, allocates: bool, in_place: bool) -> list[Slot]:
     try:
         units = prepared.placements.units
         slots, problems = make_slots(plan.destinations, prepared.entries, units, allocates=allocates)
@@ -432,6 +449,8 @@ def _checked_slots(plan: _engine.Plan, prepared: Prepared, *, allocates: bool) -
             else "Pass a device that this process has."
         )
         raise LadingError(Problem(code, message, remedy=remedy), stage="loading", exit_code=5) from error
+    if in_place:
+        problems += elsewhere(slots)
     if problems:
         raise LadingError(problems, stage="planning", exit_code=4)
     return slots

@@ -21,7 +21,7 @@ _UNASKED = {
 }  # fmt: skip
 _UNASKED |= {"mapping": None, "key_mapping": None}
 _UNASKED |= {"adapter": None, "whole": None, "exchange": "never", "quantized": "dequantize"}
-_UNASKED |= {"arithmetic": "exact"}
+_UNASKED |= {"arithmetic": "exact", "in_place": False}
 # Of the policy document: what must be the same on every rank. The budget may differ.
 POLICY_FIELDS = (
     "dtype", "cast", "ties", "seed", "unexpected", "compute_dtype", "compute_record", "pins", "allow_missing",
@@ -64,6 +64,7 @@ class Options:
     verify: Any
     budget: int | None
     exchange: str
+    in_place: bool  # every tensor is filled in the memory that it has, or the load is refused
 
     @classmethod
     def of(cls, **given: Any) -> Options:

@@ -109,6 +109,10 @@ class Layout:
             size, [span for spot in spots.values() for cut in spot.all_cuts() for span in cut.spans], names
         )
 
+    def leave_on_cpu(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.spots[name] = dataclasses.replace(self.spots[name], is_offloaded=True)
+
     def document(self, devices: Sequence[str]) -> dict[str, Any]:
         """The layout document; `devices` has one device per rank."""
         rules = [rule for name, spot in sorted(self.spots.items()) if (rule := self._rule(name, spot)) is not None]

@@ -28,7 +28,7 @@ from .last_look import refuse_stranded
 from .options import POLICY_FIELDS, Options
 from .patterns import Name, matches
 from .peft_files import AdapterFile
-from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, read_placements
+from .placements import Layout, Placements, fsdp_states, is_elsewhere, is_foreign, local_of, read_placements
 from .private_names import needed
 from .quantized import refuse_wrapped
 from .recording import SkeletonError
@@ -79,7 +79,9 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         placements = read_placements(held, ranks.ranks, modules)
         if placements.problems:
             raise LadingError(placements.problems, stage="documents", exit_code=4)
-        device, note = rank_device(options.device, placements, entries)
+        device, note = rank_device(options.device, placements, entries, in_place=options.in_place)
+        if options.in_place and device.type != "cpu":
+            placements.layout.leave_on_cpu(entry.name for entry in held if local_of(entry.value).device.type == "cpu")
         of_adapters = [Name(name) for file in adapters.files for name in sorted(file.held)]
         refreshes = holders.find(parts, held, device, [*options.spoken_for(), *of_adapters])
         conversion = conversion_of(

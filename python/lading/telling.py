@@ -28,7 +28,7 @@ from .report import Report, folded
 logger = logging.getLogger("lading")
 
 _FIRST_WORD_S, _EVERY_S = 15.0, 60.0
-_NOT_THE_USERS = ("lading", "contextlib")
+_NOT_THE_USERS = ("lading", "contextlib", "torch")  # torch: dcp.load calls lading
 _reports: weakref.WeakKeyDictionary[nn.Module, Report] = weakref.WeakKeyDictionary()
 
 

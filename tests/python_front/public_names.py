@@ -5,6 +5,7 @@ from pathlib import Path
 import lading
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict_loader import load as load_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -37,6 +38,12 @@ def load(model: nn.Module, group: "torch.distributed.ProcessGroup") -> lading.Re
     text: str = report.ledger + report.to_json() + report.tensors[names[0]].digest
     print(text, report.read_bytes, [problem.code for problem in report.warnings])
     return report
+
+
+def into_a_state_dict(state: dict[str, object]) -> lading.Report | None:
+    reader = lading.dcp.Reader(CHECKPOINT, strict=True, mapping={"a.*": "b.*"}, quantized="keep", group=False)
+    load_state_dict(state, storage_reader=reader)
+    return reader.report
 
 
 def without_a_checkpoint(model: nn.Module) -> lading.Report:

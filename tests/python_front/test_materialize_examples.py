@@ -28,7 +28,7 @@ AS_A_SCRIPT = {
 }
 SEVERAL_RANKS = {
     "tp.py": 2, "fsdp2_tp.py": 4, "hsdp.py": 4, "transformers_model.py": 2, "from_nothing.py": 2, "dtypes.py": 2,
-    "exchange.py": 4,
+    "exchange.py": 4, "dcp_fsdp2.py": 2,
 }  # fmt: skip
 ON_RANKS = {  # where it is not RIGHT
     "dtypes.py": r"torch.float32 R23\nrank \d of 2: 5 tensors \(5 file\)",
