@@ -1,4 +1,5 @@
-"""The PyTorch front in the GPU bench: a model of transformers on meta, filled in place, in a process of its own.
+"""The PyTorch front in the GPU bench: a model of transformers on meta, or its state dict through DCP, filled in place, in a
+process of its own.
 
     gpu_front.py CONTENDER CKPT [--device cuda:0]
 
@@ -78,11 +79,57 @@ def from_pretrained(job: Job) -> tuple[Load, float]:
     return lambda: AutoModelForCausalLM.from_pretrained(job.checkpoint, dtype="auto", **place), 0.0
 
 
+def into_state_dict(job: Job, reader: Callable[[], object]) -> tuple[Load, float]:
+    """Of a model whose memory is there already, as DCP wants it: its buffers have their values, its parameters have none."""
+    import torch.distributed.checkpoint as dcp
+    from transformers import AutoConfig, LlamaForCausalLM
+
+    begin = time.perf_counter()
+    with torch.device("meta"):
+        model = LlamaForCausalLM(AutoConfig.from_pretrained(job.checkpoint))
+    model.to_empty(device=job.device)
+    for name, buffer in constructed_buffers(job).items():
+        model.get_buffer(name).copy_(buffer)
+    for parameter in model.parameters():
+        parameter.detach().view(torch.uint8).fill_(0xA5)
+    built = time.perf_counter() - begin
+
+    def load() -> torch.nn.Module:
+        chosen = reader()
+        dcp.load(model.state_dict(), storage_reader=chosen)
+        load.report = getattr(chosen, "report", None)  # type: ignore[attr-defined]
+        return model
+
+    return load, built
+
+
+def dcp_lading(job: Job) -> tuple[Load, float]:
+    import lading
+
+    return into_state_dict(job, lambda: lading.dcp.Reader(job.checkpoint))
+
+
+def dcp_torch(job: Job) -> tuple[Load, float]:
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+    return into_state_dict(job, lambda: HuggingFaceStorageReader(str(job.checkpoint)))
+
+
+def dcp_torch_threads(job: Job) -> tuple[Load, float]:
+    """One thread for each file: it has no more."""
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+    return into_state_dict(job, lambda: HuggingFaceStorageReader(str(job.checkpoint), thread_count=len(job.files)))
+
+
 CONTENDERS = {
     "lading-front-skeleton": lading_skeleton,
     "lading-front-meta": lading_meta,
     "lading-front-no-digests": lading_no_digests,
     "from_pretrained": from_pretrained,
+    "lading-dcp": dcp_lading,
+    "dcp": dcp_torch,
+    "dcp-threads": dcp_torch_threads,
 }
 
 
@@ -151,8 +198,8 @@ def measure(contender: str, job: Job) -> dict:
         seconds = time.perf_counter() - begin
     finally:
         memory = watch.stop()
-    is_ours = contender != "from_pretrained"
-    found = wrong(model, job, is_exact=is_ours) or (blind_spot(model, job) if contender == "lading-front-meta" else "")
+    is_ours = contender.startswith("lading")
+    found = wrong(model, job, is_exact=contender != "from_pretrained") or (blind_spot(model, job) if contender == "lading-front-meta" else "")
     size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
     result = {"seconds": seconds, "returned_seconds": returned, "build_seconds": built, "memory_bytes": size,
               "right": not found, "first_wrong": found, "versions": versions(["transformers"]), **memory}  # fmt: skip
@@ -174,7 +221,9 @@ def main() -> int:
     try:
         from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: F401  (imported at their first use)
 
-        if arguments.contender != "from_pretrained":
+        if "dcp" in arguments.contender:
+            import torch.distributed.checkpoint  # noqa: F401
+        if arguments.contender.startswith("lading"):
             bring_libraries()
             from lading import materialize  # noqa: F401
         print("ready", flush=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import checkpoints
 import page_cache
 import tensor_parallel
-from workloads import DIRECT_READ, FROM_PRETRAINED, FRONT, LADING, Workload
+from workloads import DCP, DCP_PEERS, DIRECT_READ, FROM_PRETRAINED, FRONT, LADING, Workload
 
 PEER = Path(__file__).resolve().parent.parent / "e2e" / "gpu_peer.py"
 FRONT_PEER = PEER.with_name("gpu_front.py")
@@ -117,7 +117,7 @@ class Peer:
     """Started at once, so that imports of all peers go side by side; it waits to be told to begin."""
 
     def __init__(self, contender: str, setting: Setting, workload: Workload, checkpoint: Path) -> None:
-        script = FRONT_PEER if contender in (*FRONT, FROM_PRETRAINED) else PEER
+        script = FRONT_PEER if contender in (*FRONT, FROM_PRETRAINED, *DCP, *DCP_PEERS) else PEER
         command = [sys.executable, str(script), contender, str(checkpoint), "--device", setting.device]
         if workload.dtype:
             command += ["--dtype", workload.dtype]

@@ -13,6 +13,9 @@ LADING = ("lading", "lading-no-digests")
 # The PyTorch front (bench/e2e/gpu_front.py): how the model came to be on meta, and without digests.
 FRONT = ("lading-front-skeleton", "lading-front-meta", "lading-front-no-digests")
 FROM_PRETRAINED = "from_pretrained"
+# `dcp.load` into a state dict on the GPU: with our reader, and with torch's.
+DCP = ("lading-dcp",)
+DCP_PEERS = ("dcp", "dcp-threads")
 DIRECT_READ = "raw O_DIRECT read"
 
 
@@ -37,6 +40,10 @@ WORKLOADS = [
     Workload(
         "front", "transformers' LlamaForCausalLM of that shape, on meta → on the GPU, cached file", "llama",
         (*FRONT, FROM_PRETRAINED),
+    ),
+    Workload(
+        "dcp", "torch.distributed.checkpoint: the state dict of that model, on the GPU, cached file", "llama",
+        (*DCP, *DCP_PEERS),
     ),
     Workload(
         "tmpfs", "the same on tmpfs → GPU", "llama-tmpfs",
@@ -166,6 +173,11 @@ def verdicts(work: dict, ceilings: dict) -> list[Verdict]:
 
     if name == "front":
         return front_verdicts(name, speed, median)
+    if name == "dcp":
+        return [
+            at_least(name, "all in, of source bytes", (speed(DCP[0]), 35), "GB/s"),
+            *(Verdict(name, f"beside it: {peer}", "none", _shown_speed(speed(peer)), None) for peer in DCP_PEERS),
+        ]
     lines = []
     if name == "cached":
         pinned = ceilings.get("pinned_gb_per_second")
@@ -194,6 +206,10 @@ def verdicts(work: dict, ceilings: dict) -> list[Verdict]:
     if lading.get("wrong"):
         lines.append(Verdict(name, "every tensor right", "all", lading["wrong"], False))
     return lines
+
+
+def _shown_speed(gb_per_second: float | None) -> str:
+    return "not measured" if gb_per_second is None else f"{gb_per_second:.3g} GB/s"
 
 
 def front_verdicts(name: str, speed: Callable, median: Callable) -> list[Verdict]:
