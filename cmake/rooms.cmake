@@ -116,7 +116,7 @@ lading_room(layout USES base PUBLIC layout.h PRIVATE chunk.h cut_checks.h THIRD_
 lading_room(mapping USES base PUBLIC expression.h mapping.h PRIVATE cut_pieces.h name_index.h pattern.h resolve_state.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
 lading_room(policy USES base model PUBLIC policy.h THIRD_PARTY fmt::fmt)
 lading_room(plan USES base model layout mapping PUBLIC exchange.h plan_facts.h TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt xxhash::xxhash)
-lading_room(planner USES base checkpoint model layout mapping policy plan PRIVATE adapter_keys.h quantized/dequantize.h quantized/kept_cuts.h quantized/quantization_config.h quantized/quantized_checks.h quantized/scale_reads.h source_table.h TESTS_USE checker THIRD_PARTY fmt::fmt)
+lading_room(planner USES base checkpoint model layout mapping policy plan PUBLIC save_options.h PRIVATE adapter_keys.h save/output_keys.h quantized/dequantize.h quantized/kept_cuts.h quantized/quantization_config.h quantized/quantized_checks.h quantized/scale_reads.h source_table.h TESTS_USE checker THIRD_PARTY fmt::fmt)
 lading_room(checker USES base model layout mapping plan
   EXCEPT base/loop_nest.h layout/region.h layout/region_table.h layout/presence.h layout/owned_runs.h layout/strategy.h mapping/mapping.h mapping/pieces.h mapping/resolve.h mapping/template.h lading/mapping.h
   PRIVATE cast_rules.h check_decoding.h check_fsdp_units.h check_scales.h meeting_places.h problem.h TESTS_USE planner THIRD_PARTY fmt::fmt)

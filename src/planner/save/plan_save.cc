@@ -1,0 +1,129 @@
+#include "planner/save/plan_save.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "planner/planner.h"
+#include "planner/save/choose_writers.h"
+#include "planner/save/output_files.h"
+#include "planner/save/output_keys.h"
+
+namespace lading::planner {
+namespace {
+
+const saving::Metadata kTorchMetadata = {{"format", "pt"}};
+
+class SavePlanner {
+ public:
+  explicit SavePlanner(const SaveInputs& inputs) : inputs_(inputs) {}
+
+  Result<SaveDecisions, Errors> run() {
+    LADING_ASSIGN_OR_RETURN(OutputKeys keys, choose_keys(inputs_));
+    if (keys.keys.empty()) {
+      return fail(Errors(Error(Code::kPlan, "there is nothing to save: no tensor of the model has a key")
+                             .try_this("Check the skeleton, and what is left out.")));
+    }
+    LADING_ASSIGN_OR_RETURN(OutputFiles files, lay_out_files(shards_of(keys.keys), index_name()));
+    LADING_ASSIGN_OR_RETURN(Plan load, plan_load(keys, files.catalog));
+    LADING_ASSIGN_OR_RETURN(std::vector<plan::RankWrites> writes, choose_writers(load));
+    SaveDecisions decisions;
+    for (const plan::PlannedFile& file : load.files) decisions.plan.headers.push_back(files.headers[file.catalog_file]);
+    decisions.plan.index_name = std::move(files.index_name);
+    decisions.plan.index = std::move(files.index);
+    decisions.plan.load = std::move(load);
+    decisions.plan.ranks = std::move(writes);
+    decisions.left_out = std::move(keys.left_out);
+    decisions.not_saved = std::move(keys.not_saved);
+    decisions.dropped_keys = std::move(keys.dropped_keys);
+    return decisions;
+  }
+
+ private:
+  [[nodiscard]] bool keeps_the_bases_files() const {
+    return inputs_.base != nullptr && !inputs_.options.max_shard_bytes;
+  }
+
+  [[nodiscard]] std::string index_name() const { return keeps_the_bases_files() ? inputs_.base_index_name : ""; }
+
+  [[nodiscard]] const saving::Metadata& metadata_of(std::size_t base_file) const {
+    if (inputs_.options.metadata) return *inputs_.options.metadata;
+    return inputs_.base != nullptr ? inputs_.base->files[base_file].metadata : kTorchMetadata;
+  }
+
+  [[nodiscard]] std::vector<OutputShard> shards_of(const std::vector<OutputKey>& keys) const {
+    if (!keeps_the_bases_files()) {
+      return fill_shards(keys, inputs_.options.max_shard_bytes.value_or(saving::kDefaultMaxShardBytes), metadata_of(0));
+    }
+    std::map<std::uint32_t, OutputShard> shards;  // by file of the base
+    for (const OutputKey& key : keys) {
+      const std::uint32_t file = inputs_.base->find(key.key)->file;
+      OutputShard& shard = shards[file];
+      if (shard.keys.empty()) {
+        shard.name = inputs_.base->files[file].name;
+        shard.metadata = metadata_of(file);
+      }
+      shard.keys.push_back(key);
+    }
+    std::vector<OutputShard> list;
+    for (auto& [file, shard] : shards) list.push_back(std::move(shard));
+    return list;
+  }
+
+  // The load of the new checkpoint into the memory that the model has.
+  Result<Plan, Errors> plan_load(const OutputKeys& keys, const checkpoint::Catalog& catalog) const {
+    std::vector<model::Tensor> tensors;
+    std::map<std::uint32_t, std::vector<std::string>> classes;
+    mapping::Mapping mapping;
+    for (const SavedTensor& saved : keys.tensors) {
+      model::Tensor& tensor = tensors.emplace_back();
+      tensor.name = saved.tensor->name;
+      tensor.kind = saved.tensor->kind;
+      tensor.shape = saved.tensor->shape;
+      tensor.dtype = saved.tensor->dtype;
+      tensor.requires_grad = saved.tensor->requires_grad;
+      tensor.presence = model::Presence::kEmpty;  // memory of a fixed dtype, which a load would fill
+      tensor.device = saved.tensor->device.empty() ? "cpu" : saved.tensor->device;
+      if (saved.tensor->tie_class) classes[*saved.tensor->tie_class].push_back(tensor.name);
+      if (saved.expression != nullptr) {
+        mapping.rules.push_back(mapping::Rule::build_one("save " + tensor.name, tensor.name, *saved.expression));
+      }
+    }
+    std::vector<std::vector<std::string>> ties;
+    for (auto& [number, names] : classes) {
+      if (names.size() > 1) ties.push_back(std::move(names));
+    }
+    LADING_ASSIGN_OR_RETURN(const model::Skeleton skeleton,
+                            model::make_skeleton(std::move(tensors), std::move(ties), {}));
+    policy::Policy policy;
+    policy.cast = policy::Cast::kDestination;
+    std::vector<std::uint64_t> ranks(inputs_.layout.mesh.ranks());
+    std::iota(ranks.begin(), ranks.end(), std::uint64_t{0});
+    return make_plan({catalog, skeleton, layout_of(skeleton), mapping, policy}, ranks);
+  }
+
+  // Without rules that are only about tensors that are not saved: a rule that matches nothing is refused.
+  [[nodiscard]] layout::Layout layout_of(const model::Skeleton& saved) const {
+    const auto is_matched = [](const NamePattern& pattern, const model::Skeleton& skeleton) {
+      if (pattern.is_one_name()) return skeleton.find(pattern.text) != nullptr;
+      return std::any_of(skeleton.tensors.begin(), skeleton.tensors.end(),
+                         [&](const model::Tensor& tensor) { return pattern.matches(tensor.name); });
+    };
+    layout::Layout layout = inputs_.layout;
+    std::erase_if(layout.rules, [&](const layout::PlacementRule& rule) {
+      return !is_matched(rule.pattern, saved) && is_matched(rule.pattern, inputs_.skeleton);
+    });
+    return layout;
+  }
+
+  const SaveInputs& inputs_;
+};
+
+}  // namespace
+
+Result<SaveDecisions, Errors> plan_save(const SaveInputs& inputs) { return SavePlanner(inputs).run(); }
+
+}  // namespace lading::planner
