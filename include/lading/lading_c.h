@@ -160,6 +160,40 @@ LADING_API lading_handle* lading_load_exchanged(const lading_handle* plan, const
                                                 uint64_t memory_count, const lading_callbacks* callbacks,
                                                 const lading_exchange* exchange);
 
+/* ---- Saving: docs/guides/saving.md. All ranks plan and write; one of them, the leader, prepares, finishes and commits:
+ *
+ *   lading_handle* plan = lading_save_plan(request);        all ranks; "plan_digest" is equal on all
+ *   lading_save_prepare(plan, place);                       leader: "temporary" in the answer, for all ranks
+ *   lading_save_write(plan, memories, count, place, NULL);  all ranks
+ *   lading_save_finish(plan, place);                        leader, when all have written
+ *   lading_save_commit(place);                              leader; or lading_save_discard(place) after any failure
+ *
+ * Nothing appears at the place before lading_save_commit() puts all of it there in one step. Requests and answers:
+ * docs/schema/request.md. */
+
+/* Reads headers and documents, plans the save over all ranks, and proves the plan. lading_destinations() and
+ * lading_replicas() are those of the request's ranks. */
+LADING_API lading_handle* lading_save_plan(const char* request);
+
+/* Removes what earlier saves of this place left behind, and makes a temporary directory beside it, with all files at
+ * their full size. Other saves leave it alone until the plan is freed. */
+LADING_API lading_handle* lading_save_prepare(const lading_handle* plan, const char* request);
+
+/* Writes what the plan gives to these ranks, and syncs it. memories[i] is that of destination i, and is only read. Of the
+ * callbacks, `value` is not called; `progress` has what was written in done_bytes. */
+LADING_API lading_handle* lading_save_write(const lading_handle* plan, const lading_memory* memories,
+                                            uint64_t memory_count, const char* request,
+                                            const lading_callbacks* callbacks);
+
+/* Refuses unless every rank has written all that the plan gives it. Then writes the index and the ledger, and syncs every
+ * file in the temporary directory, the caller's too. */
+LADING_API lading_handle* lading_save_finish(const lading_handle* plan, const char* request);
+
+LADING_API lading_handle* lading_save_commit(const char* request);
+
+/* Removes the temporary directory. May be called twice. */
+LADING_API lading_handle* lading_save_discard(const char* request);
+
 /* The bill of lading of a load (docs/schema/ledger.md), also of one that failed after it had begun. */
 LADING_API lading_handle* lading_ledger(const lading_handle* load);
 

@@ -32,6 +32,7 @@ struct Key {
   std::string key;
   Shape shape;
   std::optional<DType> dtype = {};  ///< nothing: as FileDTypes says
+  std::string file = {};            ///< that has it, by name; of all keys or of none
 };
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
@@ -50,6 +51,7 @@ struct Options {
   /// Without a base: the keys, in the order in which files are filled. Nothing: every parameter and persistent buffer
   /// under its own name, each tie class under its first.
   std::optional<std::vector<Key>> keys = {};
+  std::vector<std::pair<std::string, std::uint64_t>> index_metadata = {};  ///< of the index, beside its "total_size"
 };
 
 }  // namespace lading::saving

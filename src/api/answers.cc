@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "api/answer_parts.h"
 #include "api/planned.h"
 #include "base/error_json.h"
 #include "base/json_writer.h"
@@ -15,86 +16,6 @@ namespace lading {
 namespace {
 
 using Lines = JsonWriter::Lines;
-
-// Answers that the command line gives too have a schema of their own.
-std::string schema_of(std::string_view kind) {
-  const bool has_own = kind == "help" || kind == "inspect" || kind == "load" || kind == "verify";
-  return has_own ? fmt::format("lading.{}/1", kind) : "lading.answer/1";
-}
-
-void begin(JsonWriter& json, std::string_view kind, Exit exit_code) {
-  json.begin_object();
-  json.key("schema").string(schema_of(kind));
-  json.key("lading").string(version());
-  json.key("kind").string(kind);
-  json.key("ok").boolean(exit_code == Exit::kOk);
-  json.key("exit_code").number(static_cast<std::uint64_t>(exit_code));
-}
-
-std::string end(JsonWriter& json, const Errors& warnings, const Errors& problems) {
-  write_errors(json, "warnings", warnings, Remedies::kOwn);
-  write_errors(json, "problems", problems);
-  json.end_object();
-  return json.take();
-}
-
-void write_dims(JsonWriter& json, std::string_view key, const Shape& shape) {
-  json.key(key).begin_array(Lines::kOne);
-  for (const std::uint64_t dim : shape) json.number(dim);
-  json.end_array();
-}
-
-void write_strings(JsonWriter& json, std::string_view key, const std::vector<std::string>& strings, Lines lines) {
-  json.key(key).begin_array(lines);
-  for (const std::string& string : strings) json.string(string);
-  json.end_array();
-}
-
-// The lists of ranks that destinations share, each once.
-class ReplicaSets {
- public:
-  explicit ReplicaSets(const std::vector<DestinationInfo>& destinations) {
-    for (const DestinationInfo& d : destinations) {
-      if (places_.emplace(d.replicas.get(), places_.size()).second) sets_.push_back(d.replicas.get());
-    }
-  }
-  [[nodiscard]] std::uint64_t place_of(const DestinationInfo& d) const { return places_.at(d.replicas.get()); }
-  void write(JsonWriter& json) const {
-    json.key("replica_sets").begin_array();
-    for (const std::vector<std::uint64_t>* ranks : sets_) {
-      json.begin_array(Lines::kOne);
-      for (const std::uint64_t rank : *ranks) json.number(rank);
-      json.end_array();
-    }
-    json.end_array();
-  }
-
- private:
-  std::map<const void*, std::uint64_t> places_;
-  std::vector<const std::vector<std::uint64_t>*> sets_;
-};
-
-void write_destination(JsonWriter& json, const DestinationInfo& d, const ReplicaSets& replicas,
-                       const plan::Statement* statement) {
-  json.begin_object(Lines::kOne);
-  json.key("rank").number(d.rank);
-  json.key("name").string(d.name);
-  json.key("slot").string(d.slot);
-  json.key("unit").string(d.flat_parameter);
-  json.key("device").string(d.device.text());
-  json.key("provenance").string(word(d.provenance));
-  if (d.checkpoint > 0) json.key("checkpoint").number(d.checkpoint);
-  json.key("dtype").string(name(d.dtype));
-  if (statement != nullptr && statement->checkpoint_dtype.value_or(d.dtype) != d.dtype) {
-    json.key("checkpoint_dtype").string(name(*statement->checkpoint_dtype));
-  }
-  write_dims(json, "shape", d.shape);
-  write_dims(json, "local_shape", d.local_shape);
-  json.key("size_bytes").number(d.size_bytes);
-  write_strings(json, "aliases", d.aliases, Lines::kOne);
-  json.key("replicas").number(replicas.place_of(d));
-  json.end_object();
-}
 
 // Of the whole model: a rank's destinations do not tell what other ranks initialise.
 void write_not_from_file(JsonWriter& json, const plan::Plan& plan) {
@@ -210,15 +131,15 @@ void write_dtypes(JsonWriter& json, const Inspection& inspection) {
 
 std::string answer_of(const RefusalAnswer& refusal, const Errors& problems) {
   JsonWriter json;
-  begin(json, refusal.kind, refusal.exit_code);
+  begin_answer(json, refusal.kind, refusal.exit_code);
   json.key("stage").string(word_of(refusal.stage));
   json.key("begun").boolean(refusal.begun);
-  return end(json, {}, problems);
+  return end_answer(json, {}, problems);
 }
 
 std::string answer_of(const Inspection& inspection, ListTensors list) {
   JsonWriter json;
-  begin(json, "inspect", Exit::kOk);
+  begin_answer(json, "inspect", Exit::kOk);
   json.key("path").string(inspection.path);
   if (inspection.index_path) json.key("index").string(*inspection.index_path);
   json.key("tensor_count").number(inspection.tensors.size());
@@ -252,33 +173,29 @@ std::string answer_of(const Inspection& inspection, ListTensors list) {
     }
     json.end_array();
   }
-  return end(json, inspection.warnings, {});
+  return end_answer(json, inspection.warnings, {});
 }
 
 std::string answer_of(const PlanAnswer& planned) {
   JsonWriter json;
-  begin(json, "plan", Exit::kOk);
+  begin_answer(json, "plan", Exit::kOk);
   TensorCounts counts;
   for (const DestinationInfo& d : planned.destinations) counts[d.rank] += 1 + d.aliases.size();
   write_plan(json, planned.plan, planned.planning_seconds, std::move(counts));
-  json.key("destinations").begin_array();
-  const ReplicaSets replicas(planned.destinations);
   const plan::Plan& plan = Planned::of(planned.plan).plan;
-  for (const DestinationInfo& d : planned.destinations) write_destination(json, d, replicas, plan.find(d.name));
-  json.end_array();
-  replicas.write(json);
+  write_destinations(json, planned.destinations, plan);
   write_not_from_file(json, plan);
   write_strings(json, "missing_keys", plan.keys.missing, Lines::kMany);
   write_strings(json, "mismatched_keys", plan.keys.mismatched, Lines::kMany);
   write_strings(json, "initialized", plan.keys.initialized, Lines::kMany);
   json.key("dequantized").number(plan.keys.dequantized);
-  return end(json, planned.plan.warnings, {});
+  return end_answer(json, planned.plan.warnings, {});
 }
 
 std::string answer_of(const LoadAnswer& load) {
   const LoadReport& report = load.report;
   JsonWriter json;
-  begin(json, "load", Exit::kOk);
+  begin_answer(json, "load", Exit::kOk);
   TensorCounts counts;
   for (const LoadedTensor& tensor : report.tensors) {
     counts[tensor.destination.rank] += 1 + tensor.destination.aliases.size();
@@ -297,12 +214,12 @@ std::string answer_of(const LoadAnswer& load) {
     for (const LoadedTensor& tensor : report.tensors) json.string(tensor.digest);
     json.end_array();
   }
-  return end(json, report.plan.warnings, {});
+  return end_answer(json, report.plan.warnings, {});
 }
 
 std::string answer_of(const ExchangeChoice& choice, const Owners& owners) {
   JsonWriter json;
-  begin(json, "owners", Exit::kOk);
+  begin_answer(json, "owners", Exit::kOk);
   json.key("exchange").string(word_of(choice.verdict));
   json.key("note").string(choice.note);
   write_strings(json, "nodes", choice.nodes, Lines::kOne);
@@ -315,42 +232,42 @@ std::string answer_of(const ExchangeChoice& choice, const Owners& owners) {
     }
   }
   json.end_array();
-  return end(json, {}, {});
+  return end_answer(json, {}, {});
 }
 
 std::string answer_of_speed(double bytes_per_second) {
   JsonWriter json;
-  begin(json, "read_speed", Exit::kOk);
+  begin_answer(json, "read_speed", Exit::kOk);
   json.key("bytes_per_second").number(bytes_per_second);
-  return end(json, {}, {});
+  return end_answer(json, {}, {});
 }
 
 std::string answer_of_contents(const std::string& contents) {
   JsonWriter json;
-  begin(json, "contents", Exit::kOk);
+  begin_answer(json, "contents", Exit::kOk);
   json.key("contents").string(contents);
-  return end(json, {}, {});
+  return end_answer(json, {}, {});
 }
 
 std::string answer_of_digest(const std::string& digest) {
   JsonWriter json;
-  begin(json, "digest", Exit::kOk);
+  begin_answer(json, "digest", Exit::kOk);
   json.key("digest").string(digest);
-  return end(json, {}, {});
+  return end_answer(json, {}, {});
 }
 
 std::string answer_of(const AvailableMemory& available) {
   JsonWriter json;
-  begin(json, "memory", Exit::kOk);
+  begin_answer(json, "memory", Exit::kOk);
   json.key("available_bytes");
   available.bytes ? json.number(*available.bytes) : json.null();
   json.key("limit").string(available.limit);
-  return end(json, {}, {});
+  return end_answer(json, {}, {});
 }
 
 std::string answer_of(const Verification& verification) {
   JsonWriter json;
-  begin(json, "verify", verification.exit_code());
+  begin_answer(json, "verify", verification.exit_code());
   json.key("tensors_verified").number(verification.tensors_verified);
   json.key("tensors_partly_verified").number(verification.tensors_partly_verified);
   json.key("records_verified").number(verification.records_verified);
@@ -360,12 +277,12 @@ std::string answer_of(const Verification& verification) {
     json.begin_object(Lines::kOne).key("name").string(tensor).key("reason").string(reason).end_object();
   }
   json.end_array();
-  return end(json, {}, verification.differences);
+  return end_answer(json, {}, verification.differences);
 }
 
 std::string answer_of(const DTypesReport& report) {
   JsonWriter json;
-  begin(json, "dtypes", Exit::kOk);
+  begin_answer(json, "dtypes", Exit::kOk);
   json.key("tensors").begin_array();
   for (const TensorDTypes& tensor : report.tensors) {
     json.begin_object(Lines::kOne);
@@ -395,12 +312,12 @@ std::string answer_of(const DTypesReport& report) {
     json.end_object();
   }
   json.end_array();
-  return end(json, report.warnings, {});
+  return end_answer(json, report.warnings, {});
 }
 
 std::string answer_of_help(const std::vector<HelpTopic>& topics, const std::string& text) {
   JsonWriter json;
-  begin(json, "help", Exit::kOk);
+  begin_answer(json, "help", Exit::kOk);
   json.key("text").string(text);
   json.key("topics").begin_array();
   for (const HelpTopic& topic : topics) {
@@ -421,12 +338,12 @@ std::string answer_of_help(const std::vector<HelpTopic>& topics, const std::stri
     json.end_object();
   }
   json.end_array();
-  return end(json, {}, {});
+  return end_answer(json, {}, {});
 }
 
 std::string answer_of(const device::GpuSurvey& survey) {
   JsonWriter json;
-  begin(json, "gpus", Exit::kOk);
+  begin_answer(json, "gpus", Exit::kOk);
   json.key("driver").string(survey.driver);
   json.key("why_none").string(survey.why_none);
   json.key("gpus").begin_array();
@@ -440,7 +357,7 @@ std::string answer_of(const device::GpuSurvey& survey) {
     json.end_object();
   }
   json.end_array();
-  return end(json, {}, {});
+  return end_answer(json, {}, {});
 }
 
 }  // namespace lading

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "api/destinations.h"
 #include "api/loaded.h"
 #include "api/planned.h"
 #include "exec/available_memory.h"
@@ -23,26 +24,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-DestinationInfo describe(const plan::Plan& plan, const plan::RankPlan& rank, const plan::Destination& destination) {
-  const plan::Statement& s = plan.statements[destination.statement];
-  const plan::Statement& root = plan.statements[destination.root];
-  DestinationInfo info;
-  info.rank = rank.rank;
-  info.name = s.name;
-  info.slot = destination.slot;
-  info.flat_parameter = destination.flat_parameter;
-  info.device = layout::parse_device(destination.device).value();  // the checker has seen it
-  info.provenance = root.provenance;
-  info.checkpoint = root.checkpoint;
-  info.dtype = s.storage;
-  info.shape = s.shape;
-  info.size_bytes = destination.buffer_bytes;
-  const layout::Region& region = rank.regions[destination.region];
-  info.local_shape = region.flat ? Shape{region.buffer_elems} : region.local_shape;
-  for (const plan::StatementId alias : destination.aliases) info.aliases.push_back(plan.statements[alias].name);
-  return info;
-}
 
 // Of a list by rank that the caller gave.
 Result<void> check_by_rank(const PlanReport& plan, std::size_t size, std::string_view what) {
@@ -260,16 +241,7 @@ std::string ledger_json(const LoadReport& report) {
 Exit LoadFailure::exit_code() const { return refused ? Refusal{*refused, problems}.exit_code() : Exit::kLoad; }
 
 std::vector<DestinationInfo> destinations_of(const PlanReport& report) {
-  const plan::Plan& plan = Planned::of(report).plan;
-  std::vector<DestinationInfo> destinations;
-  plan::Replicas replicas(plan);
-  for (const plan::RankPlan& rank : plan.ranks) {
-    for (const plan::Destination& d : rank.destinations) {
-      destinations.push_back(describe(plan, rank, d));
-      destinations.back().replicas = replicas.of(rank.rank, d);
-    }
-  }
-  return destinations;
+  return describe_destinations(Planned::of(report).plan, {});
 }
 
 Result<Owners> owners_of(const PlanReport& plan, const std::vector<std::string>& nodes) {

@@ -8,6 +8,7 @@
 #include "api/compare_ties.h"
 #include "api/document.h"
 #include "api/given.h"
+#include "api/lay_out.h"
 #include "api/open_checkpoint.h"
 #include "api/planned.h"
 #include "api/refuse.h"
@@ -16,7 +17,6 @@
 #include "checkpoint/quantized.h"
 #include "io/choose.h"
 #include "layout/device_choice.h"
-#include "layout/strategy.h"
 #include "plan/explain.h"
 #include "plan/plan_diff.h"
 #include "plan/totals.h"
@@ -202,17 +202,7 @@ class Planning {
 
   void lay_out() {
     const auto* wanted = std::get_if<layout::ByStrategy>(&request_.layout);
-    if (wanted == nullptr) return;
-    std::vector<layout::TensorToPlace> infos;
-    infos.reserve(skeleton_.tensors.size());
-    for (const model::Tensor& tensor : skeleton_.tensors) {
-      infos.push_back({tensor.name, tensor.shape, model::is_laid_out_as_parameter(skeleton_, tensor)});
-    }
-    layout::StrategyLayout made;
-    take(layout::make_layout({wanted->strategy, wanted->mesh, devices_.devices, wanted->tp_plan}, infos), made,
-         problems_);
-    layout_ = std::move(made.layout);
-    for (std::string& note : made.notes) warnings_.add(Error(Code::kLayout, std::move(note)));
+    if (wanted != nullptr) take(lay_out_by_strategy(*wanted, devices_, skeleton_, warnings_), layout_, problems_);
   }
 
   bool choose_ranks() {

@@ -15,6 +15,7 @@
 
 #include "api/answers.h"
 #include "api/c/handle.h"
+#include "api/c/handle_parts.h"
 #include "api/c/request.h"
 #include "device/digest.h"
 #include "device/gpus.h"
@@ -26,6 +27,14 @@
 namespace {
 
 using lading::answer_of;
+using lading::c_api::answered;
+using lading::c_api::DestinationsInC;
+using lading::c_api::guarded;
+using lading::c_api::Handle;
+using lading::c_api::misused;
+using lading::c_api::ReadyPlan;
+using lading::c_api::refused;
+using lading::c_api::with_request;
 using lading::Code;
 using lading::DestinationInfo;
 using lading::Error;
@@ -36,100 +45,8 @@ using lading::Stage;
 
 using Clock = std::chrono::steady_clock;
 
-// A plan that is ready to be loaded, and its destinations in the words of C.
-struct ReadyPlan {
-  lading::LoadRequest request;  // how to load it
-  lading::PlanReport report;
-  double planning_seconds = 0;
-  std::vector<DestinationInfo> destinations;
-  std::vector<std::vector<const char*>> aliases;
-  std::set<std::string> devices;
-  std::vector<lading_destination> in_c;  // borrows from the three above
-};
-
-}  // namespace
-
-struct lading_handle {
-  lading::Exit exit_code = lading::Exit::kOk;
-  std::string text;
-  std::unique_ptr<const ReadyPlan> plan;           // of lading_plan()
-  std::optional<const lading::LoadReport> loaded;  // of lading_load()
-  std::string ledger;                              // of lading_load(), if it failed and something was written
-};
-
-namespace {
-
-using Handle = std::unique_ptr<lading_handle>;
-
 // What a callback that fails has to say, between its call of lading_set_error() and its return.
 thread_local std::string callback_error;
-
-Handle answered(std::string text) {
-  auto handle = std::make_unique<lading_handle>();
-  handle->text = std::move(text);
-  return handle;
-}
-
-Handle refused(const RefusalAnswer& refusal, const Errors& problems) {
-  Handle handle = answered(answer_of(refusal, problems));
-  handle->exit_code = refusal.exit_code;
-  return handle;
-}
-
-Handle refused(std::string_view kind, const lading::Refusal& refusal) {
-  return refused({kind, refusal.stage, false, refusal.exit_code()}, refusal.problems);
-}
-
-Handle misused(std::string_view kind, std::string message) {
-  return refused(
-      kind,
-      lading::Refusal{Stage::kRequest,
-                      Error(Code::kUsage, std::move(message)).try_this("Correct the call (docs/reference/c-api.md).")});
-}
-
-// Runs what makes an answer. Memory that runs out is a problem like any other, unless there is none for telling it.
-// `refusal` is what is known about a failure then, exit code aside.
-template <class Make>
-lading_handle* guarded(RefusalAnswer refusal, const Make& make) noexcept {
-  try {
-    try {
-      return make().release();
-    } catch (const std::bad_alloc&) {
-      const Error error(Code::kOutOfMemory, "not enough memory");
-      refusal.exit_code = refusal.stage ? exit_code(error.code) : lading::Exit::kLoad;
-      return refused(refusal, error).release();
-    } catch (const std::exception& e) {
-      return refused(refusal, Error(Code::kInternal, e.what())).release();
-    }
-  } catch (...) {
-    return nullptr;
-  }
-}
-
-// Parses a request and hands it on, or says why not.
-template <class Parse, class Use>
-lading_handle* with_request(std::string_view kind, const char* json, const Parse& parse, const Use& use) noexcept {
-  return guarded({kind, Stage::kRequest}, [&]() -> Handle {
-    if (json == nullptr) return misused(kind, "the request is NULL");
-    auto request = parse(json);
-    if (!request) return refused(kind, {Stage::kRequest, std::move(request).error()});
-    return use(*std::move(request));
-  });
-}
-
-void describe_in_c(ReadyPlan& plan) {
-  plan.aliases.reserve(plan.destinations.size());
-  plan.in_c.reserve(plan.destinations.size());
-  for (const DestinationInfo& d : plan.destinations) {
-    std::vector<const char*>& aliases = plan.aliases.emplace_back();
-    for (const std::string& alias : d.aliases) aliases.push_back(alias.c_str());
-    const std::string& device = *plan.devices.insert(d.device.text()).first;
-    plan.in_c.push_back({d.rank, d.name.c_str(), d.slot.c_str(), d.flat_parameter.c_str(), device.c_str(),
-                         word(d.provenance).data(), name(d.dtype).data(), d.shape.dims().data(), d.shape.rank(),
-                         d.local_shape.dims().data(), d.local_shape.rank(), d.size_bytes, aliases.data(),
-                         aliases.size()});
-  }
-}
 
 Handle make_plan(lading::LoadRequest request) {
   const Clock::time_point begin = Clock::now();
@@ -139,9 +56,9 @@ Handle make_plan(lading::LoadRequest request) {
   plan->planning_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   plan->request = std::move(request);
   plan->report = *std::move(report);
-  plan->destinations = destinations_of(plan->report);
-  describe_in_c(*plan);
-  Handle handle = answered(answer_of(lading::PlanAnswer{plan->report, plan->destinations, plan->planning_seconds}));
+  plan->destinations = std::make_unique<DestinationsInC>(destinations_of(plan->report));
+  Handle handle =
+      answered(answer_of(lading::PlanAnswer{plan->report, plan->destinations->infos(), plan->planning_seconds}));
   handle->plan = std::move(plan);
   return handle;
 }
@@ -232,9 +149,9 @@ Result<void> connect(const lading_exchange& exchange, std::size_t destinations, 
 
 Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callbacks* given,
             const lading_exchange* exchange) {
-  if (memories.count != plan.destinations.size() || (memories.list == nullptr && memories.count > 0)) {
+  if (memories.count != plan.destinations->infos().size() || (memories.list == nullptr && memories.count > 0)) {
     Error error(Code::kUsage, "the number of memories is not the number of destinations");
-    error.expected = std::to_string(plan.destinations.size());
+    error.expected = std::to_string(plan.destinations->infos().size());
     error.found = memories.list == nullptr ? "none" : std::to_string(memories.count);
     error.remedy = "Pass one memory for each destination, in the plan's order.";
     return refused("load", {Stage::kRequest, std::move(error)});
@@ -245,7 +162,7 @@ Handle load(const ReadyPlan& plan, const Memories& memories, const lading_callba
     return std::span(static_cast<std::byte*>(memory.data), memory.size_bytes);
   };
   if (exchange != nullptr) {
-    auto connected = connect(*exchange, plan.destinations.size(), request);
+    auto connected = connect(*exchange, plan.destinations->infos().size(), request);
     if (!connected) return refused("load", {Stage::kRequest, std::move(connected).error()});
   }
   Callbacks callbacks(given);
@@ -322,15 +239,16 @@ lading_handle* lading_dtypes(const char* request) {
 }
 
 const lading_destination* lading_destinations(const lading_handle* plan, uint64_t* count) {
-  const bool is_plan = plan != nullptr && plan->plan;
-  if (count != nullptr) *count = is_plan ? plan->plan->in_c.size() : 0;
-  return is_plan ? plan->plan->in_c.data() : nullptr;
+  const DestinationsInC* const destinations = plan != nullptr ? plan->destinations() : nullptr;
+  if (count != nullptr) *count = destinations != nullptr ? destinations->in_c().size() : 0;
+  return destinations != nullptr ? destinations->in_c().data() : nullptr;
 }
 
 const uint64_t* lading_replicas(const lading_handle* plan, uint64_t destination, uint64_t* count) {
-  const bool is_there = plan != nullptr && plan->plan && destination < plan->plan->destinations.size();
+  const DestinationsInC* const destinations = plan != nullptr ? plan->destinations() : nullptr;
+  const bool is_there = destinations != nullptr && destination < destinations->infos().size();
   const std::vector<std::uint64_t>* const ranks =
-      is_there ? plan->plan->destinations[destination].replicas.get() : nullptr;
+      is_there ? destinations->infos()[destination].replicas.get() : nullptr;
   if (count != nullptr) *count = is_there ? ranks->size() : 0;
   return is_there ? ranks->data() : nullptr;
 }
@@ -340,7 +258,7 @@ lading_handle* lading_owners(const lading_handle* plan, const char* request) {
     if (plan == nullptr || !plan->plan) return misused("owners", "the handle is not a plan");
     const auto choice = choose_exchange(plan->plan->report, facts);
     if (!choice) return refused("owners", {Stage::kRequest, choice.error()});
-    lading::Owners owners(plan->plan->destinations.size());
+    lading::Owners owners(plan->plan->destinations->infos().size());
     if (choice->verdict == lading::ExchangeChoice::Verdict::kYes) {
       owners = owners_of(plan->plan->report, choice->nodes).value();  // the choice saw as many nodes as ranks
     }

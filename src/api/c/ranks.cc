@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/answer_parts.h"
 #include "api/c/handle.h"
 #include "api/c/problems.h"
 #include "api/replica_sets.h"
@@ -16,12 +17,12 @@
 #include "base/json_writer.h"
 #include "lading/inspect.h"
 #include "lading/lading_c.h"
-#include "lading/version.h"
 #include "ranks/callback_channel.h"
 #include "ranks/coordinator.h"
 #include "ranks/records.h"
 #include "ranks/replicas.h"
 
+using lading::begin_answer;
 using lading::Error;
 using lading::Errors;
 using lading::JsonFields;
@@ -207,15 +208,6 @@ Result<StepRequest, Errors> parse_step(std::string_view json) {
 }
 
 // ---- answers
-
-void begin_answer(JsonWriter& json, std::string_view kind, lading::Exit exit_code) {
-  json.begin_object();
-  json.key("schema").string("lading.answer/1");
-  json.key("lading").string(lading::version());
-  json.key("kind").string(kind);
-  json.key("ok").boolean(exit_code == lading::Exit::kOk);
-  json.key("exit_code").number(static_cast<std::uint64_t>(exit_code));
-}
 
 void write_ranks(JsonWriter& json, const lading::ranks::RankSet& ranks) {
   json.begin_array(JsonWriter::Lines::kOne);

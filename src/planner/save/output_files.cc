@@ -75,7 +75,7 @@ std::string header_of(const OutputShard& shard) {
 }
 
 // As json.dumps(index, indent=2, sort_keys=True) + "\n".
-std::string index_of(const std::vector<OutputShard>& shards) {
+std::string index_of(const std::vector<OutputShard>& shards, const IndexFacts& facts) {
   std::map<std::string_view, std::string_view> weight_map;
   std::uint64_t total_bytes = 0;
   for (const OutputShard& shard : shards) {
@@ -84,9 +84,17 @@ std::string index_of(const std::vector<OutputShard>& shards) {
       total_bytes += *key.shape.size_bytes(key.dtype);
     }
   }
-  std::string json =
-      fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", total_bytes);
+  std::map<std::string_view, std::uint64_t> metadata(facts.metadata.begin(), facts.metadata.end());
+  metadata["total_size"] = total_bytes;
+  std::string json = "{\n  \"metadata\": {";
   std::string_view separator = "\n    ";
+  for (const auto& [name, number] : metadata) {
+    json += std::exchange(separator, ",\n    ");
+    append_json_string(json, name);
+    json += fmt::format(": {}", number);
+  }
+  json += "\n  },\n  \"weight_map\": {";
+  separator = "\n    ";
   for (const auto& [key, shard] : weight_map) {
     json += std::exchange(separator, ",\n    ");
     append_json_string(json, key);
@@ -106,6 +114,12 @@ Result<checkpoint::ShardHeader, Errors> read_back(const std::string& name, const
   const std::string_view text = std::string_view(header).substr(found->text.begin, found->text.size_bytes());
   LADING_ASSIGN_OR_RETURN(checkpoint::Header parsed, found->parse(JsonBuffer::copy_of(text), context));
   return checkpoint::ShardHeader{name, size_bytes, std::move(parsed)};
+}
+
+void sort_as_safetensors(std::vector<OutputKey>& keys) {
+  std::sort(keys.begin(), keys.end(), [](const OutputKey& a, const OutputKey& b) {
+    return a.dtype != b.dtype ? a.dtype > b.dtype : a.key < b.key;
+  });
 }
 
 }  // namespace
@@ -133,14 +147,29 @@ std::vector<OutputShard> fill_shards(std::vector<OutputKey> keys, std::uint64_t 
     shards[i].name = shards.size() == 1 ? "model.safetensors"
                                         : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     shards[i].metadata = metadata;
-    std::sort(shards[i].keys.begin(), shards[i].keys.end(), [](const OutputKey& a, const OutputKey& b) {
-      return a.dtype != b.dtype ? a.dtype > b.dtype : a.key < b.key;
-    });
+    sort_as_safetensors(shards[i].keys);
   }
   return shards;
 }
 
-Result<OutputFiles, Errors> lay_out_files(std::vector<OutputShard> shards, const std::string& index_name) {
+std::vector<OutputShard> shards_by_name(std::vector<OutputKey> keys, const std::vector<saving::Key>& wanted,
+                                        const saving::Metadata& metadata) {
+  std::map<std::string_view, std::string_view> files;
+  for (const saving::Key& key : wanted) files.emplace(key.key, key.file);
+  std::map<std::string_view, OutputShard> shards;
+  for (OutputKey& key : keys) {
+    const std::string_view file = files.at(key.key);
+    OutputShard& shard = shards[file];
+    shard.name = file;
+    shard.metadata = metadata;
+    shard.keys.push_back(std::move(key));
+  }
+  std::vector<OutputShard> list;
+  for (auto& [name, shard] : shards) sort_as_safetensors(list.emplace_back(std::move(shard)).keys);
+  return list;
+}
+
+Result<OutputFiles, Errors> lay_out_files(std::vector<OutputShard> shards, const IndexFacts& index_facts) {
   Errors errors;
   OutputFiles out;
   std::vector<std::optional<checkpoint::ShardHeader>> read;
@@ -165,12 +194,12 @@ Result<OutputFiles, Errors> lay_out_files(std::vector<OutputShard> shards, const
     read.emplace_back(*std::move(header));
   }
   if (!errors.empty()) return fail(std::move(errors));
-  if (shards.size() == 1 && index_name.empty()) {
+  if (shards.size() == 1 && index_facts.name.empty()) {
     out.catalog = checkpoint::catalog_of_file(*std::move(read.front())).catalog;
     return out;
   }
-  out.index_name = index_name.empty() ? "model.safetensors.index.json" : index_name;
-  out.index = index_of(shards);
+  out.index_name = index_facts.name.empty() ? "model.safetensors.index.json" : index_facts.name;
+  out.index = index_of(shards, index_facts);
   LADING_ASSIGN_OR_RETURN(checkpoint::Index index,
                           checkpoint::parse_index(JsonBuffer::copy_of(out.index), out.index_name));
   LADING_ASSIGN_OR_RETURN(checkpoint::CatalogResult found,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/catalog.h"
@@ -39,7 +40,17 @@ struct OutputFiles {
 [[nodiscard]] std::vector<OutputShard> fill_shards(std::vector<OutputKey> keys, std::uint64_t max_shard_bytes,
                                                    const saving::Metadata& metadata);
 
+/// The files that `wanted` names, which has all of these keys.
+[[nodiscard]] std::vector<OutputShard> shards_by_name(std::vector<OutputKey> keys,
+                                                      const std::vector<saving::Key>& wanted,
+                                                      const saving::Metadata& metadata);
+
+struct IndexFacts {
+  std::string name;  ///< "": the usual one, and none for one file
+  std::vector<std::pair<std::string, std::uint64_t>> metadata;  ///< beside "total_size"
+};
+
 /// Refuses what no reader accepts, such as two files of one name.
-Result<OutputFiles, Errors> lay_out_files(std::vector<OutputShard> shards, const std::string& index_name);
+Result<OutputFiles, Errors> lay_out_files(std::vector<OutputShard> shards, const IndexFacts& index);
 
 }  // namespace lading::planner

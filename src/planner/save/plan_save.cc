@@ -7,6 +7,9 @@
 #include <numeric>
 #include <utility>
 
+#include "base/text.h"
+#include "checkpoint/header.h"
+#include "checkpoint/index.h"
 #include "planner/planner.h"
 #include "planner/save/choose_writers.h"
 #include "planner/save/output_files.h"
@@ -27,7 +30,9 @@ class SavePlanner {
       return fail(Errors(Error(Code::kPlan, "there is nothing to save: no tensor of the model has a key")
                              .try_this("Check the skeleton, and what is left out.")));
     }
-    LADING_ASSIGN_OR_RETURN(OutputFiles files, lay_out_files(shards_of(keys.keys), index_name()));
+    if (auto errors = wrong_file_names(); !errors.empty()) return fail(std::move(errors));
+    const IndexFacts index{index_name(), inputs_.options.index_metadata};
+    LADING_ASSIGN_OR_RETURN(OutputFiles files, lay_out_files(shards_of(keys.keys), index));
     LADING_ASSIGN_OR_RETURN(Plan load, plan_load(keys, files.catalog));
     LADING_ASSIGN_OR_RETURN(std::vector<plan::RankWrites> writes, choose_writers(load));
     SaveDecisions decisions;
@@ -54,7 +59,30 @@ class SavePlanner {
     return inputs_.base != nullptr ? inputs_.base->files[base_file].metadata : kTorchMetadata;
   }
 
+  [[nodiscard]] bool names_its_files() const {
+    const auto& keys = inputs_.options.keys;
+    return inputs_.base == nullptr && keys && !keys->empty() && !keys->front().file.empty();
+  }
+
+  // A name, not a path: nothing is written elsewhere than in the new directory.
+  [[nodiscard]] Errors wrong_file_names() const {
+    Errors errors;
+    if (inputs_.base != nullptr || !inputs_.options.keys) return errors;
+    for (const saving::Key& key : *inputs_.options.keys) {
+      const bool is_name = key.file.find('/') == std::string::npos && !checkpoint::why_not_a_shard_name(key.file);
+      if (key.file.empty() ? !names_its_files() : names_its_files() && is_name) continue;
+      errors.add(Error(Code::kPlan, "the key has no name of a file")
+                     .of_tensor(key.key)
+                     .by_rule("R68")
+                     .wanted(fmt::format("a name that ends in {}, of all keys or of none", checkpoint::kFileEnding))
+                     .got(quote(key.file))
+                     .try_this("Correct the name of the file."));
+    }
+    return errors;
+  }
+
   [[nodiscard]] std::vector<OutputShard> shards_of(const std::vector<OutputKey>& keys) const {
+    if (names_its_files()) return shards_by_name(keys, *inputs_.options.keys, metadata_of(0));
     if (!keeps_the_bases_files()) {
       return fill_shards(keys, inputs_.options.max_shard_bytes.value_or(saving::kDefaultMaxShardBytes), metadata_of(0));
     }

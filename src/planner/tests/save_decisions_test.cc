@@ -104,6 +104,38 @@ TEST(SaveDecisions, FilesAreFilledAsHuggingfaceHubFillsThem) {
                                  "model-00004-of-00004.safetensors: d"));
 }
 
+TEST(SaveDecisions, TheCallerMaySayWhichFileHasAKey) {
+  Saved saved{{{}, {param("a", {4}), param("b", {2}), param("c", {2})}}};
+  saved.has_base = false;
+  saved.options.keys = {{{"a", {4}, {}, "two.safetensors"}, {"b", {2}, {}, "one.safetensors"},
+                         {"c", {2}, {}, "two.safetensors"}}};
+  saved.options.index_metadata = {{"total_parameters", 8}};
+  const auto made = saved.plan();
+  EXPECT_THAT(contents(made), ElementsAre("one.safetensors: b F32 [2]", "two.safetensors: a F32 [4]",
+                                          "two.safetensors: c F32 [2]"));
+  EXPECT_EQ(made->plan.index, R"({
+  "metadata": {
+    "total_parameters": 8,
+    "total_size": 32
+  },
+  "weight_map": {
+    "a": "two.safetensors",
+    "b": "one.safetensors",
+    "c": "two.safetensors"
+  }
+}
+)");
+}
+
+TEST(SaveDecisions, R68_AFileHasAPlainName) {
+  for (const std::string name : {"../w.safetensors", "sub/w.safetensors", "w.bin", ""}) {
+    Saved saved{{{}, {param("a", {4}), param("b", {2})}}};
+    saved.has_base = false;
+    saved.options.keys = {{{"a", {4}, {}, "w.safetensors"}, {"b", {2}, {}, name}}};
+    EXPECT_THAT(refusal(saved), AllOf(HasSubstr("\"b\": the key has no name of a file"), HasSubstr("R68"))) << name;
+  }
+}
+
 TEST(SaveDecisions, R69_EveryTensorThatCannotBeSavedIsNamedAtOnce) {
   const Saved saved{
       {{{"w", {2}}, {"gone", {2}}, {"old", {2}}}, {param("w", {2}), param("lora_A", {2}), buffer("stat", {2})}}};

@@ -83,6 +83,11 @@ class SaveWorld {
 
   std::uint64_t below(std::uint64_t bound) { return random_.below(bound); }
 
+  [[nodiscard]] const checkpoint::Catalog& base() const { return base_; }
+  [[nodiscard]] const model::Skeleton& skeleton() const { return skeleton_; }
+  [[nodiscard]] const layout::Layout& layout() const { return layout_; }
+  [[nodiscard]] const mapping::Mapping& mapping() const { return mapping_; }
+
  private:
   using Cuts = std::vector<layout::Cut>;
 

@@ -1,0 +1,120 @@
+#include "api/save/save_answers.h"
+
+#include "api/answer_parts.h"
+#include "api/save/planned_save.h"
+
+namespace lading {
+namespace {
+
+using Lines = JsonWriter::Lines;
+
+void write_files(JsonWriter& json, const SavePlanReport& plan) {
+  json.key("files").begin_array();
+  for (const SavedFile& file : plan.files) {
+    json.begin_object(Lines::kOne);
+    json.key("name").string(file.name);
+    json.key("size_bytes").number(file.size_bytes);
+    json.key("keys").number(file.keys);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+void write_keys(JsonWriter& json, const SavePlanReport& plan) {
+  json.key("keys").begin_array();
+  for (const SavedKey& key : plan.keys) {
+    json.begin_object(Lines::kOne);
+    json.key("key").string(key.key);
+    json.key("dtype").string(name(key.dtype));
+    write_dims(json, "shape", key.shape);
+    json.key("file").string(key.file);
+    write_strings(json, "tensors", key.tensors, Lines::kOne);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+void write_shares(JsonWriter& json, const SavePlanReport& plan) {
+  json.key("writes").begin_array();
+  for (const RankShare& rank : plan.ranks) {
+    json.begin_object(Lines::kOne);
+    json.key("rank").number(rank.rank);
+    json.key("bytes").number(rank.bytes);
+    json.key("writes").number(rank.writes);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+}  // namespace
+
+std::string answer_of(const SavePlanReport& plan, const std::vector<DestinationInfo>& destinations,
+                      double planning_seconds) {
+  JsonWriter json;
+  begin_answer(json, "save_plan", Exit::kOk);
+  json.key("plan_digest").string(plan.digest);
+  json.key("mesh").string(plan.mesh.text());
+  json.key("rank_count").number(plan.mesh.ranks());
+  json.key("file_count").number(std::uint64_t{plan.files.size()});
+  json.key("key_count").number(std::uint64_t{plan.keys.size()});
+  json.key("bytes").number(plan.bytes);
+  json.key("data_bytes").number(plan.data_bytes);
+  json.key("bytes_proved").number(plan.bytes_proved);
+  json.key("planning_seconds").number(planning_seconds);
+  json.key("index").string(plan.index);
+  write_files(json, plan);
+  write_shares(json, plan);
+  write_keys(json, plan);
+  write_strings(json, "left_out", plan.left_out, Lines::kMany);
+  write_strings(json, "not_saved", plan.not_saved, Lines::kMany);
+  write_strings(json, "dropped_keys", plan.dropped_keys, Lines::kMany);
+  write_destinations(json, destinations, PlannedSave::of(plan).plan.load);
+  return end_answer(json, plan.warnings, {});
+}
+
+std::string answer_of(const PreparedSave& prepared) {
+  JsonWriter json;
+  begin_answer(json, "save_prepare", Exit::kOk);
+  json.key("temporary").string(prepared.temporary);
+  json.key("temporary_path").string(prepared.path);
+  write_strings(json, "removed_leftovers", prepared.removed, Lines::kMany);
+  return end_answer(json, {}, {});
+}
+
+std::string answer_of(const SaveShareReport& share) {
+  JsonWriter json;
+  begin_answer(json, "save_write", Exit::kOk);
+  json.key("written_bytes").number(share.written_bytes);
+  json.key("staging_bytes").number(share.staging_bytes);
+  json.key("threads").number(std::uint64_t{share.threads});
+  json.key("writing_seconds").number(share.writing_seconds);
+  json.key("sync_seconds").number(share.sync_seconds);
+  return end_answer(json, {}, {});
+}
+
+std::string answer_of(const FinishedSave& finished) {
+  JsonWriter json;
+  begin_answer(json, "save_finish", Exit::kOk);
+  json.key("ledger").string(finished.ledger);
+  json.key("digests").begin_object();
+  for (const auto& [key, digest] : finished.digests) json.key(key).string(digest);
+  json.end_object();
+  return end_answer(json, {}, {});
+}
+
+std::string answer_of_commit(const SavePlace& place, bool replaced) {
+  JsonWriter json;
+  begin_answer(json, "save_commit", Exit::kOk);
+  json.key("path").string(place.directory);
+  json.key("replaced").boolean(replaced);
+  return end_answer(json, {}, {});
+}
+
+std::string answer_of_discard(bool removed) {
+  JsonWriter json;
+  begin_answer(json, "save_discard", Exit::kOk);
+  json.key("removed").boolean(removed);
+  return end_answer(json, {}, {});
+}
+
+}  // namespace lading

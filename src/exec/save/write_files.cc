@@ -1,0 +1,226 @@
+#include "exec/save/write_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "base/element_bytes.h"
+#include "device/device.h"
+#include "exec/crew.h"
+#include "exec/save/gather.h"
+#include "exec/save/write_task.h"
+#include "exec/thread_count.h"
+#include "io/new_directory.h"
+
+namespace lading::exec {
+namespace {
+
+using plan::FileId;
+using plan::RankPlan;
+using plan::Source;
+using plan::SourceId;
+using plan::Write;
+
+using Clock = std::chrono::steady_clock;
+
+// Large enough that a write call costs little, small enough that threads share the work.
+constexpr std::uint64_t kTaskBytes = 8ULL << 20;
+// Files that are open at the same time: a checkpoint may have more than a process may have descriptors.
+constexpr std::size_t kFilesAtOnce = 64;
+
+double seconds_from(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+Error save_cancelled() { return Error(Code::kCancelled, "the save was cancelled"); }
+Error save_out_of_memory() {
+  return Error(Code::kOutOfMemory, "not enough memory").try_this("Free memory, or save with fewer threads.");
+}
+
+class Saving {
+ public:
+  Saving(const SaveInputs& inputs, const SaveOptions& options)
+      : inputs_(inputs),
+        options_(options),
+        crew_({options.cancelled, &options.progress, &save_cancelled, &save_out_of_memory, "the save"}),
+        digests_(inputs.plan.load.sources.size()),
+        bytes_(inputs.plan.load.sources.size()) {}
+
+  SaveOutcome run() {
+    try {
+      if (!check_memory() || !open_crew()) return finish();
+      list_tasks();
+      for (auto next = by_file_.begin(); next != by_file_.end() && !crew_.stopped();) {
+        auto end = next;
+        for (std::size_t i = 0; i < kFilesAtOnce && end != by_file_.end(); ++i) ++end;
+        write_some(next, end);
+        next = end;
+      }
+    } catch (const std::bad_alloc&) {
+      crew_.add_error(save_out_of_memory());
+    }
+    return finish();
+  }
+
+ private:
+  using TasksByFile = std::map<FileId, std::vector<WriteTask>>;
+
+  [[nodiscard]] const RankPlan& rank_plan(std::uint32_t r) const { return inputs_.plan.load.ranks[inputs_.ranks[r]]; }
+  [[nodiscard]] const Write& write_of(const WriteTask& task) const {
+    return inputs_.plan.ranks[inputs_.ranks[task.rank]].writes[task.write];
+  }
+
+  bool check_memory() {
+    for (std::uint32_t r = 0; r < inputs_.ranks.size(); ++r) {
+      const RankPlan& rank = rank_plan(r);
+      std::vector<bool> is_needed(rank.destinations.size());
+      for (const Write& write : inputs_.plan.ranks[inputs_.ranks[r]].writes) {
+        is_needed[write.transfer.destination.number()] = true;
+      }
+      for (const plan::DestinationId d : rank.destinations.ids()) {
+        if (is_needed[d.number()]) check(rank, rank.destinations[d], inputs_.memory[r][d.number()]);
+      }
+    }
+    return !crew_.stopped();
+  }
+
+  void check(const RankPlan& rank, const plan::Destination& destination, const DestinationMemory& memory) {
+    const std::string& name = inputs_.plan.load.statements[destination.statement].name;
+    const auto refuse = [&](Error error) {
+      crew_.add_error(std::move(error).of_tensor(name).on_rank(static_cast<int>(rank.rank)));
+    };
+    if (destination.device != "cpu") {
+      refuse(Error(Code::kNoDevice, fmt::format("saving from {} is not supported yet", destination.device))
+                 .try_this("Copy the tensor to host memory, and save from there."));
+    } else if (memory.size_bytes < destination.buffer_bytes ||
+               (memory.data == nullptr && destination.buffer_bytes > 0)) {
+      refuse(Error(Code::kUsage, "the tensor's memory is missing or too small")
+                 .wanted(fmt::format("{} bytes", destination.buffer_bytes))
+                 .got(memory.data == nullptr ? "none" : fmt::format("{} bytes", memory.size_bytes))
+                 .try_this("Pass the memory of every destination."));
+    }
+  }
+
+  bool open_crew() {
+    devices_.emplace_back();
+    devices_.back().device = device::host_device();
+    device::LaneOptions& lane = devices_.back().lane_options;
+    lane.staging_buffer_bytes = options_.staging_buffer_bytes;
+    lane.accounts = &digests_;
+    std::uint64_t budget_bytes = 0;
+    for (std::uint32_t r = 0; r < inputs_.ranks.size(); ++r) budget_bytes += rank_plan(r).staging_bytes;
+    const std::uint64_t fit = budget_bytes / devices_.back().device->lane_bytes(lane);
+    const std::uint32_t wanted = thread_count(options_.threads, usable_processors());
+    const auto threads = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fit, 1, wanted));
+    auto opened = crew_.open(devices_, threads);
+    if (!opened) crew_.add_error(std::move(opened).error());
+    outcome_.threads = static_cast<std::uint32_t>(crew_.threads());
+    outcome_.staging_bytes = crew_.threads() * devices_.back().device->lane_bytes(lane);
+    return opened.has_value();
+  }
+
+  void list_tasks() {
+    std::uint64_t total = 0;
+    for (std::uint32_t r = 0; r < inputs_.ranks.size(); ++r) {
+      const plan::RankWrites& writes = inputs_.plan.ranks[inputs_.ranks[r]];
+      total += writes.bytes;
+      for (std::uint32_t w = 0; w < writes.writes.size(); ++w) {
+        const Source& source = inputs_.plan.source_of(rank_plan(r), writes.writes[w]);
+        add_tasks(writes.writes[w], source.dtype, {r, w, 0, 0}, kTaskBytes, by_file_[source.file]);
+      }
+    }
+    crew_.set_total(total);
+  }
+
+  void write_some(TasksByFile::const_iterator begin, TasksByFile::const_iterator end) {
+    std::vector<OutputFile> files;
+    // From one file after the other: threads that write to one file wait for each other.
+    std::vector<std::pair<const WriteTask*, std::size_t>> tasks;
+    std::size_t longest = 0;
+    for (auto file = begin; file != end; ++file) {
+      auto opened = inputs_.open(file->first);
+      if (!opened) return crew_.add_error(std::move(opened).error());
+      files.push_back(*std::move(opened));
+      longest = std::max(longest, file->second.size());
+    }
+    for (std::size_t i = 0; i < longest; ++i) {
+      std::size_t number = 0;
+      for (auto file = begin; file != end; ++file, ++number) {
+        if (i < file->second.size()) tasks.emplace_back(&file->second[i], number);
+      }
+    }
+    const Clock::time_point writing = Clock::now();
+    crew_.run(tasks.size(), [&](const Lanes& lanes, std::size_t t) {
+      return write(*lanes.front(), *tasks[t].first, files[tasks[t].second]);
+    });
+    outcome_.writing_seconds += seconds_from(writing);
+    if (options_.sync == Sync::kNo) return;
+    const Clock::time_point syncing = Clock::now();
+    crew_.run(files.size(),
+              [&](const Lanes&, std::size_t f) { return io::sync_file(files[f].fd.get(), files[f].path); });
+    outcome_.sync_seconds += seconds_from(syncing);
+  }
+
+  Result<void> write(device::Lane& lane, const WriteTask& task, const OutputFile& file) {
+    const RankPlan& rank = rank_plan(task.rank);
+    const Write& write = write_of(task);
+    const SourceId source = rank.at(write.transfer).source;
+    const std::byte* const memory = inputs_.memory[task.rank][write.transfer.destination.number()].data;
+    const GatherInputs inputs{write, inputs_.plan.load.sources[source].dtype, inputs_.plan.memory_dtype(rank, write),
+                              options_.staging_buffer_bytes};
+    return for_each_stretch(inputs, task.begin_elem, task.end_elem, [&](const Stretch& stretch) -> Result<void> {
+      LADING_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, gathered(lane, inputs, stretch, memory));
+      const Source& key = inputs_.plan.load.sources[source];
+      LADING_TRY(
+          lane.digest({bytes.data(), bytes.size(), stretch.file_begin_bytes - key.bytes.begin, source.number()}));
+      LADING_TRY(io::write_exact(file.fd.get(), stretch.file_begin_bytes, bytes, file.path));
+      bytes_[source.number()].fetch_add(bytes.size(), std::memory_order_relaxed);
+      crew_.add_done(bytes.size());
+      return {};
+    });
+  }
+
+  // The bytes of a stretch as the file has them.
+  static Result<std::span<const std::byte>> gathered(device::Lane& lane, const GatherInputs& inputs,
+                                                     const Stretch& stretch, const std::byte* memory) {
+    const std::uint64_t bytes = bytes_of_elems(stretch.elems(), inputs.file_dtype);
+    const std::byte* const begin = memory + stretch.memory_begin_bytes;
+    if (stretch.loops.empty() && inputs.file_dtype == inputs.memory_dtype) return std::span(begin, bytes);
+    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> buffer, lane.acquire_staging_buffer());
+    LADING_TRY(
+        lane.move({begin, buffer.data(), stretch.run_elems, inputs.memory_dtype, inputs.file_dtype, stretch.loops}));
+    LADING_TRY(lane.release_staging_buffer());
+    return std::span<const std::byte>(buffer.data(), bytes);
+  }
+
+  SaveOutcome finish() {
+    crew_.close();
+    crew_.report_progress();
+    outcome_.errors = crew_.take_errors();
+    for (const SourceId source : inputs_.plan.load.sources.ids()) {
+      const std::uint64_t bytes = bytes_[source.number()];
+      outcome_.written_bytes += bytes;
+      if (bytes > 0) outcome_.keys.push_back({source, bytes, digests_.of(source.number())});
+    }
+    return std::move(outcome_);
+  }
+
+  const SaveInputs& inputs_;
+  const SaveOptions& options_;
+  Crew crew_;
+  std::vector<LoadDevice> devices_;
+  device::DigestAccounts digests_;
+  std::vector<std::atomic<std::uint64_t>> bytes_;  // by source
+  TasksByFile by_file_;
+  SaveOutcome outcome_;
+};
+
+}  // namespace
+
+SaveOutcome write_files(const SaveInputs& inputs, const SaveOptions& options) { return Saving(inputs, options).run(); }
+
+}  // namespace lading::exec
