@@ -27,6 +27,13 @@
 namespace {
 
 using lading::answer_of;
+using lading::Code;
+using lading::DestinationInfo;
+using lading::Error;
+using lading::Errors;
+using lading::RefusalAnswer;
+using lading::Result;
+using lading::Stage;
 using lading::c_api::answered;
 using lading::c_api::DestinationsInC;
 using lading::c_api::guarded;
@@ -35,13 +42,6 @@ using lading::c_api::misused;
 using lading::c_api::ReadyPlan;
 using lading::c_api::refused;
 using lading::c_api::with_request;
-using lading::Code;
-using lading::DestinationInfo;
-using lading::Error;
-using lading::Errors;
-using lading::RefusalAnswer;
-using lading::Result;
-using lading::Stage;
 
 using Clock = std::chrono::steady_clock;
 
