@@ -84,10 +84,11 @@ def _skeleton(arguments: Sequence[str]) -> int:
         output = options.output if options.output is not None else "FILE.json"
         files = skeleton_files(options.path, output, revision=options.revision)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("torch", "transformers"):
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("torch", "transformers"):
             raise
-        why = f"lading skeleton needs torch and transformers, but {error.name} is not installed"
-        return _fail(f"{why}. Run: pip install 'lading[transformers]'", _USAGE)
+        why = f"lading skeleton needs torch and transformers, but {missing} is not installed"
+        return _fail(f"{why}. Run: pip install {missing}", _USAGE)
     except (OSError, ValueError) as error:  # of transformers: no config there, or one that it does not know
         return _fail(str(error), _REFUSED)
     except LadingError as error:

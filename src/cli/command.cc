@@ -35,9 +35,10 @@ std::string escape_lines(const std::string& text) {
 
 // Other installations have only this program, and people look for the command here.
 Exit tell_where_skeleton_is(Output& output) {
-  const Error error =
-      Error(Code::kUsage, "lading skeleton needs the Python package, because it builds the model")
-          .try_this("Run pip install 'lading[transformers]', then python -m lading skeleton MODEL -o FILE.");
+  const Error error = Error(Code::kUsage, "lading skeleton needs the Python package, because it builds the model")
+                          .try_this(
+                              "Run pip install '.[transformers]' in lading's repository, then python -m lading "
+                              "skeleton MODEL -o FILE.");
   tell(error, Style(output.err_colour).red("refused:"), output);
   return exit_code(error.code);
 }
