@@ -181,8 +181,10 @@ Error lost_scales_of(const PlanInputs& inputs, const AlikePayloads& group) {
   return Error(about)
       .got(fmt::format("{}; {}", found, said))
       .try_this(
-          "Download the checkpoint again: a shard may be missing. If only config.json says that weights are quantized, "
-          "remove quantization_config from it.");
+          "Download the checkpoint again: a shard may be missing. If the scale has an unusual name, give it in a "
+          "\"dequantize\" rule (docs/schema/mapping.md). If the weights need no scales, remove quantization_config "
+          "from "
+          "config.json.");
 }
 
 }  // namespace
