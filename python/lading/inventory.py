@@ -390,7 +390,9 @@ def _identity(entry: Entry) -> Any:
         return "recorded", recorded.cell, recorded.size, recorded.stride, recorded.offset, recorded.dtype
     tensor = getattr(entry.value, "_local_tensor", entry.value)
     storage = _storage(entry)
-    if storage is None or not tensor.numel():
+    # FSDP2 pads: where this rank has no rows of a tensor, there is memory all the same, that of its ties too.
+    is_padding = tensor is not entry.value and storage is not None and tensor.untyped_storage().nbytes() > 0
+    if storage is None or not (tensor.numel() or is_padding):
         return "object", id(entry.value)
     bits = tensor.is_conj(), tensor.is_neg()
     return "storage", storage, tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), tensor.dtype, bits

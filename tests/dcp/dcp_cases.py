@@ -362,6 +362,17 @@ def empty_shards(rank, folder):
     return problems + unequal(state, {"whole": torch.ones(4)})
 
 
+def ties_with_empty_shards(_rank, folder):
+    """A state dict has two objects, and one row for two ranks."""
+    model = torch.nn.Sequential(torch.nn.Embedding(1, 2), torch.nn.Linear(2, 1, bias=False))
+    model[1].weight = model[0].weight
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    again = reader(folder / "small_shards", mapping={"one": "0.weight"})
+    dcp.load(model.state_dict(), storage_reader=again)
+    found = model[1].weight.full_tensor()
+    return [] if torch.equal(found, torch.tensor([[1.0, 2.0]])) else [f"it is {found}"]
+
+
 def placements(rank, folder):
     """One after the other, over rows, columns, both, strided, and whole."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("x", "y"))
@@ -457,14 +468,14 @@ CASES = {
     case.__name__: case
     for case in (
         missing_on_one_rank, another_shape_on_one_rank, no_tensor_on_one_rank, unexpected_on_all_ranks,
-        ranks_with_different_keys, different_arguments, empty_shards, placements, half_of_the_ranks, each_rank_by_itself,
+        ranks_with_different_keys, different_arguments, empty_shards, ties_with_empty_shards, placements, half_of_the_ranks, each_rank_by_itself,
         quantized_and_sharded, what_dcp_writes, after_a_forward_pass, read_once_for_all,
     )
 }  # fmt: skip
 ON_RANKS = {
     2: [
         "missing_on_one_rank", "another_shape_on_one_rank", "no_tensor_on_one_rank", "unexpected_on_all_ranks",
-        "ranks_with_different_keys", "different_arguments", "empty_shards", "each_rank_by_itself", "quantized_and_sharded",
+        "ranks_with_different_keys", "different_arguments", "empty_shards", "ties_with_empty_shards", "each_rank_by_itself", "quantized_and_sharded",
         "what_dcp_writes", "after_a_forward_pass", "read_once_for_all",
     ],
     4: ["placements", "half_of_the_ranks"],

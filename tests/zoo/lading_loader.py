@@ -4,7 +4,7 @@ python zoo.py check --loader lading_loader:load --list dev40.txt
 python zoo_ranks.py check --layout fsdp2,tp --loader lading_loader:load_on_ranks --list dev40.txt
 
 `load_every_build` and `load_by_plan` do more on the same ranks: they build the model in all three ways, one after the
-other, load and compare each, and give the last to the checker. With the variable LADING_ZOO_FORWARD, a folder, a
+other, load and compare each, and give the last to the checker. `load_by_dcp` loads through `torch.distributed.checkpoint`. With the variable LADING_ZOO_FORWARD, a folder, a
 forward pass follows, and what came out is written there. `load_by_plan` shards by the tensor parallel plan that
 transformers has for a model, then by FSDP2 if the layout says so.
 """
@@ -68,6 +68,37 @@ def load_every_build(model, folder, ctx):
         problems += _problems(how, _sharded(BUILDS[how](ctx.model_type), ctx, _shard_like_checker), folder, ctx)
     problems += _problems("meta", model, folder, ctx)
     return _forwarded(model, ctx, _shard_like_checker, problems)
+
+
+def load_by_dcp(model, folder, ctx):
+    """Fills the state dict by `dcp.load`, from a file with the model's own names. Before that the model is loaded, for what
+    no state dict has, and every tensor of the state dict is overwritten."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    load(model, folder)
+    plain = Path(folder).with_name(f"{Path(folder).name}-{ctx.layout}-plain")
+    if ctx.rank == 0:
+        plain.mkdir(exist_ok=True)
+        save_state(ctx.reference.state_dict(), plain / "model.safetensors")
+    dist.barrier()
+    state = model.state_dict()
+    with torch.no_grad():
+        for value in state.values():
+            (value._local_tensor if is_dtensor(value) else value).fill_(1)
+    dcp.load(state, storage_reader=lading.dcp.Reader(plain, strict=True, progress=False))
+    return model
+
+
+def save_state(state, path):
+    """Names of one memory once: safetensors writes no shared memory."""
+    from safetensors.torch import save_file
+
+    seen = {}
+    for name, value in state.items():
+        seen.setdefault((value.data_ptr(), tuple(value.shape), value.stride()) if value.numel() else name, (name, value))
+    save_file({name: value.contiguous().clone() for name, value in seen.values()}, path)
 
 
 def load_by_plan(model, folder, ctx):
