@@ -60,6 +60,7 @@ class Reader(HuggingFaceStorageReader):
             `allow_partial_load=True` means all of them.
         allow_unexpected: patterns of keys that `strict` does not refuse.
         allow_mismatch: patterns of tensors that may have another shape in the checkpoint; they keep their values.
+        keep: patterns of tensors that keep their values whatever the checkpoint has. Only these may differ between ranks.
         mapping, key_mapping: other names, and conversions, as in `lading.materialize`.
         quantized, arithmetic, verify, budget, exchange, progress: as in `lading.materialize`.
         group: the `process_group` of `dcp.load`; False with `no_dist=True`.
@@ -80,6 +81,7 @@ class Reader(HuggingFaceStorageReader):
         allow_missing: Sequence[str] = (),
         allow_unexpected: Sequence[str] = (),
         allow_mismatch: Sequence[str] = (),
+        keep: Sequence[str] = (),
         mapping: Renaming | None = None,
         key_mapping: Mapping[str, str] | None = None,
         quantized: Quantized = "dequantize",
@@ -95,6 +97,7 @@ class Reader(HuggingFaceStorageReader):
         self.report: Report | None = None
         self._revision = revision
         self._allow_missing = [allow_missing] if isinstance(allow_missing, str) else list(allow_missing)
+        self._keep = [keep] if isinstance(keep, str) else list(keep)
         self._together: dict[str, Any] = {"progress": progress, "group": group, "timeout": timeout}
         self._options = {
             "strict": strict,
@@ -137,7 +140,7 @@ class Reader(HuggingFaceStorageReader):
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         missing = ["*"] if getattr(planner, "allow_partial_load", False) else self._allow_missing
         self.report = load_together(
-            StateDict(lambda: _asked_for(plan, planner, missing)),
+            StateDict(lambda: _asked_for(plan, planner, [*missing, *self._keep])),
             self.path,
             self._revision,
             "dcp.load",
@@ -146,6 +149,7 @@ class Reader(HuggingFaceStorageReader):
             cast="destination",
             compute_dtype=None,
             allow_missing=missing,
+            keep=self._keep,
             in_place=True,
             **self._options,
             **self._together,

@@ -362,6 +362,19 @@ def empty_shards(rank, folder):
     return problems + unequal(state, {"whole": torch.ones(4)})
 
 
+def values_of_a_rank(rank, folder):
+    """What no file has, and each rank has for itself, such as the state of a generator."""
+    state = empty() | {"own": torch.full((3,), float(rank))}
+    dcp.load(state, storage_reader=reader(folder / "plain", allow_missing="own", keep="own"))
+    problems = unequal(state, PLAIN | {"own": torch.full((3,), float(rank))})
+    try:
+        dcp.load(state, storage_reader=reader(folder / "plain", allow_missing="own"))
+        problems.append("different values of one tensor were accepted")
+    except dcp.CheckpointException as error:
+        problems += [] if "R17" in str(error) else [str(error)]
+    return problems
+
+
 def ties_with_empty_shards(_rank, folder):
     """A state dict has two objects, and one row for two ranks."""
     model = torch.nn.Sequential(torch.nn.Embedding(1, 2), torch.nn.Linear(2, 1, bias=False))
@@ -468,14 +481,15 @@ CASES = {
     case.__name__: case
     for case in (
         missing_on_one_rank, another_shape_on_one_rank, no_tensor_on_one_rank, unexpected_on_all_ranks,
-        ranks_with_different_keys, different_arguments, empty_shards, ties_with_empty_shards, placements, half_of_the_ranks, each_rank_by_itself,
+        ranks_with_different_keys, different_arguments, empty_shards, ties_with_empty_shards, values_of_a_rank,
+        placements, half_of_the_ranks, each_rank_by_itself,
         quantized_and_sharded, what_dcp_writes, after_a_forward_pass, read_once_for_all,
     )
 }  # fmt: skip
 ON_RANKS = {
     2: [
         "missing_on_one_rank", "another_shape_on_one_rank", "no_tensor_on_one_rank", "unexpected_on_all_ranks",
-        "ranks_with_different_keys", "different_arguments", "empty_shards", "ties_with_empty_shards", "each_rank_by_itself", "quantized_and_sharded",
+        "ranks_with_different_keys", "different_arguments", "empty_shards", "ties_with_empty_shards", "values_of_a_rank", "each_rank_by_itself", "quantized_and_sharded",
         "what_dcp_writes", "after_a_forward_pass", "read_once_for_all",
     ],
     4: ["placements", "half_of_the_ranks"],
