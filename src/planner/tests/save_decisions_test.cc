@@ -111,8 +111,8 @@ TEST(SaveDecisions, TheCallerMaySayWhichFileHasAKey) {
                          {"c", {2}, {}, "two.safetensors"}}};
   saved.options.index_metadata = {{"total_parameters", 8}};
   const auto made = saved.plan();
-  EXPECT_THAT(contents(made), ElementsAre("one.safetensors: b F32 [2]", "two.safetensors: a F32 [4]",
-                                          "two.safetensors: c F32 [2]"));
+  EXPECT_THAT(contents(made), ElementsAre("two.safetensors: a F32 [4]", "two.safetensors: c F32 [2]",
+                                          "one.safetensors: b F32 [2]"));
   EXPECT_EQ(made->plan.index, R"({
   "metadata": {
     "total_parameters": 8,
