@@ -43,7 +43,7 @@ class Walk {
     if (begin >= end) return {};
     if (l == loops_.size()) return run_part(at, begin, end);
     const std::uint64_t each = elems_below_[l + 1];
-    if (l >= contiguous_from_ && file_bytes(each) <= inputs_.most_bytes) return gather(l, at, begin, end);
+    if (l >= contiguous_from_ && each <= inputs_.most_elems) return gather(l, at, begin, end);
     for (std::uint64_t round = begin / each; round * each < end; ++round) {
       const std::uint64_t first = round * each;
       LADING_TRY(walk(l + 1, moved(l, at, round), std::max(begin, first) - first, std::min(end - first, each)));
@@ -54,7 +54,7 @@ class Walk {
   // Whole rounds of loop `l` together, as many as fit; a round that is cut by itself.
   Result<void> gather(std::size_t l, Place at, std::uint64_t begin, std::uint64_t end) {
     const std::uint64_t each = elems_below_[l + 1];
-    const std::uint64_t fit = inputs_.most_bytes / file_bytes(each);
+    const std::uint64_t fit = inputs_.most_elems / each;
     for (std::uint64_t next = begin; next < end;) {
       const std::uint64_t round = next / each;
       const std::uint64_t first = round * each;
@@ -76,9 +76,8 @@ class Walk {
   }
 
   Result<void> run_part(Place at, std::uint64_t begin, std::uint64_t end) {
-    // A part of a run that is cast has to fit in a buffer; one that is not is written from where it lies.
-    const bool is_cast = inputs_.file_dtype != inputs_.memory_dtype;
-    const std::uint64_t most = is_cast ? inputs_.most_bytes * 8 / bits(inputs_.file_dtype) : end - begin;
+    const bool is_staged = !inputs_.can_be_written_from_memory || inputs_.file_dtype != inputs_.memory_dtype;
+    const std::uint64_t most = is_staged ? inputs_.most_elems : end - begin;
     for (std::uint64_t next = begin; next < end;) {
       const std::uint64_t elems = std::min(most, end - next);
       LADING_TRY(act_({at.file + file_bytes(next), at.memory + memory_bytes(next), elems, {}}));

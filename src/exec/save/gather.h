@@ -27,7 +27,9 @@ struct GatherInputs {
   const plan::Write& write;
   DType file_dtype = DType::kF32;
   DType memory_dtype = DType::kF32;
-  std::uint64_t most_bytes = 0;  ///< of the file, in a stretch that has loops or is cast
+  std::uint64_t most_elems = 0;  ///< in a stretch that goes through a staging buffer
+  /// What is contiguous in memory and not cast is written from where it lies.
+  bool can_be_written_from_memory = true;
 };
 
 /// Elements [begin, end) of the write.

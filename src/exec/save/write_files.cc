@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "exec/crew.h"
 #include "exec/save/gather.h"
+#include "exec/save/host_bytes.h"
 #include "exec/save/write_task.h"
 #include "exec/thread_count.h"
 #include "io/new_directory.h"
@@ -33,6 +34,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kTaskBytes = 8ULL << 20;
 // Files that are open at the same time: a checkpoint may have more than a process may have descriptors.
 constexpr std::size_t kFilesAtOnce = 64;
+// What is scattered over a device's memory is fetched whole, and kept until its file is written.
+constexpr std::size_t kFilesAtOnceFromDevices = 1;
 
 double seconds_from(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -56,7 +59,7 @@ class Saving {
       list_tasks();
       for (auto next = by_file_.begin(); next != by_file_.end() && !crew_.stopped();) {
         auto end = next;
-        for (std::size_t i = 0; i < kFilesAtOnce && end != by_file_.end(); ++i) ++end;
+        for (std::size_t i = 0; i < files_at_once() && end != by_file_.end(); ++i) ++end;
         write_some(next, end);
         next = end;
       }
@@ -93,11 +96,7 @@ class Saving {
     const auto refuse = [&](Error error) {
       crew_.add_error(std::move(error).of_tensor(name).on_rank(static_cast<int>(rank.rank)));
     };
-    if (destination.device != "cpu") {
-      refuse(Error(Code::kNoDevice, fmt::format("saving from {} is not supported yet", destination.device))
-                 .try_this("Copy the tensor to host memory, and save from there."));
-    } else if (memory.size_bytes < destination.buffer_bytes ||
-               (memory.data == nullptr && destination.buffer_bytes > 0)) {
+    if (memory.size_bytes < destination.buffer_bytes || (memory.data == nullptr && destination.buffer_bytes > 0)) {
       refuse(Error(Code::kUsage, "the tensor's memory is missing or too small")
                  .wanted(fmt::format("{} bytes", destination.buffer_bytes))
                  .got(memory.data == nullptr ? "none" : fmt::format("{} bytes", memory.size_bytes))
@@ -105,21 +104,52 @@ class Saving {
     }
   }
 
-  bool open_crew() {
+  [[nodiscard]] std::size_t files_at_once() const {
+    return devices_.size() > 1 ? kFilesAtOnceFromDevices : kFilesAtOnce;
+  }
+
+  // The host, and the devices of what these ranks write.
+  Result<void> open_devices_of_writes() {
     devices_.emplace_back();
     devices_.back().device = device::host_device();
-    device::LaneOptions& lane = devices_.back().lane_options;
-    lane.staging_buffer_bytes = options_.staging_buffer_bytes;
-    lane.accounts = &digests_;
+    lanes_.emplace("cpu", kHostLane);
+    for (std::uint32_t r = 0; r < inputs_.ranks.size(); ++r) {
+      const RankPlan& rank = rank_plan(r);
+      for (const Write& write : inputs_.plan.ranks[inputs_.ranks[r]].writes) {
+        const plan::Destination& destination = rank.destinations[write.transfer.destination];
+        if (lanes_.emplace(destination.device, devices_.size()).second) {
+          LADING_ASSIGN_OR_RETURN(auto device, device::open_device(destination.device));
+          devices_.emplace_back().device = std::move(device);
+        }
+        const DestinationMemory& memory = inputs_.memory[r][write.transfer.destination.number()];
+        const device::Device& device = *devices_[lanes_.at(destination.device)].device;
+        if (auto checked = device.check({memory.data, memory.size_bytes}); !checked) {
+          return fail(std::move(checked).error().of_tensor(inputs_.plan.load.statements[destination.statement].name));
+        }
+      }
+    }
+    return {};
+  }
+
+  bool open_crew() {
+    if (auto opened = open_devices_of_writes(); !opened) {
+      crew_.add_error(std::move(opened).error());
+      return false;
+    }
+    std::uint64_t each_bytes = 0;
+    for (LoadDevice& device : devices_) {
+      device.lane_options.staging_buffer_bytes = options_.staging_buffer_bytes;
+      device.lane_options.accounts = &digests_;
+      each_bytes += device.device->lane_bytes(device.lane_options);
+    }
     std::uint64_t budget_bytes = 0;
     for (std::uint32_t r = 0; r < inputs_.ranks.size(); ++r) budget_bytes += rank_plan(r).staging_bytes;
-    const std::uint64_t fit = budget_bytes / devices_.back().device->lane_bytes(lane);
     const std::uint32_t wanted = thread_count(options_.threads, usable_processors());
-    const auto threads = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fit, 1, wanted));
+    const auto threads = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(budget_bytes / each_bytes, 1, wanted));
     auto opened = crew_.open(devices_, threads);
     if (!opened) crew_.add_error(std::move(opened).error());
     outcome_.threads = static_cast<std::uint32_t>(crew_.threads());
-    outcome_.staging_bytes = crew_.threads() * devices_.back().device->lane_bytes(lane);
+    outcome_.staging_bytes = crew_.threads() * each_bytes;
     return opened.has_value();
   }
 
@@ -154,10 +184,10 @@ class Saving {
       }
     }
     const Clock::time_point writing = Clock::now();
-    crew_.run(tasks.size(), [&](const Lanes& lanes, std::size_t t) {
-      return write(*lanes.front(), *tasks[t].first, files[tasks[t].second]);
-    });
+    crew_.run(tasks.size(),
+              [&](const Lanes& lanes, std::size_t t) { return write(lanes, *tasks[t].first, files[tasks[t].second]); });
     outcome_.writing_seconds += seconds_from(writing);
+    host_bytes_.clear();
     if (options_.sync == Sync::kNo) return;
     const Clock::time_point syncing = Clock::now();
     crew_.run(files.size(),
@@ -165,36 +195,27 @@ class Saving {
     outcome_.sync_seconds += seconds_from(syncing);
   }
 
-  Result<void> write(device::Lane& lane, const WriteTask& task, const OutputFile& file) {
+  Result<void> write(const Lanes& lanes, const WriteTask& task, const OutputFile& file) {
     const RankPlan& rank = rank_plan(task.rank);
     const Write& write = write_of(task);
+    const plan::DestinationId d = write.transfer.destination;
     const SourceId source = rank.at(write.transfer).source;
-    const std::byte* const memory = inputs_.memory[task.rank][write.transfer.destination.number()].data;
-    const GatherInputs inputs{write, inputs_.plan.load.sources[source].dtype, inputs_.plan.memory_dtype(rank, write),
-                              options_.staging_buffer_bytes};
+    const Source& key = inputs_.plan.load.sources[source];
+    const DestinationMemory& destination = inputs_.memory[task.rank][d.number()];
+    const SavedMemory memory{destination.data, destination.size_bytes, lanes_.at(rank.destinations[d].device)};
+    const DType memory_dtype = inputs_.plan.memory_dtype(rank, write);
+    const unsigned most_bits = std::max(bits(key.dtype), bits(memory_dtype));
+    const GatherInputs inputs{write, key.dtype, memory_dtype, options_.staging_buffer_bytes / most_bits * 8,
+                              memory.lane == kHostLane};
     return for_each_stretch(inputs, task.begin_elem, task.end_elem, [&](const Stretch& stretch) -> Result<void> {
-      LADING_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, gathered(lane, inputs, stretch, memory));
-      const Source& key = inputs_.plan.load.sources[source];
-      LADING_TRY(
-          lane.digest({bytes.data(), bytes.size(), stretch.file_begin_bytes - key.bytes.begin, source.number()}));
+      LADING_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes, host_bytes_.of(lanes, inputs, stretch, memory));
+      LADING_TRY(lanes[kHostLane]->digest(
+          {bytes.data(), bytes.size(), stretch.file_begin_bytes - key.bytes.begin, source.number()}));
       LADING_TRY(io::write_exact(file.fd.get(), stretch.file_begin_bytes, bytes, file.path));
       bytes_[source.number()].fetch_add(bytes.size(), std::memory_order_relaxed);
       crew_.add_done(bytes.size());
       return {};
     });
-  }
-
-  // The bytes of a stretch as the file has them.
-  static Result<std::span<const std::byte>> gathered(device::Lane& lane, const GatherInputs& inputs,
-                                                     const Stretch& stretch, const std::byte* memory) {
-    const std::uint64_t bytes = bytes_of_elems(stretch.elems(), inputs.file_dtype);
-    const std::byte* const begin = memory + stretch.memory_begin_bytes;
-    if (stretch.loops.empty() && inputs.file_dtype == inputs.memory_dtype) return std::span(begin, bytes);
-    LADING_ASSIGN_OR_RETURN(const std::span<std::byte> buffer, lane.acquire_staging_buffer());
-    LADING_TRY(
-        lane.move({begin, buffer.data(), stretch.run_elems, inputs.memory_dtype, inputs.file_dtype, stretch.loops}));
-    LADING_TRY(lane.release_staging_buffer());
-    return std::span<const std::byte>(buffer.data(), bytes);
   }
 
   SaveOutcome finish() {
@@ -213,6 +234,8 @@ class Saving {
   const SaveOptions& options_;
   Crew crew_;
   std::vector<LoadDevice> devices_;
+  std::map<std::string, std::size_t> lanes_;  // by device: into devices_
+  HostBytes host_bytes_;
   device::DigestAccounts digests_;
   std::vector<std::atomic<std::uint64_t>> bytes_;  // by source
   TasksByFile by_file_;

@@ -107,12 +107,12 @@ TEST(SaveDecisions, FilesAreFilledAsHuggingfaceHubFillsThem) {
 TEST(SaveDecisions, TheCallerMaySayWhichFileHasAKey) {
   Saved saved{{{}, {param("a", {4}), param("b", {2}), param("c", {2})}}};
   saved.has_base = false;
-  saved.options.keys = {{{"a", {4}, {}, "two.safetensors"}, {"b", {2}, {}, "one.safetensors"},
-                         {"c", {2}, {}, "two.safetensors"}}};
+  saved.options.keys = {
+      {{"a", {4}, {}, "two.safetensors"}, {"b", {2}, {}, "one.safetensors"}, {"c", {2}, {}, "two.safetensors"}}};
   saved.options.index_metadata = {{"total_parameters", 8}};
   const auto made = saved.plan();
-  EXPECT_THAT(contents(made), ElementsAre("two.safetensors: a F32 [4]", "two.safetensors: c F32 [2]",
-                                          "one.safetensors: b F32 [2]"));
+  EXPECT_THAT(contents(made),
+              ElementsAre("two.safetensors: a F32 [4]", "two.safetensors: c F32 [2]", "one.safetensors: b F32 [2]"));
   EXPECT_EQ(made->plan.index, R"({
   "metadata": {
     "total_parameters": 8,

@@ -83,6 +83,17 @@ class SaveWorld {
 
   std::uint64_t below(std::uint64_t bound) { return random_.below(bound); }
 
+  // The rank's memory, label by label.
+  [[nodiscard]] std::vector<std::int64_t> memory_of(const plan::Plan& load, const plan::Destination& destination,
+                                                    std::uint64_t rank) const {
+    const plan::Statement& statement = load.statements[destination.statement];
+    const auto memory =
+        layout::brute_force::memory(statement.shape, cuts_.at(statement.name), layout_.mesh, rank).value();
+    std::vector<std::int64_t> labels;
+    for (const auto& index : memory) labels.push_back(index ? labels_.at(statement.name).values[*index] : -9);
+    return labels;
+  }
+
   [[nodiscard]] const checkpoint::Catalog& base() const { return base_; }
   [[nodiscard]] const model::Skeleton& skeleton() const { return skeleton_; }
   [[nodiscard]] const layout::Layout& layout() const { return layout_; }
@@ -158,17 +169,6 @@ class SaveWorld {
       cuts.push_back(flat);
     }
     return cuts;
-  }
-
-  // The rank's memory, label by label.
-  [[nodiscard]] std::vector<std::int64_t> memory_of(const plan::Plan& load, const plan::Destination& destination,
-                                                    std::uint64_t rank) const {
-    const plan::Statement& statement = load.statements[destination.statement];
-    const auto memory =
-        layout::brute_force::memory(statement.shape, cuts_.at(statement.name), layout_.mesh, rank).value();
-    std::vector<std::int64_t> labels;
-    for (const auto& index : memory) labels.push_back(index ? labels_.at(statement.name).values[*index] : -9);
-    return labels;
   }
 
   template <class Act>

@@ -1,0 +1,164 @@
+"""What a rank knows of the model that it saves, before anybody agrees on anything: its tensors and how they are shared
+out, and the checkpoint that is to be written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import _engine, peft
+from .allocate import is_made_with
+from .conversion import Conversion, conversion_of
+from .devices import rank_device
+from .errors import LadingError, Problem
+from .inventory import ATTRIBUTE, PARAMETER, Entry, canonical_modules, take_inventory, tensors_of
+from .inventory_json import SCHEMA, dtype_name, tie_classes
+from .locating import Location
+from .placements import Layout, is_elsewhere, is_foreign, read_placements
+from .preparing import resharded
+from .quantized import is_payload, refuse_wrapped
+from .recording import SkeletonError
+from .save_memory import refuse_without_value
+from .save_names import SavedTensor, in_files, model_keys, parameter_count
+
+_NO_STAGES = "Save before the model is cut into stages, or save each stage's tensors with torch.distributed.checkpoint."
+_MERGE = "Call merge_and_unload() and save the result, or save the adapter alone with the model's save_pretrained."
+
+
+@dataclasses.dataclass
+class Base:
+    """The checkpoint that a save follows, and what was said about its names when it was loaded."""
+
+    location: Location
+    naming: Any
+    quantized: str
+
+
+@dataclasses.dataclass
+class Subject:
+    """A model on this rank. `keys` is None where the base checkpoint says which there are."""
+
+    entries: list[Entry]
+    parts: list[nn.Module]
+    skeleton: dict[str, Any]
+    layout: Layout
+    device: torch.device
+    conversion: Conversion
+    keys: dict[str, list[SavedTensor]] | None  # by file
+    folder: Path | None  # of the base
+    notes: list[str]
+
+    def request(self, rank: int, devices: Sequence[str], base: Base | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """docs/schema/request.md"""
+        request = {
+            "skeleton": self.skeleton,
+            "layout": self.layout.document(devices),
+            "mapping": self.conversion.mapping_document(),
+            "ranks": [rank],
+            "index_metadata": {"total_parameters": parameter_count(self.entries)},
+            **asked,
+        }
+        if self.keys is None:
+            assert base is not None
+            return request | {"checkpoint": base.location}
+        keys = [
+            {"key": one.key, "shape": one.shape, "dtype": one.dtype, "file": file}
+            for file, tensors in self.keys.items()
+            for one in tensors
+        ]
+        return request | {"keys": keys, "max_shard_bytes": None}
+
+    def file_dtype(self, keys: Iterable[Mapping[str, Any]]) -> str:
+        """What the config says of the files: the dtype there of the model's first floating parameter; "" without one.
+        """
+        made = {name: str(one["dtype"]) for one in keys for name in one["tensors"]}
+        floats = {one.name for one in self.entries if one.kind == PARAMETER and one.value.is_floating_point()}
+        ordered = (name for part in self.parts for name, _ in tensors_of(canonical_modules(part)))
+        return next((made[name] for name in ordered if name in floats and name in made), "")
+
+    def refuse_stages(self, skeleton: Mapping[str, Any]) -> None:
+        """The skeleton of all ranks may have tensors that this rank's model does not."""
+        own = {entry.name for entry in self.entries}
+        if others := sorted(tensor["name"] for tensor in skeleton["tensors"] if tensor["name"] not in own):
+            message = "other ranks hold this tensor, and this rank's model does not have it: stages are not saved yet"
+            problem = Problem("layout", message, tensor=others[0], rule="R51", remedy=_NO_STAGES)
+            raise LadingError(problem, stage="documents", exit_code=4)
+
+
+def subject_of(
+    parts: list[nn.Module], base: Base | None, dtype: str | None, max_bytes: int | None, ranks: Sequence[int]
+) -> Subject:
+    """`dtype`: of floats in the files, where that is neither the base's nor the memory's."""
+    try:
+        modules = resharded(parts)
+        entries = take_inventory(parts)
+        if peft.unwrapped(parts, entries) is not None:
+            message = "the model is wrapped by PEFT, and adapters are not saved yet"
+            raise LadingError(Problem("adapter", message, remedy=_MERGE), stage="documents", exit_code=4)
+        refuse_without_value(entries)
+        held = [entry for entry in entries if _may_be_in_files(entry)]
+        refuse_wrapped(held, ())
+        placements = read_placements(held, ranks, modules)
+        if placements.problems:
+            raise LadingError(placements.problems, stage="documents", exit_code=4)
+        device, _ = rank_device(None, placements, held)
+        keys, conversion, folder, notes = _checkpoint(parts, entries, base, dtype, max_bytes)
+        skeleton = _skeleton(held)
+    except SkeletonError as error:
+        problem = Problem("skeleton", error.reason, tensor=error.tensor or None, remedy=error.remedy)
+        raise LadingError(problem, stage="documents", exit_code=4) from error
+    spots = {name: dataclasses.replace(spot, slots=()) for name, spot in placements.layout.spots.items()}
+    layout = Layout(placements.layout.size, spots, placements.layout.names)
+    return Subject(entries, parts, skeleton, layout, device, conversion, keys, folder, notes)
+
+
+def _may_be_in_files(entry: Entry) -> bool:
+    """Non-persistent buffers too, as long as they are plain: old checkpoints have keys of some."""
+    return (
+        entry.is_tensor
+        and entry.kind != ATTRIBUTE
+        and not is_elsewhere(entry.value)
+        and not is_foreign(entry)
+        and not is_made_with(entry)
+    )
+
+
+def _checkpoint(
+    parts: list[nn.Module], entries: list[Entry], base: Base | None, dtype: str | None, max_bytes: int | None
+) -> tuple[dict[str, list[SavedTensor]] | None, Conversion, Path | None, list[str]]:
+    """The keys by file, if no base says which there are; how they are loaded; the base's folder; notes."""
+    answer = _engine.inspect(base.location) if base is not None else None
+    folder = Path(answer["path"]).parent if answer is not None else None
+    if base is not None and answer is not None and not _is_dequantized(answer, entries):
+        conversion = conversion_of(parts, base.location, entries, naming=base.naming, quantized=base.quantized)
+        if conversion.problems:
+            raise LadingError(conversion.problems, stage="documents", exit_code=4)
+        return None, conversion, folder, []
+    tensors, conversion = model_keys(parts, entries, dtype)
+    if conversion.problems:
+        raise LadingError(conversion.problems, stage="documents", exit_code=4)
+    notes = ["the base checkpoint is quantized and the model is not: its keys are the model's own"] if base else []
+    return in_files(tensors, max_bytes or 5 * 10**9), conversion, folder, notes
+
+
+def _is_dequantized(answer: Mapping[str, Any], entries: Iterable[Entry]) -> bool:
+    """Whether the checkpoint has codes and scales where the model has numbers."""
+    is_quantized = answer.get("packed_weights") or any(is_payload(tensor["dtype"]) for tensor in answer["tensors"])
+    return bool(is_quantized) and not any(is_payload(dtype_name(one.dtype)) for one in entries if one.is_tensor)
+
+
+def _skeleton(entries: Sequence[Entry]) -> dict[str, Any]:
+    """docs/schema/skeleton.md: what is in memory, with the dtypes of that. Ties are those of memory, whatever the
+    model's class declares: two tensors have two keys, as `save_pretrained` has it."""
+    tensors = [
+        {"name": one.name, "kind": one.kind, "shape": list(one.shape), "dtype": dtype_name(one.dtype)}
+        for one in entries
+    ]
+    names = {tensor["name"] for tensor in tensors}
+    known = [held for tie in tie_classes(entries) if len(held := [name for name in tie if name in names]) > 1]
+    return {"schema": SCHEMA, "tensors": tensors, "ties": known, "pins": []}

@@ -1,0 +1,346 @@
+"""`lading.save`: writes a model to a Hugging Face checkpoint, every byte of every file by one rank, or says why not.
+
+    report = lading.save(model, "out")                      # on every rank
+    report = lading.save(model, "out", base="org/base")     # keys, dtypes and files as in this checkpoint
+
+In this order: what the model holds and how it is shared out is read off the model; all ranks agree on it; the engine
+plans a load of the checkpoint that is to be written, proves it and turns it around; all ranks agree on the plan; one
+rank makes a temporary directory beside the target; every rank writes; one rank adds the index and the small files and
+syncs everything; all ranks agree that everything is there; one rank renames. Before that the target is as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import nn
+
+from . import _engine
+from .agreement import TIMEOUT_S, Agreement, agreed
+from .dtypes import requested_dtype, torch_dtype
+from .errors import LadingError, Problem
+from .exiting import ending_before_python
+from .inventory import parts_of
+from .loading import is_incomplete
+from .locating import located
+from .report import LoadedFrom, Report
+from .save_engine import SavePlan, commit, discard, save_plan
+from .save_files import copy_beside, transformers_model, write_config
+from .save_memory import Memories, memories_of
+from .save_names import size_of
+from .save_report import SavedKey, SaveReport
+from .save_subject import Base, Subject, subject_of
+from .showing import Display, StoppedByUser, checked, display_for, stopped
+from .skeleton_recorder import is_recording
+from .stages import joined
+from .words import DType, Exist, Group, Showing, StrPath, Unmapped
+
+logger = logging.getLogger("lading")
+
+_LEDGER = "lading.ledger.json"
+_FILE_DTYPES = ("auto", "base", "memory")
+_LATER = {
+    "background": "Call save without it: it returns when the checkpoint is on the disk.",
+    "adapter": "Save the adapter alone with the model's save_pretrained, or merge it first.",
+    "optimizer": "Save the optimizer's state with torch.distributed.checkpoint.",
+}
+
+
+@ending_before_python
+def save(
+    model: nn.Module | Sequence[nn.Module],
+    directory: StrPath,
+    *,
+    base: StrPath | Report | None = None,
+    revision: str | None = None,
+    max_shard_size: int | str | None = None,
+    dtype: DType = "auto",
+    unmapped: Unmapped = "refuse",
+    exist: Exist = "refuse",
+    background: bool = False,
+    adapter: Any = None,
+    optimizer: Any = None,
+    progress: Showing = True,
+    group: Group = None,
+    timeout: float = TIMEOUT_S,
+) -> SaveReport:
+    """Writes the parameters and persistent buffers of `model` to safetensors files in `directory`, from all ranks.
+
+        report = lading.save(model, "out", base="org/base")
+        print(report)                                       # 291 keys in 4 files, 16.1 GB, 7.2 s …
+
+    Nothing is gathered: each rank writes what it holds, and of what several ranks hold, one writes. The directory is
+    complete when it appears. All ranks of the group must call this; either all of them raise the same error, or none.
+
+    Args:
+        model: a model in memory, sharded or not. Nothing of it may be on meta.
+        directory: the directory of the new checkpoint. Its parent must exist.
+        base: a checkpoint, or the report of the load that filled the model. Keys, shapes, dtypes, files and their names
+            are then as in that checkpoint, and its tokenizer is copied. None: the keys that the `save_pretrained` of
+            transformers writes in one process; of other models, the names of the state dict.
+        revision: of a `base` in the Hugging Face cache.
+        max_shard_size: bytes that a file may have at most, as a number or as a text such as "5GB"; a larger tensor has
+            a file of its own. None: the files of `base`, or without one "5GB".
+        dtype: of the floating tensors in the files. "auto": the base's, where no bit is lost by that, otherwise it is
+            refused; without a base that of memory. "base": the base's, rounded if need be; "memory": that of memory; or
+            a dtype, to which values are rounded.
+        unmapped: what is done with keys of `base` that no tensor of the model makes: "refuse" lists them in an error,
+            "drop" leaves them out.
+        exist: "refuse" raises if `directory` exists; "replace" exchanges it for the new one in one step.
+        background, adapter, optimizer: not supported yet.
+        progress: as in `lading.materialize`.
+        group: the process group whose ranks save together; None means the default group, False this process alone.
+        timeout: seconds to wait for ranks that have not yet reached an agreement step.
+
+    Raises:
+        LadingError: lists every problem. The directory is as it was.
+    """
+    began = time.perf_counter()
+    with Agreement.of(group, timeout) as ranks:
+        with agreed(ranks, "the model") as step:
+            later = {"background": background, "adapter": adapter, "optimizer": optimizer}
+            asked = Asked.of(directory, base, revision, max_shard_size, dtype, unmapped, exist, later)
+            checked(progress)
+            parts = parts_of(model)
+            _refuse_unfit(parts)
+            subject = subject_of(parts, asked.base, asked.narrowed, asked.max_bytes, ranks.ranks)
+            step.message = asked.facts(subject)
+            step.must_match = [name for name in step.message if name not in ("device", "path")]
+        save_of = _Save(asked, subject, ranks, [message["device"] for message in step.answers])
+        save_of.plan_together()
+        report = save_of.run(step.answers[0]["path"], display_for(progress, is_first=ranks.rank == 0))
+    report = dataclasses.replace(report, seconds=time.perf_counter() - began)
+    if ranks.rank == 0:
+        for line in str(report).splitlines():
+            logger.info("%s", line.strip())
+    return report
+
+
+@dataclasses.dataclass
+class Asked:
+    """The arguments of `save`, checked one by one."""
+
+    directory: str
+    base: Base | None
+    max_bytes: int | None
+    dtype: str
+    unmapped: str
+    exist: str
+
+    @classmethod
+    def of(
+        cls,
+        directory: StrPath,
+        base: StrPath | Report | None,
+        revision: str | None,
+        max_shard_size: int | str | None,
+        dtype: DType,
+        unmapped: str,
+        exist: str,
+        later: dict[str, Any],
+    ) -> Asked:
+        problems = [
+            Problem("usage", f"{name}= is not supported yet", remedy=_LATER[name])
+            for name, value in later.items()
+            if value is not None and value is not False
+        ]
+        if problems:
+            raise LadingError(problems, stage="request", exit_code=2)
+        for name, value, words in (("unmapped", unmapped, Unmapped), ("exist", exist, Exist)):
+            if value not in get_args(words):
+                raise ValueError(f"{name} is {value!r}; it should be one of {', '.join(map(repr, get_args(words)))}")
+        in_files = dtype if dtype in _FILE_DTYPES else requested_dtype(dtype)
+        found = _base_of(base, revision)
+        if in_files == "base" and found is None:
+            raise ValueError('dtype is "base", but there is no base: pass base= too')
+        max_bytes = None if max_shard_size is None else size_of(max_shard_size)
+        return cls(os.fsdecode(directory), found, max_bytes, str(in_files), unmapped, exist)
+
+    @property
+    def narrowed(self) -> str | None:
+        return None if self.dtype in _FILE_DTYPES else self.dtype
+
+    def facts(self, subject: Subject) -> dict[str, Any]:
+        """What this rank says about itself; all but device and path must be the same on every rank."""
+        return {
+            "version": _engine.version(),
+            "call": "save",
+            "directory": self.directory,
+            "base": None if self.base is None else str(self.base.location),
+            "dtype": self.dtype,
+            "max_shard_size": self.max_bytes,
+            "exist": self.exist,
+            "device": str(subject.device),
+            "path": os.path.abspath(self.directory),
+        }
+
+
+def _base_of(base: StrPath | Report | None, revision: str | None) -> Base | None:
+    source = LoadedFrom(None, None, "dequantize")
+    if isinstance(base, Report):
+        if base._source.location is None:
+            raise ValueError("base is the report of a model that was initialised without a checkpoint; omit base")
+        source = base._source
+    elif base is not None:
+        source = source._replace(location=located(base, revision))
+    if source.location is None:
+        return None
+    return Base(source.location, source.naming, source.quantized)
+
+
+def _refuse_unfit(parts: list[nn.Module]) -> None:
+    if is_recording():
+        raise RuntimeError(
+            "save was called under lading.skeleton(), where tensors have no memory: call it after the block"
+        )
+    for part in parts:
+        if why := is_incomplete(part):
+            message = f"the model is incomplete, because a load failed: {why.splitlines()[0]}"
+            problem = Problem("incomplete", message, remedy="Load the model again, and save it then.")
+            raise LadingError(problem, stage="documents", exit_code=4)
+
+
+class _Save:
+    """One save on one rank, once all ranks know what they are asked for."""
+
+    def __init__(self, asked: Asked, subject: Subject, ranks: Agreement, devices: list[str]) -> None:
+        self._asked, self._subject, self._ranks, self._devices = asked, subject, ranks, devices
+        self._plan: SavePlan
+        self._memories: Memories
+        self._is_writer = ranks.rank == 0  # of what one rank does for all
+
+    def plan_together(self) -> None:
+        subject, ranks, asked = self._subject, self._ranks, self._asked
+        with agreed(ranks, "the plan") as step:
+            skeleton, layout = joined(ranks, subject.skeleton, subject.layout)
+            subject.refuse_stages(skeleton)
+            subject.skeleton, subject.layout = skeleton, layout
+            wanted: dict[str, Any] = {"dtype": asked.dtype, "max_shard_bytes": asked.max_bytes}
+            if subject.keys is None:
+                wanted["unmapped"] = asked.unmapped
+            self._plan = save_plan(subject.request(ranks.rank, self._devices, asked.base, wanted))
+            self._memories = memories_of(self._plan.destinations, subject.entries)
+            _wait(subject.device)
+            step.message = {"plan": self._plan.answer["plan_digest"]}
+        if len({message["plan"] for message in step.answers}) > 1:
+            ranks.refuse_difference("the plan", self._records(), self._plan.answer["plan_digest"])
+
+    def _records(self) -> dict[str, dict[str, str]]:
+        """What an error can be named by if the ranks' plans differ (R30)."""
+        return {one["key"]: {"shape": str(one["shape"]), "dtype": one["dtype"]} for one in self._plan.answer["keys"]}
+
+    def run(self, path: str, display: Display) -> SaveReport:
+        target = {"directory": path, "exist": self._asked.exist}
+        with self._undone_on_failure(target):
+            with agreed(self._ranks, "the directory") as step:
+                if self._is_writer:
+                    made = self._plan.prepare(target)
+                    target["temporary"] = made["temporary"]
+                    step.message = {"temporary": made["temporary"], "path": made["temporary_path"]}
+            target["temporary"] = step.answers[0]["temporary"]
+            folder = Path(step.answers[0]["path"])
+            with agreed(self._ranks, "what was written", while_alive=True) as step:
+                written = self._write(target, display)
+                step.message = {"bytes": written["written_bytes"]}
+            with agreed(self._ranks, "the files", while_alive=True) as step:
+                if self._is_writer:
+                    step.message = {"beside": self._finish(target, folder)}
+            beside = step.answers[0]["beside"]
+            with agreed(self._ranks, "the rename", while_alive=True) as step:
+                if self._is_writer:
+                    step.message = {"replaced": commit(target)["replaced"]}
+        return self._report(path, written, beside, replaced=step.answers[0]["replaced"])
+
+    @contextlib.contextmanager
+    def _undone_on_failure(self, target: dict[str, str]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if self._is_writer and "temporary" in target:
+                with contextlib.suppress(LadingError):  # the next save of this name cleans up what is left
+                    discard({"directory": target["directory"], "temporary": target["temporary"]})
+            raise
+
+    def _write(self, target: dict[str, str], display: Display) -> dict[str, Any]:
+        place = {"directory": target["directory"], "temporary": target["temporary"]}
+        try:
+            with contextlib.closing(display), self._ranks.progress() as tell:
+
+                def show(progress: _engine.Progress) -> None:
+                    tell(progress.done_bytes)
+                    display.show(progress)
+
+                addresses = self._memories.addresses
+                return self._plan.write(addresses, place, progress=show, cancelled=self._ranks.has_failed)
+        except StoppedByUser as stop:
+            raise stopped(stop.error, begun=False) from stop.error
+        except LadingError as error:
+            if not error.begun:
+                raise
+            kept = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "not_listed")}
+            raise LadingError(error.problems, **kept) from error  # the model is as it was, and so is the target
+
+    def _finish(self, target: dict[str, str], folder: Path) -> list[str]:
+        """On one rank: the names of the files beside the weights."""
+        try:
+            beside = self._small_files(folder)
+        except OSError as error:
+            message, file = f"could not write a file: {error.strerror}", str(error.filename or folder)
+            remedy = "Free space on the disk, or choose another directory."
+            problem = Problem("write_failed", message, file=file, remedy=remedy)
+            raise LadingError(problem, stage="loading", exit_code=5) from error
+        self._plan.finish({"directory": target["directory"], "temporary": target["temporary"]})
+        index = self._plan.answer["index"]
+        return sorted({*beside, *([index] if index else []), _LEDGER})
+
+    def _small_files(self, folder: Path) -> list[str]:
+        subject, names = self._subject, []
+        model = transformers_model(subject.parts, subject.entries)
+        if model is not None:
+            dtype = subject.file_dtype(self._plan.answer["keys"])
+            names += write_config(model, folder, torch_dtype(dtype) if dtype else model.dtype)
+        if subject.folder is not None:
+            has_code = bool(getattr(getattr(model, "config", None), "auto_map", None))
+            names += copy_beside(subject.folder, folder, has_code=has_code)
+        return names
+
+    def _report(self, path: str, written: dict[str, Any], beside: list[str], *, replaced: bool) -> SaveReport:
+        answer = self._plan.answer
+        return SaveReport(
+            path=Path(path),
+            rank=self._ranks.ranks[self._ranks.rank],
+            ranks=self._ranks.size,
+            files={one["name"]: one["size_bytes"] for one in answer["files"]},
+            keys={
+                one["key"]: SavedKey(
+                    one["key"], one["dtype"], tuple(one["shape"]), one["file"], tuple(one["tensors"])
+                )
+                for one in answer["keys"]
+            },
+            bytes=answer["bytes"],
+            written_bytes=written["written_bytes"],
+            beside=tuple(beside),
+            replaced=replaced,
+            left_out=tuple([*answer["left_out"], *answer["not_saved"]]),
+            dropped_keys=tuple(answer["dropped_keys"]),
+            plan_digest=answer["plan_digest"],
+            planning_seconds=answer["planning_seconds"],
+            writing_seconds=written["writing_seconds"] + written["sync_seconds"],
+            seconds=0.0,
+            notes=(*self._subject.notes, *self._memories.notes()),
+            warnings=self._plan.warnings,
+        )
+
+
+def _wait(device: torch.device) -> None:
+    """The engine reads memory beside torch's streams: what they still write is waited for."""
+    if device.type != "cpu":
+        torch.get_device_module(device.type).synchronize(device)

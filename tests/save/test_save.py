@@ -1,0 +1,233 @@
+"""`lading.save` in one process: which keys, dtypes and files it writes, what it refuses, and what it leaves of what was
+there."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import save_models as models  # noqa: E402
+from huggingface_hub import split_torch_state_dict_into_shards  # noqa: E402
+from lading.save_names import SavedTensor, in_files, size_of  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+import lading  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    transformers.utils.logging.disable_progress_bar()
+    return models.make_checkpoints(tmp_path_factory.mktemp("saved"))
+
+
+def save(model, target, **options):
+    return lading.save(model, target, progress=False, **options)
+
+
+def refused(call):
+    with pytest.raises(lading.LadingError) as failure:
+        call()
+    assert not failure.value.begun
+    assert all(problem.remedy for problem in failure.value.problems), failure.value
+    return failure.value
+
+
+def only(target):
+    """Nothing is beside the target, neither temporary nor left over."""
+    return sorted(path.name for path in target.parent.iterdir()) == [target.name]
+
+
+# ---- what is written
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_R69_the_files_are_those_of_save_pretrained(folder, tmp_path, name):
+    target = tmp_path / "out"
+    report = save(models.original(name), target)
+    assert models.differences(target, folder / name) == []
+    assert only(target) and report.path == target and not report.replaced
+    assert f"{len(report.keys)} keys in 1 file" in str(report) and json.loads(report.to_json())["bytes"] == report.bytes
+    assert report.bytes == (target / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize("name", models.OF_TRANSFORMERS)
+@pytest.mark.parametrize("size", [1, 9_000, models.SHARD_BYTES])
+def test_files_are_shared_out_as_save_pretrained_does(tmp_path, name, size):
+    """A tensor that is larger than a file may be, and fused experts, which transformers keeps together."""
+    model = models.original(name)
+    model.save_pretrained(tmp_path / "wanted", max_shard_size=size)
+    report = save(model, tmp_path / "out", max_shard_size=size)
+    assert models.differences(tmp_path / "out", tmp_path / "wanted") == []
+    assert "model.safetensors.index.json" in report.beside and len(report.files) > 1
+
+
+@pytest.mark.parametrize("name", models.OF_TRANSFORMERS)
+def test_R69_load_and_save_are_inverse(folder, tmp_path, name):
+    """With the load's report as its base: the same files again, whatever was loaded."""
+    base = folder / f"{name}-shards"
+    model = lading.from_pretrained(base, device="cpu", progress=False)
+    save(model, tmp_path / "out", base=lading.report_of(model))
+    assert models.differences(tmp_path / "out", base) == []
+
+
+def test_keys_that_were_renamed_get_their_names_back(folder, tmp_path):
+    state = load_file(folder / "small" / "model.safetensors")
+    renamed = {key.replace("blocks.", "transformer.h."): value for key, value in state.items()}
+    save_file(renamed, tmp_path / "old.safetensors")
+    with lading.skeleton():
+        model = models.MODELS["small"]()
+    mapping = {"transformer.h.*": "blocks.*"}
+    report = lading.materialize(model, tmp_path / "old.safetensors", device="cpu", mapping=mapping, progress=False)
+    saved = save(model, tmp_path / "out", base=report)
+    (file,) = saved.files
+    found = load_file(tmp_path / "out" / file)
+    assert found.keys() == renamed.keys() and all(torch.equal(found[key], renamed[key]) for key in renamed)
+
+
+def test_memory_that_is_not_contiguous(tmp_path):
+    model = torch.nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
+    model.register_buffer("turned", torch.arange(12.0).reshape(3, 4).t())
+    report = save(model, tmp_path / "out")
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+    assert any("not contiguous" in note for note in report.notes)
+
+
+def test_config_and_tokenizer(folder, tmp_path):
+    """The config is the model's, and the tokenizer the base's. The model's own config is not touched."""
+    base = tmp_path / "base"
+    base.mkdir()
+    for path in (folder / "llama").iterdir():
+        shutil.copy(path, base / path.name)
+    (base / "tokenizer.json").write_text('{"mine": 1}')
+    (base / "tokenizer.model").mkdir()
+    (base / "notes.txt").write_text("not copied")
+    (base / "evil.py").write_text("not copied, because no config names code")
+    model = models.original("llama")
+    model.config.rope_theta = 77.0
+    before = json.dumps(model.config.to_dict(), default=str)
+    report = save(model, tmp_path / "out", base=base, dtype="bf16")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["dtype"], config["architectures"], config["rope_theta"]) == ("bfloat16", ["LlamaForCausalLM"], 77.0)
+    assert json.dumps(model.config.to_dict(), default=str) == before
+    assert set(report.beside) == {"config.json", "generation_config.json", "tokenizer.json", "lading.ledger.json"}
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == '{"mine": 1}'
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*report.beside, *report.files}
+
+
+# ---- dtypes
+
+
+def test_dtypes_of_the_base(folder, tmp_path):
+    """F32 memory, a BF16 base: refused, unless somebody says which of the two."""
+    model = models.original("bfloat16").float()
+    base = folder / "bfloat16-shards"
+    error = refused(lambda: save(model, tmp_path / "out", base=base))
+    assert "model.embed_tokens.weight" in error.tensors and not list(tmp_path.iterdir())
+    save(model, tmp_path / "as_base", base=base, dtype="base")
+    assert models.differences(tmp_path / "as_base", base) == []
+    report = save(model, tmp_path / "as_memory", base=base, dtype="memory")
+    assert {one.dtype for one in report.keys.values()} == {"F32"}
+    with pytest.raises(ValueError, match="pass base="):
+        save(model, tmp_path / "no", dtype="base")
+
+
+# ---- refusals
+
+
+def test_what_is_there_stays(folder, tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "mine.txt").write_text("mine")
+    model = models.original("small")
+    assert "exist" in str(refused(lambda: save(model, target)))
+    assert [path.name for path in target.iterdir()] == ["mine.txt"] and only(target)
+    report = save(model, target, exist="replace")
+    assert report.replaced and models.differences(target, folder / "small") == [] and only(target)
+
+
+def test_a_parent_that_is_missing(tmp_path):
+    error = refused(lambda: save(models.original("small"), tmp_path / "no" / "out"))
+    assert "no" in str(error) and not list(tmp_path.iterdir())
+
+
+def test_a_key_that_no_tensor_makes(folder, tmp_path):
+    state = load_file(folder / "small" / "model.safetensors")
+    save_file(state | {"surplus.weight": torch.zeros(2)}, tmp_path / "base.safetensors")
+    model = models.original("small")
+    error = refused(lambda: save(model, tmp_path / "out", base=tmp_path / "base.safetensors"))
+    assert "surplus.weight" in str(error)
+    report = save(model, tmp_path / "out", base=tmp_path / "base.safetensors", unmapped="drop")
+    assert report.dropped_keys == ("surplus.weight",) and report.keys.keys() == state.keys()
+
+
+def test_a_parameter_that_no_key_has(folder, tmp_path):
+    state = load_file(folder / "small" / "model.safetensors")
+    del state["blocks.1.up.bias"]
+    save_file(state, tmp_path / "base.safetensors")
+    error = refused(lambda: save(models.original("small"), tmp_path / "out", base=tmp_path / "base.safetensors"))
+    assert "blocks.1.up.bias" in str(error)
+
+
+@pytest.mark.parametrize("later", [{"background": True}, {"adapter": "default"}, {"optimizer": object()}])
+def test_what_is_not_supported_yet(tmp_path, later):
+    error = refused(lambda: save(models.original("small"), tmp_path / "out", **later))
+    assert error.code == "usage" and next(iter(later)) in str(error)
+
+
+def test_an_adapter_is_refused(tmp_path):
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(models.original("llama"), peft.LoraConfig(target_modules=["q_proj"]))
+    assert refused(lambda: save(model, tmp_path / "out")).code == "adapter"
+    merged = model.merge_and_unload()
+    save(merged, tmp_path / "out")
+    merged.save_pretrained(tmp_path / "wanted")
+    assert models.differences(tmp_path / "out", tmp_path / "wanted") == []
+
+
+def test_an_incomplete_model_is_refused(tmp_path):
+    model = models.original("small")
+    model.__dict__["_lading_incomplete"] = "the disk was gone"
+    assert "the disk was gone" in str(refused(lambda: save(model, tmp_path / "out")))
+
+
+def test_extra_state_is_refused(tmp_path):
+    class Stateful(torch.nn.Linear):
+        def get_extra_state(self):
+            return {"steps": 3}
+
+    error = refused(lambda: save(Stateful(2, 2), tmp_path / "out"))
+    assert error.tensors == ("_extra_state",)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, "5 parsecs", "0GB", 1.5])
+def test_sizes_that_are_none(tmp_path, size):
+    with pytest.raises(ValueError, match="max_shard_size"):
+        save(models.original("small"), tmp_path / "out", max_shard_size=size)
+
+
+@pytest.mark.parametrize(("text", "size"), [("5GB", 5 * 10**9), ("1.5mb", 1_500_000), (" 2 KB ", 2000), (7, 7)])
+def test_sizes(text, size):
+    assert size_of(text) == size
+
+
+# ---- files
+
+
+def test_files_are_those_of_huggingface_hub():
+    """Of any sizes: which tensor is in which file, and what the files are called."""
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(200):
+        count = int(torch.randint(1, 20, (), generator=generator))
+        sizes = torch.randint(0, 30, (count,), generator=generator).tolist()
+        limit = int(torch.randint(1, 60, (), generator=generator))
+        tensors = [SavedTensor(f"t{place}", "U8", (size,)) for place, size in enumerate(sizes)]
+        state = {one.key: torch.empty(one.shape, dtype=torch.uint8, device="meta") for one in tensors}
+        wanted = split_torch_state_dict_into_shards(state, max_shard_size=limit).filename_to_tensors
+        found = {name: [one.key for one in file] for name, file in in_files(tensors, limit).items()}
+        assert found == wanted
+        assert math.fsum(one.size_bytes for file in in_files(tensors, limit).values() for one in file) == sum(sizes)
