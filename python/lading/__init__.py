@@ -21,6 +21,7 @@ _HOMES = {
     "LadingError": "errors",
     "Plan": "planning",
     "Report": "report",
+    "SaveReport": "save_report",
     "audit": "audit_model",
     "from_pretrained": "pretrained",
     "help": "helping",
@@ -42,6 +43,7 @@ _HOMES = {
     "Sharding": "sharding",
     "cast_frozen": "frozen",
     "report_of": "telling",
+    "save": "saving",
     "resolve_dtypes": "resolving",
     "shard_by_dtype": "sharding",
     "skeleton_json": "inventory_json",
@@ -82,6 +84,8 @@ if TYPE_CHECKING:
     from .report import Report as Report
     from .resolving import DTypes as DTypes
     from .resolving import resolve_dtypes as resolve_dtypes
+    from .save_report import SaveReport as SaveReport
+    from .saving import save as save
     from .sharding import Sharding as Sharding
     from .sharding import shard_by_dtype as shard_by_dtype
     from .skeleton_recorder import derive as derive

@@ -70,7 +70,7 @@ class Slot:
 
     def for_engine(self) -> tuple[int, int]:
         """Address and size. Of what is kept nothing is written."""
-        if self.how == KEEP and not _is_plain(self.memory):
+        if self.how == KEEP and not is_plain(self.memory):
             self.plain = self.memory.resolve_conj().resolve_neg().contiguous()
         memory = self.memory if self.plain is None else self.plain
         return memory.data_ptr(), memory.numel() * memory.element_size()
@@ -91,7 +91,7 @@ def make_slots(
         _reserve(new)
     for destination in destinations:
         members = [by_name[name] for name in (destination.name, *destination.aliases) if name in by_name]
-        problem = _misfit(destination, members)
+        problem = misfit(destination, members)
         if problem is not None:
             problems.append(problem)
         else:
@@ -226,21 +226,21 @@ def elsewhere(slots: Sequence[Slot]) -> list[Problem]:
     return problems
 
 
-def _misfit(destination: Any, members: list[Entry]) -> Problem | None:
+def misfit(destination: Any, members: list[Entry]) -> Problem | None:
     """The engine and the framework must mean the same part (R54). Empty parts are equal, whatever their shape."""
     if not members:
         return layout_problem(destination.name, "the plan fills this tensor, but the model does not have it")
     if destination.slot and not zero3.is_partitioned(members[0].value):
         message = "the plan has a second memory for this tensor, which the Python front does not fill"
         return layout_problem(destination.name, message)
-    wanted, there = tuple(destination.local_shape), tuple(_memory_of(members[0], destination).shape)
+    wanted, there = tuple(destination.local_shape), tuple(memory_in_slot(members[0], destination).shape)
     if wanted != there and not (_count(wanted) == 0 and _count(there) == 0):
         text = (
             f"this rank's part of the tensor should have the shape {list(wanted)}, but has {list(there)}"
         )
         return layout_problem(destination.name, text, "R54")
     for member in members:
-        local = _memory_of(member, destination)
+        local = memory_in_slot(member, destination)
         if local.layout is torch.strided and not local.is_meta and not isinstance(member.value, FlatMember):
             end, size = byte_extent(local)[1], local.untyped_storage().nbytes()
             if end > size:
@@ -249,7 +249,7 @@ def _misfit(destination: Any, members: list[Entry]) -> Problem | None:
     return None
 
 
-def _memory_of(entry: Entry, destination: Any) -> torch.Tensor:
+def memory_in_slot(entry: Entry, destination: Any) -> torch.Tensor:
     """What there is of it on this rank. ZeRO-3 has several memories of one tensor."""
     if zero3.is_partitioned(entry.value):
         return zero3.memory_of(entry.value, destination.slot)
@@ -261,10 +261,10 @@ def _slot(destination: Any, members: list[Entry], unit_of: dict[int, Unit], *, a
     place = device if allocates else torch.device("meta")
     if destination.provenance == "kept":
         member = next((one for one in members if not local_of(one.value).is_meta), members[0])
-        kept = _memory_of(member, destination).detach()
+        kept = memory_in_slot(member, destination).detach()
         return Slot(destination, members, KEEP, kept if _same_device(kept.device, device) else kept.to(place))
-    real = [local for local in _distinct(members, destination) if _fits(local, dtype, device)]
-    plain = next((local for local in real if _is_plain(local)), None)
+    real = [local for local in distinct_memories(members, destination) if _fits(local, dtype, device)]
+    plain = next((local for local in real if is_plain(local)), None)
     if plain is not None:
         storage = plain.untyped_storage()._cdata
         others = [local.detach() for local in real if local.untyped_storage()._cdata != storage]
@@ -278,16 +278,16 @@ def _slot(destination: Any, members: list[Entry], unit_of: dict[int, Unit], *, a
     return Slot(destination, members, ATTACH, memory)
 
 
-def _distinct(members: list[Entry], destination: Any) -> Iterator[torch.Tensor]:
+def distinct_memories(members: list[Entry], destination: Any) -> Iterator[torch.Tensor]:
     """The memories of the objects that have these names, each once."""
     seen: set[int] = set()
     for member in members:
         if id(member.value) not in seen:
             seen.add(id(member.value))
-            yield _memory_of(member, destination)
+            yield memory_in_slot(member, destination)
 
 
-def _is_plain(memory: torch.Tensor) -> bool:
+def is_plain(memory: torch.Tensor) -> bool:
     """Whether its bytes are its values, in order."""
     return memory.is_contiguous() and not memory.is_conj() and not memory.is_neg()
 
@@ -328,7 +328,7 @@ def _arrange(slot: Slot) -> None:
     parameter that a framework shared out under each of its names: it makes them copies."""
     shared: dict[tuple[int, ...], torch.Tensor] = {}  # by strides
     for entry in slot.entries:
-        local = _memory_of(entry, slot.destination)
+        local = memory_in_slot(entry, slot.destination)
         if id(entry.value) in slot.fresh or _fits(local, slot.memory.dtype, slot.memory.device):
             continue
         if is_dtensor(entry.value) and (shared or slot.how != ATTACH):
@@ -377,7 +377,7 @@ def _attach_slot(slot: Slot, seen: set[tuple[int, str]]) -> None:
         elif id(entry.value) in slot.fresh:
             put(entry.value, slot.fresh[id(entry.value)])
         elif slot.writes:
-            torch.autograd.graph.increment_version(_memory_of(entry, slot.destination))
+            torch.autograd.graph.increment_version(memory_in_slot(entry, slot.destination))
     seen |= set(distinct)
 
 

@@ -94,10 +94,11 @@ def target_of(rule: dict[str, Any]) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Catalog:
-    """A checkpoint's keys and their shapes, and the folder that holds it. Only headers are read."""
+    """A checkpoint's keys and their shapes, and the folder that holds it: None if it is still to be written. Only
+    headers are read."""
 
     shapes: dict[str, tuple[int, ...]]
-    folder: Path
+    folder: Path | None = None
 
     @classmethod
     def of(cls, checkpoint: str, tensors: Iterable[str] | None = None) -> Catalog:

@@ -42,14 +42,14 @@ _SAFETENSORS = (".safetensors", ".safetensors.index.json")
 
 def describe(
     model: nn.Module | Sequence[nn.Module],
-    checkpoint: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str] | None,
     entries: Sequence[Entry] | None = None,
     catalog: Catalog | None = None,
 ) -> Conversion | None:
     """What transformers knows of this model and checkpoint. None if it is not a model of transformers.
 
     `entries` is the model's inventory, if it was taken before; `catalog` is the checkpoint's, if it was read before:
-    the user may have given its keys other names.
+    the user may have given its keys other names. `checkpoint` is None for one that is still to be written.
     """
     library = Library.find()
     if library is None:
@@ -58,14 +58,15 @@ def describe(
     view = View.of(parts, library, entries)
     if view is None:
         return None
-    location = os.fspath(checkpoint)
-    refuse_pickles(location)
-    catalog = catalog or Catalog.of(location, view.entries)
+    if checkpoint is not None:
+        refuse_pickles(os.fspath(checkpoint))
+        catalog = catalog or Catalog.of(os.fspath(checkpoint), view.entries)
+    assert catalog is not None
     shapes = catalog.shapes
     rules, notes = _mapping_rules(view, shapes, library)
-    config = _config_fields(catalog.folder)
+    config = _config_fields(catalog.folder) if catalog.folder is not None else {}
     architecture = _other_architecture(view, config)
-    if architecture and (view.state.keys() - rules.targets or shapes.keys() - rules.used):
+    if catalog.folder is not None and architecture and (view.state.keys() - rules.targets or shapes.keys() - rules.used):
         whole = _whole_model(view, architecture, catalog.folder, library)
         if whole is not None:
             found, of_whole = _mapping_rules(whole, shapes, library)

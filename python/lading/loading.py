@@ -44,7 +44,7 @@ from .patterns import matches
 from .peft_files import AdapterFile
 from .preparing import Prepared, prepare, rank_facts
 from .quantized import forget_quantization, notes_of
-from .report import HostMemory, LoadedTensor, Report
+from .report import HostMemory, LoadedFrom, LoadedTensor, Report
 from .shared_inputs import SharedInputs
 from .showing import Display, StoppedByUser, checked, display_for, stopped
 from .skeleton_recorder import is_recording
@@ -255,6 +255,7 @@ def load_together(
     report = _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
     report.memory = load.memory
     report._has_checkpoint = location is not None
+    report._source = LoadedFrom(location, options.naming, options.quantized)
     ignored = passed_over(plan, report)
     tell(parts, report, unfollowed(report.warnings), passed_over=ignored, is_first=ranks.rank == 0)
     return report

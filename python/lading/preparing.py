@@ -53,13 +53,7 @@ class Prepared:
 
 
 def prepare(parts: list[nn.Module], location: str | None, options: Options, ranks: Agreement) -> Prepared:
-    modules = [module for part in parts for module in part.modules()]
-    for module, groups in fsdp_states(modules):
-        if groups:
-            _drop_gathered(groups)
-            module.reshard()  # type: ignore[operator]  # after a forward pass its parameters may still be gathered
-            _shard_anyway(groups)
-    fsdp1.reshard(modules)
+    modules = resharded(parts)
     try:
         entries = take_inventory(parts)
         held = [entry for entry in entries if not is_elsewhere(entry.value) and not is_foreign(entry)]
@@ -113,6 +107,18 @@ def prepare(parts: list[nn.Module], location: str | None, options: Options, rank
         refreshes,
         adapters.files,
     )
+
+
+def resharded(parts: list[nn.Module]) -> list[nn.Module]:
+    """All modules of the parts. After a forward pass parameters of FSDP2 and FSDP1 may still be gathered: no longer."""
+    modules = [module for part in parts for module in part.modules()]
+    for module, groups in fsdp_states(modules):
+        if groups:
+            _drop_gathered(groups)
+            module.reshard()  # type: ignore[operator]
+            _shard_anyway(groups)
+    fsdp1.reshard(modules)
+    return modules
 
 
 def _extra_state_notes(entries: Sequence[Entry]) -> list[str]:

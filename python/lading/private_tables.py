@@ -244,6 +244,16 @@ TRANSFORMERS = Table(
                 "choose how attention and experts are computed",
             ),
         ),
+        "saving": (
+            Name(f"{_LOADING}:revert_weight_conversion", "write the keys that it writes", ("model", "state_dict")),
+            Name(f"{_LOADING}:()._weight_conversions", "write the keys that it has read"),
+            Name(
+                "transformers.modeling_utils:remove_tied_weights_from_state_dict",
+                "write one key of a tie",
+                ("state_dict", "model"),
+            ),
+            Name(f"{_MODEL}._keys_to_ignore_on_save", "leave out what it leaves out"),
+        ),
         "DeepSpeed": (
             *_each(
                 "transformers.integrations.deepspeed",

@@ -16,6 +16,15 @@ from .errors import Problem, shown
 _FEW, _SHOWN = 8, 20
 _UNEXPECTED = "R39"
 
+
+class LoadedFrom(NamedTuple):
+    """What a save needs to know to write what a load has read."""
+
+    location: Any  # None: the model started without a checkpoint
+    naming: Any  # what the user said about names
+    quantized: str
+
+
 class LoadedTensor(NamedTuple):
     """One tensor in this rank's memory."""
 
@@ -111,6 +120,7 @@ class Report:
     memory: HostMemory = HostMemory()
     _engine_report: Any = dataclasses.field(default=None, repr=False)
     _has_checkpoint: bool = dataclasses.field(default=True, repr=False)
+    _source: LoadedFrom = dataclasses.field(default=LoadedFrom(None, None, "dequantize"), repr=False)
 
     @functools.cached_property
     def ledger(self) -> str:

@@ -46,6 +46,14 @@ def into_a_state_dict(state: dict[str, object]) -> lading.Report | None:
     return reader.report
 
 
+def save(model: nn.Module, group: "torch.distributed.ProcessGroup") -> lading.SaveReport:
+    lading.save(model, "out", base="org/base", revision="v1", max_shard_size="2GB", dtype="base", unmapped="drop")
+    lading.save([model], CHECKPOINT, max_shard_size=1 << 30, dtype=torch.bfloat16, exist="replace", group=group)
+    report = lading.save(model, CHECKPOINT, base=lading.report_of(model), progress=False, timeout=60)
+    print(report.keys["w"].file, report.path / "config.json", report.files["model.safetensors"], report.to_json())
+    return report
+
+
 def without_a_checkpoint(model: nn.Module) -> lading.Report:
     lading.initialize(model, seed=3, device="cpu", dtype=torch.bfloat16, cast="exact", keep=["a"], group=False)
     return lading.initialize([model, model], external={"a": torch.zeros(1)}, whole=model, progress=False)

@@ -40,6 +40,9 @@ WRONG = (
     'lading.shard_by_dtype(model, "mesh")',
     'lading.skeleton_of("a", revision=True)',
     "lading.report_of(model).bytes",
+    'lading.save(model, "a", exist="keep")',
+    'lading.save(model, "a", unmapped="keep")',
+    'lading.save("a", model)',
     "lading.help(3.5)",
 )
 
