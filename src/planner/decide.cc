@@ -53,7 +53,7 @@ class Decider {
     const QuantizedProblems quantized = check_companions(inputs_, not_dequantized, out_);
     errors_.add(quantized.errors);
     errors_.add(check_lost_scales(inputs_, out_));
-    add_about_config(check_quantization_config(inputs_));
+    add_about_config(check_quantization_config(inputs_, out_));
     if (policy_is_sound_) add_about_tensors(decide_dtypes(inputs_, pins_, out_));
     if (policy_is_sound_) errors_.add(check_payload_casts(inputs_, out_));
     errors_.add(check_keys(inputs_, names_, quantized.left_over, out_.plan));

@@ -92,6 +92,8 @@ load("scale_for_each_row_in_one_dim", fp8(("F16", [5])), config=None)
 load("e8m0", fp8(("F8_E8M0", [2, 3])))
 load("e8m0_in_u8", fp8(("U8", [2, 3])))
 load("mapping_alone", fp8(), config=None, mapping=dequantize([4, 3]))
+load("mapping_of_scales_of_another_name", fp8(key="x.w_scale"), mapping=dequantize([4, 3], scales="x.w_scale"))
+load("mapping_of_scales_of_another_name_and_no_config", fp8(key="x.w_scale"), config=None, mapping=dequantize([4, 3], scales="x.w_scale"))
 
 # --- Payloads without scales, and scales without a payload.
 refuse("payload_without_scales", {PAYLOAD: ("F8_E4M3", [5, 7])}, "config.json")

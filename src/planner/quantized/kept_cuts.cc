@@ -55,15 +55,53 @@ Dims block_of_elements(const PackedWeight& weight, const checkpoint::Catalog& ca
   return block;
 }
 
+// The cuts whose parts modules compute with.
+std::vector<Cut> computing_cuts(const layout::Placement& placement) {
+  std::vector<Cut> cuts = placement.slots.front().cuts;
+  std::erase_if(cuts, [](const Cut& cut) { return cut.kind != CutKind::kShard && cut.kind != CutKind::kStridedShard; });
+  if (!placement.fsdp_group.empty() && !cuts.empty()) cuts.pop_back();
+  std::erase_if(cuts, [](const Cut& cut) { return cut.gathered; });
+  return cuts;
+}
+
+// Keys of which a module has a part.
+std::set<std::string> cut_keys(const Decisions& decisions) {
+  std::set<std::string> keys;
+  for (const StatementId i : decisions.plan.statements.ids()) {
+    const Statement& s = decisions.plan.statements[i];
+    if (s.provenance != Provenance::kFile || computing_cuts(s.placement).empty()) continue;
+    const auto& sources = decisions.tensors[i].pieces.pieces.sources;
+    keys.insert(sources.begin(), sources.end());
+  }
+  return keys;
+}
+
+// Where config.json does not say it: as many elements as scales divide evenly. Of dims that scales do not divide so, a
+// block begins somewhere else, and a cut is refused rather than right by chance.
+std::optional<Dims> assumed_block(const CatalogTensor& payload, const std::vector<const CatalogTensor*>& companions) {
+  for (const CatalogTensor* one : companions) {
+    const Shape& scales = one->shape;
+    if (!checkpoint::QuantizedKeys::is_factor(one->name) || scales.rank() != payload.shape.rank()) continue;
+    Dims block;
+    for (std::size_t d = 0; d < scales.rank() && scales[d] > 0; ++d) {
+      block.push_back(std::max<std::uint64_t>(1, (payload.shape[d] + scales[d] - 1) / scales[d]));
+    }
+    if (block.size() == scales.rank()) return block;
+  }
+  return std::nullopt;
+}
+
 // Payloads of the base whose scales are read as they are, too, and their blocks.
 class KeptBlocks {
  public:
-  KeptBlocks(const PlanInputs& inputs, const Plan& plan) : catalog_(inputs.catalog) {
+  KeptBlocks(const PlanInputs& inputs, const Decisions& decisions) : catalog_(inputs.catalog) {
+    const Plan& plan = decisions.plan;
     std::set<std::string_view> read;
     for (const Source& source : plan.sources) {
       if (plan.files[source.file].checkpoint == 0 && !source.scaling) read.insert(source.key);
     }
     const checkpoint::QuantizedKeys keys(catalog_);
+    const std::set<std::string> cut = cut_keys(decisions);
     std::optional<PackedWeights> packed;
     for (const Source& source : plan.sources) {
       if (source.scaling || !checkpoint::is_payload_dtype(source.dtype) || !read.contains(source.key)) continue;
@@ -71,15 +109,20 @@ class KeptBlocks {
       const auto companions = keys.companions_of(payload);
       const auto is_read = [&](const CatalogTensor* one) { return read.contains(one->name); };
       if (companions.empty() || !std::all_of(companions.begin(), companions.end(), is_read)) continue;
+      std::optional<Dims> block = assumed_block(payload, companions);
       if (checkpoint::is_low_precision(source.dtype)) {
-        const auto block = block_of_scales(catalog_, payload, *companions.front());
-        if (block && companions.size() == 1) blocks_[source.key] = {block->begin(), block->end()};
-        continue;
+        const auto known = block_of_scales(catalog_, payload, *companions.front());
+        if (known && companions.size() == 1) block = Dims(known->begin(), known->end());
+      } else {
+        if (!packed) packed = find_packed_weights(catalog_);
+        for (const auto& [name, weight] : packed->by_name) {
+          if (weight.payload == source.key) block = block_of_elements(weight, catalog_);
+        }
       }
-      if (!packed) packed = find_packed_weights(catalog_);
-      for (const auto& [name, weight] : packed->by_name) {
-        if (weight.payload == source.key) blocks_[source.key] = block_of_elements(weight, catalog_);
-      }
+      if (!block) continue;
+      const auto is_cut = [&](const CatalogTensor* one) { return cut.contains(one->name); };
+      if (std::none_of(companions.begin(), companions.end(), is_cut)) free_dims_of_one_block(payload.shape, *block);
+      blocks_[source.key] = *std::move(block);
     }
   }
 
@@ -91,18 +134,16 @@ class KeptBlocks {
   }
 
  private:
+  // Where all ranks have the one scale of a dim, it may be cut anywhere.
+  static void free_dims_of_one_block(const Shape& shape, Dims& block) {
+    for (std::size_t d = 0; d < block.size(); ++d) {
+      if (block[d] >= shape[d]) block[d] = 1;
+    }
+  }
+
   const checkpoint::Catalog& catalog_;
   std::map<std::string, Dims> blocks_;
 };
-
-// The cuts whose parts modules compute with.
-std::vector<Cut> computing_cuts(const layout::Placement& placement) {
-  std::vector<Cut> cuts = placement.slots.front().cuts;
-  std::erase_if(cuts, [](const Cut& cut) { return cut.kind != CutKind::kShard && cut.kind != CutKind::kStridedShard; });
-  if (!placement.fsdp_group.empty() && !cuts.empty()) cuts.pop_back();
-  std::erase_if(cuts, [](const Cut& cut) { return cut.gathered; });
-  return cuts;
-}
 
 // Where parts begin, by dim of the tensor; without the edges of the tensor.
 using Boundaries = std::vector<std::set<std::uint64_t>>;
@@ -173,7 +214,7 @@ std::optional<Straddle> find_straddle(const FilePieces& file, const KeptBlocks& 
 class KeptCutCheck {
  public:
   KeptCutCheck(const PlanInputs& inputs, const Decisions& decisions)
-      : inputs_(inputs), decisions_(decisions), blocks_(inputs, decisions.plan) {}
+      : inputs_(inputs), decisions_(decisions), blocks_(inputs, decisions) {}
 
   Errors run() {
     Errors errors;

@@ -46,8 +46,15 @@ void for_each_stretch(std::string_view name, const Act& act) {
 
 class ConfigCheck {
  public:
-  explicit ConfigCheck(const PlanInputs& inputs)
+  ConfigCheck(const PlanInputs& inputs, const Decisions& decisions)
       : inputs_(inputs), said_(*inputs.catalog.quantization), keys_(inputs.catalog) {
+    for (const Source& source : decisions.plan.sources) {
+      if (!source.scaling || decisions.plan.files[source.file].checkpoint > 0) continue;
+      has_dequantized_ = true;
+      for (const SourceId part : {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale}) {
+        if (!part.is_none()) bound_.insert(decisions.plan.sources[part].key);
+      }
+    }
     for (const CatalogTensor& tensor : inputs.catalog.tensors_of(0)) {
       if (!tensor.dtype || !checkpoint::is_payload_dtype(*tensor.dtype)) continue;
       const auto companions = keys_.companions_of(tensor);
@@ -58,7 +65,7 @@ class ConfigCheck {
   }
 
   Errors run() {
-    if (payloads_.empty()) {
+    if (payloads_.empty() && !has_dequantized_) {
       add(Error(Code::kDType, "config.json says that the checkpoint is quantized, but no key is")
               .wanted(
                   fmt::format("payloads and scales ({})", said_.method.empty() ? "quantization_config" : said_.method))
@@ -134,14 +141,15 @@ class ConfigCheck {
   QuantizedKeys keys_;
   std::vector<const CatalogTensor*> payloads_;
   std::set<std::string_view> bound_;
+  bool has_dequantized_ = false;
   Errors errors_;
 };
 
 }  // namespace
 
-Errors check_quantization_config(const PlanInputs& inputs) {
+Errors check_quantization_config(const PlanInputs& inputs, const Decisions& decisions) {
   if (!inputs.catalog.quantization) return {};
-  return ConfigCheck(inputs).run();
+  return ConfigCheck(inputs, decisions).run();
 }
 
 }  // namespace lading::planner

@@ -55,6 +55,48 @@ TEST(KeptCuts, R48_ACutThroughABlockIsRefusedWithTheNearestThatIsNot) {
   EXPECT_THAT(text_of(on_ranks(kept(128, 128), 2)), HasSubstr("over 1 rank,"));
 }
 
+// A scale for the tensor, or for each row, that every rank has.
+TEST(KeptCuts, R48_WhereAllRanksHaveTheOneScaleOfADimItMayBeCutAnywhere) {
+  const auto scaled = [](Shape scales, std::size_t dim, std::vector<layout::Cut> scale_cuts) {
+    World world{{{"w", {384, 256}, DType::kF8E4M3}, {"w_scale", scales}},
+                {param("w", {384, 256}, DType::kF8E4M3), param("w_scale", scales)}};
+    world.quantization = checkpoint::Quantization{"fp8", ""};
+    world.mesh({{"tp", 2}}).place("w", {shard(0, dim)}).place("w_scale", std::move(scale_cuts));
+    return text_of(world);
+  };
+  EXPECT_EQ(scaled({}, 0, {}), "accepted");
+  EXPECT_EQ(scaled({1}, 1, {}), "accepted");
+  EXPECT_EQ(scaled({384, 1}, 1, {}), "accepted");
+  EXPECT_EQ(scaled({384, 1}, 0, {shard(0, 0)}), "accepted");
+  EXPECT_THAT(scaled({1, 1}, 0, {shard(0, 0)}), HasSubstr("192 of dim 0")) << "the second rank has no scale";
+  EXPECT_THAT(scaled({384, 1}, 1, {shard(0, 0)}), HasSubstr("128 of dim 1")) << "half of the scales on each rank";
+}
+
+TEST(KeptCuts, R48_BlocksThatNoConfigSaysAreThoseThatScalesDivideEvenly) {
+  const auto without_config = [](World world) {
+    world.quantization.reset();
+    return text_of(world);
+  };
+  EXPECT_EQ(without_config(on_ranks(kept(384, 256), 3)), "accepted");
+  EXPECT_EQ(without_config(on_ranks(kept(384, 256), 2, 1)), "accepted");
+  EXPECT_THAT(without_config(on_ranks(kept(384, 256), 2)), HasSubstr("192 of dim 0, on tp=2"));
+  World unknown = on_ranks(kept(384, 256), 2);
+  for (auto& one : unknown.keys) one.dtype = one.name == "w" ? DType::kI8 : one.dtype;
+  for (auto& one : unknown.tensors) one.dtype = one.name == "w" ? DType::kI8 : one.dtype;
+  EXPECT_THAT(text_of(unknown), HasSubstr("192 of dim 0")) << "a scheme that lading does not know";
+}
+
+// Of a method that lading does not know, codes and scales still share their dims.
+TEST(KeptCuts, R48_PackedCodesThatNoConfigSays) {
+  World world = gptq_world();
+  world.tensors.clear();
+  for (const Key& one : world.keys) world.tensors.push_back(param(one.name, one.shape, one.dtype));
+  world.quantization.reset();
+  const std::uint64_t groups = key(world, "x.scales").shape[0];
+  world.mesh({{"tp", groups + 1}}).place("x.qweight", {shard(0, 0)});
+  EXPECT_THAT(text_of(world), HasSubstr("R48"));
+}
+
 TEST(KeptCuts, R48_WhatIsGatheredBeforeItIsUsedMayBeCutAnywhere) {
   World world = on_ranks(kept(384, 256), 2);
   for (layout::PlacementRule& rule : world.layout.rules) rule.placement.slots.front().cuts.front().gathered = true;
