@@ -150,7 +150,10 @@ class SavePlanning {
     }
     for (const auto& [key, why] : made.dropped_keys) {
       report.dropped_keys.push_back(key);
-      warnings_.add(Error(Code::kPlan, "the key of the base is left out: " + why).of_tensor(key).by_rule("R69"));
+      warnings_.add(Error(Code::kPlan, "the key of the base is left out: " + why)
+                        .of_tensor(key)
+                        .by_rule("R69")
+                        .try_this("Name a tensor of the model for it in a mapping, if the new checkpoint needs it."));
     }
     return report;
   }

@@ -128,7 +128,8 @@ class WriterChooser {
     const Source& source = load_.sources[id];
     std::vector<Candidate>& candidates = by_source_[id];
     if (source.scaling) {
-      errors_.add(about(source, "the key is quantized, and quantized keys are not written")
+      errors_.add(Error(Code::kPlan, "the key is quantized, and quantized keys are not written")
+                      .of_tensor(source.key)
                       .by_rule("R48")
                       .try_this("Save into the keys of a checkpoint that is not quantized."));
       return;
@@ -255,12 +256,9 @@ class WriterChooser {
         .storage;
   }
 
-  static Error about(const Source& source, std::string message) {
-    return Error(Code::kPlan, std::move(message)).of_tensor(source.key);
-  }
-
   void lacks(const Source& source) {
-    errors_.add(about(source, "no rank holds this key whole, and no ranks together do")
+    errors_.add(Error(Code::kPlan, "no rank holds this key whole, and no ranks together do")
+                    .of_tensor(source.key)
                     .by_rule("R69")
                     .try_this("Check that the mapping takes every element of the key, and the layout every rank."));
   }

@@ -181,8 +181,9 @@ Result<OutputFiles, Errors> lay_out_files(std::vector<OutputShard> shards, const
       data_bytes = data_bytes && bytes ? checked_add(*data_bytes, *bytes) : std::nullopt;
     }
     if (!data_bytes) {
-      errors.add(
-          Error(Code::kPlan, "the file would be too large, or a packed element would be cut").in_file(shard.name));
+      errors.add(Error(Code::kPlan, "the file would be too large, or a packed element would be cut")
+                     .in_file(shard.name)
+                     .try_this("Choose a smaller max_shard_size, or another dtype."));
       continue;
     }
     out.headers.push_back(header_of(shard));
