@@ -34,6 +34,12 @@ constexpr std::string_view kConvertTorchDirectory =
 constexpr std::string_view kConvertDcp =
     "If you trust who wrote it (its .metadata is a pickle), convert it: python -m "
     "torch.distributed.checkpoint.format_utils dcp_to_torch DIR OUT.pt, and then OUT.pt: TORCH_COMMAND OUT.pt.";
+constexpr std::string_view kConsolidateDcp =
+    "Consolidate them: python -c \"import os, sys; from torch.distributed.checkpoint import HuggingFaceStorageReader "
+    "as "
+    "R; from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate_safetensors_files as c; "
+    "os.makedirs(sys.argv[2]); c(sys.argv[1], sys.argv[2], "
+    "dict.fromkeys(R(sys.argv[1]).read_metadata().state_dict_metadata, 1))\" DIR OUT_DIR.";
 constexpr std::string_view kConvertZero =
     "If you trust who wrote it (it is made of pickles), convert it: python -m deepspeed.utils.zero_to_fp32 "
     "--safe_serialization DIR OUT_DIR.";
@@ -250,6 +256,20 @@ std::optional<Error> recognise_directory(const Names& names, std::string_view di
         .try_this(with_command(kind.remedy));
   }
   return std::nullopt;
+}
+
+std::optional<Error> recognise_shards_of_dcp(const Names& names, std::string_view directory) {
+  Names shards = beginning_with(names, {"shard-"});
+  std::erase_if(shards, [](const std::string& name) {
+    return name.find("-model-") == std::string::npos || !name.ends_with(kFileEnding);
+  });
+  if (shards.size() < 2) return std::nullopt;
+  return Error(Code::kNotACheckpoint,
+               "the directory holds shards of tensors, which torch.distributed.checkpoint (DCP) has not consolidated")
+      .in_file(directory)
+      .wanted("model.safetensors.index.json, or one file ending in .safetensors")
+      .got(shown(shards, names.size()))
+      .try_this(std::string(kConsolidateDcp));
 }
 
 }  // namespace lading::checkpoint

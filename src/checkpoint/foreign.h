@@ -26,4 +26,9 @@ inline constexpr std::size_t kMagicBytes = 512;
 [[nodiscard]] std::optional<Error> recognise_directory(const std::vector<std::string>& names,
                                                        std::string_view directory);
 
+/// The directory holds several safetensors files and no index. Returns nothing unless DCP wrote them rank by rank: each
+/// has parts of the same tensors then.
+[[nodiscard]] std::optional<Error> recognise_shards_of_dcp(const std::vector<std::string>& names,
+                                                           std::string_view directory);
+
 }  // namespace lading::checkpoint

@@ -131,6 +131,19 @@ INSTANTIATE_TEST_SUITE_P(
         Directory{"flax", {"flax_model.msgpack"}, "Flax", "msgpack_restore"}),
     [](const auto& one) { return one.param.name; });
 
+TEST(ForeignDirectories, ShardsThatDcpDidNotConsolidateAreNamed) {
+  const std::string one = "shard-00001-model-00001-of-00001.safetensors";
+  const std::string two = "shard-00002-model-00001-of-00001.safetensors";
+  const auto error = recognise_shards_of_dcp({"config.json", one, two}, "dir");
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code, Code::kNotACheckpoint);
+  EXPECT_THAT(error->message, HasSubstr("DCP"));
+  EXPECT_THAT(error->remedy, HasSubstr("consolidate_safetensors_files"));
+  EXPECT_FALSE(recognise_shards_of_dcp({"config.json", one}, "dir").has_value());
+  EXPECT_FALSE(recognise_shards_of_dcp({"a.safetensors", "b.safetensors"}, "dir").has_value());
+  EXPECT_FALSE(recognise_shards_of_dcp({"shard-1.safetensors", "shard-2.safetensors"}, "dir").has_value());
+}
+
 TEST(ForeignDirectories, OtherDirectoriesAreNotGuessedAt) {
   EXPECT_FALSE(recognise_directory({}, "dir").has_value());
   EXPECT_FALSE(recognise_directory({"config.json", "x.index"}, "dir").has_value());

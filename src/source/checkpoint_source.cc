@@ -120,6 +120,10 @@ class SourceReader {
               .got(fmt::format("{} other {}", names.size(), names.size() == 1 ? "entry" : "entries"))
               .try_this("Pass the directory of the checkpoint, or fetch it: hf download ORG/NAME --local-dir DIR."));
     }
+    if (indexes.empty()) {
+      if (auto shards_of_dcp = checkpoint::recognise_shards_of_dcp(names, anchor().display(directory)))
+        return fail(*std::move(shards_of_dcp));
+    }
     return fail(Error(Code::kAmbiguousCheckpoint, "the directory has several safetensors files and no index")
                     .in_file(anchor().display(directory))
                     .wanted(std::string(kIndexName))

@@ -1,6 +1,9 @@
 """What `lading.dcp.Reader` takes and refuses, case by case."""
 
 import json
+import shlex
+import subprocess
+import sys
 
 import quantized_models
 import ranks_models as models
@@ -449,11 +452,29 @@ def what_dcp_writes(rank, folder):
         dcp.save(state, storage_writer=writer)
         dist.barrier()
     fresh = {"w": distribute_tensor(torch.zeros(5, 6), mesh, [Shard(1)])}
-    problems += refused(["shard"], lambda: dcp.load(fresh, storage_reader=reader(folder / "shards")), fresh)
-    dcp.load(fresh, storage_reader=reader(folder / "consolidated"))
-    if not torch.equal(fresh["w"].full_tensor(), whole):
-        problems.append("other values")
+    problems += refused(["DCP", "consolidate_safetensors_files"], lambda: dcp.load(fresh, storage_reader=reader(folder / "shards")), fresh)
+    if rank == 0:
+        problems += consolidated_as_told(folder / "shards", folder / "by the command")
+    dist.barrier()
+    for name in ("consolidated", "by the command"):
+        fresh["w"].to_local().zero_()
+        dcp.load(fresh, storage_reader=reader(folder / name))
+        if not torch.equal(fresh["w"].full_tensor(), whole):
+            problems.append(f"{name}: other values")
     return problems
+
+
+def consolidated_as_told(shards, output):
+    """The remedy's command, run as a user would."""
+    try:
+        len(reader(shards).read_metadata().state_dict_metadata)
+    except lading.LadingError as error:
+        command = error.problems[0].remedy.partition("python ")[2].removesuffix(" DIR OUT_DIR.")
+        done = subprocess.run(
+            [sys.executable, *shlex.split(command), shards, output], capture_output=True, text=True, check=False
+        )
+        return [done.stderr] if done.returncode else []
+    return ["they were not refused"]
 
 
 def after_a_forward_pass(rank, folder):
