@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <new>
+#include <tuple>
 #include <utility>
 
 #include "base/json_reader.h"
@@ -181,7 +182,26 @@ std::string format_of(const JsonValue& quantization) {
   return "";
 }
 
-// Models of several towers have it in the part of the one that is quantized.
+bool say_the_same(const checkpoint::Quantization& a, const checkpoint::Quantization& b) {
+  const auto of = [](const checkpoint::Quantization& one) {
+    return std::tie(one.method, one.format, one.block, one.bits, one.group_size, one.has_order, one.has_zero_points,
+                    one.has_transforms);
+  };
+  return of(a) == of(b);
+}
+
+// Which tower a key belongs to is not known.
+checkpoint::Quantization of_both(checkpoint::Quantization a, const checkpoint::Quantization& b) {
+  a.not_converted.insert(a.not_converted.end(), b.not_converted.begin(), b.not_converted.end());
+  if (say_the_same(a, b)) return a;
+  checkpoint::Quantization several;
+  several.method = "several, one for each part of the model";
+  several.not_converted = std::move(a.not_converted);
+  several.has_transforms = a.has_transforms || b.has_transforms;
+  return several;
+}
+
+// Models of several towers have it in the parts of those that are quantized.
 std::optional<checkpoint::Quantization> quantization_of(const JsonValue& config) {
   for (const std::string_view key : {"quantization_config", "compression_config"}) {
     const auto found = config.find(key);
@@ -198,11 +218,36 @@ std::optional<checkpoint::Quantization> quantization_of(const JsonValue& config)
                                       .has_transforms = has_transforms(*found)};
     }
   }
+  std::optional<checkpoint::Quantization> all;
   for (const JsonMember& member : config) {
     if (!member.key.ends_with("_config") || !member.value.is_object()) continue;
-    if (auto found = quantization_of(member.value)) return found;
+    auto found = quantization_of(member.value);
+    if (!found) continue;
+    all = all ? of_both(*std::move(all), *found) : std::move(found);
   }
-  return std::nullopt;
+  return all;
+}
+
+// Python writes numbers that JSON does not have. Of them, nothing here is read: zeros stand in for them.
+std::string with_numbers_of_json(std::string_view text) {
+  constexpr std::array<std::string_view, 3> kWords = {"NaN", "-Infinity", "Infinity"};
+  std::string plain(text);
+  bool is_in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') is_in_string = !is_in_string;
+    if (is_in_string) {
+      if (text[i] == '\\') ++i;
+      continue;
+    }
+    for (const std::string_view word : kWords) {
+      if (!text.substr(i).starts_with(word)) continue;
+      std::fill_n(plain.begin() + static_cast<std::ptrdiff_t>(i), word.size(), ' ');
+      plain[i] = '0';
+      i += word.size() - 1;
+      break;
+    }
+  }
+  return plain;
 }
 
 Result<std::optional<checkpoint::Quantization>, Errors> read(const io::File& file) {
@@ -219,7 +264,10 @@ Result<std::optional<checkpoint::Quantization>, Errors> read(const io::File& fil
 }  // namespace
 
 Result<std::optional<checkpoint::Quantization>, Errors> parse_model_config(const JsonBuffer& buffer) {
-  LADING_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(buffer));
+  const std::string_view text = buffer.text();
+  const bool is_of_python = text.find("NaN") != text.npos || text.find("Infinity") != text.npos;
+  const JsonBuffer plain = is_of_python ? JsonBuffer::copy_of(with_numbers_of_json(text)) : JsonBuffer(0);
+  LADING_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(is_of_python ? plain : buffer));
   return quantization_of(document.root());
 }
 

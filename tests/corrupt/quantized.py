@@ -267,6 +267,10 @@ load("gptq_with_a_last_group_cut_short", gptq(("I32", [5, 8]), ("I32", [3, 1]), 
 load("gptq_of_one_group", gptq(zeros=("I32", [1, 1]), scales=("F16", [1, 8]), order=[0] * 32), model=COLUMNS,
      config=quantized("gptq", **OF_GPTQ | {"group_size": -1}))  # fmt: skip
 load("gptq_whose_order_is_none", gptq(), model=COLUMNS, config=quantized("gptq", **OF_GPTQ | {"desc_act": True}))
+load("scales_of_caches_and_outputs", {
+    **{key.replace("x.", "x.k_proj."): value for key, value in fp8().items()},
+    "x.k_scale": ("F32", []), "x.v_scale": ("F32", [1]), "x.k_proj.k_scale": ("F32", []), "x.k_proj.output_scale": ("F32", [])},
+    model={"x.k_proj.weight": [5, 7]})  # fmt: skip
 load("scales_of_inputs_beside_weights", {**nvfp4(), "x.input_global_scale": ("F32", [1])}, config=OF_NVFP4, model=ROWS)
 
 
@@ -426,6 +430,21 @@ load("block_in_the_older_spelling", {PAYLOAD: ("F8_E4M3", [5, 7]), "x.weight_sca
 for text in ("4x", "x3", "4x3x2", "0x3", "-4x3", "4 x 3", "99999999999999999999x3"):
     refuse(f"block_of_{text}", {PAYLOAD: ("F8_E4M3", [5, 7]), "x.weight_scale": ("F32", [2, 3])}, "block size",
            config=compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure=text))  # fmt: skip
+
+
+# --- Models of several towers, and numbers that only Python's JSON has.
+def towers(*configs):
+    return {f"{name}_config": config for name, config in zip(("text", "vision"), configs, strict=True)}
+
+
+OF_V2 = quantized("gptq", **OF_GPTQ | {"checkpoint_format": "gptq_v2"})
+load("towers_that_say_the_same", twice(gptq()), config=towers(quantized("gptq", **OF_GPTQ), quantized("gptq", **OF_GPTQ)), model=TWO_COLUMNS)
+load("one_tower_of_two", gptq(), config=towers({"hidden_size": 8}, quantized("gptq", **OF_GPTQ)), model=COLUMNS)
+spoil("towers_of_two_versions", "gptq", twice(gptq()), "quant_method", config=towers(quantized("gptq", **OF_GPTQ), OF_V2), model=TWO_COLUMNS)
+spoil("towers_of_two_blocks", "int4", {**fp8(), "y.weight": ("F8_E4M3", [5, 7]), "y.weight_scale_inv": ("F32", [2, 3])}, "several",
+      config=towers(FP8, blocks(5, 3)), model={PAYLOAD: [5, 7], "y.weight": [5, 7]})  # fmt: skip
+LIMITS = {"time_step_limit": [0.0, float("inf")], "least": float("-inf"), "none": float("nan"), "a \\\" NaN": "-Infinity"}
+load("numbers_of_python", gptq(), config=LIMITS | quantized("gptq", **OF_GPTQ), model=COLUMNS)
 
 
 # --- Values of scales of packed codes. They are read before anything is written.

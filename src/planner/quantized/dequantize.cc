@@ -213,17 +213,24 @@ void add_scales(const Expression& expression, std::vector<std::string>& scales) 
   for (const Expression& part : expression.parts) add_scales(part, scales);
 }
 
-// Modules that compute with payloads scale their inputs too. Ordinary floats need none of that.
-void leave_input_scales(mapping::Resolved& resolved) {
-  constexpr std::array<std::string_view, 4> kOfInputs = {"input_scale", "input_global_scale", "input_zero_point",
-                                                         "activation_scale"};
+// Modules that compute with payloads scale their inputs too, and what they put into caches. Ordinary floats need none
+// of that. Scales of keys and values stand beside the weights (modelopt), or in the module around them.
+void leave_other_scales(mapping::Resolved& resolved) {
+  constexpr std::array<std::string_view, 7> kOfModule = {"input_scale",      "input_global_scale", "input_zero_point",
+                                                         "activation_scale", "output_scale",       "k_scale",
+                                                         "v_scale"};
+  constexpr std::array<std::string_view, 4> kOfAttention = {"k_scale", "v_scale", "k_zero_point", "v_zero_point"};
+  const auto leave = [&](const std::string& module, const auto& endings) {
+    for (const std::string_view ending : endings) {
+      const auto found = resolved.unread.find(module + std::string(ending));
+      if (found != resolved.unread.end() && found->second.empty()) found->second = kBesideWeights;
+    }
+  };
   const std::function<void(const Expression&)> visit = [&](const Expression& expression) {
     if (expression.op == Op::kDequantize) {
       const std::string module = expression.key.substr(0, expression.key.rfind('.') + 1);
-      for (const std::string_view ending : kOfInputs) {
-        const auto found = resolved.unread.find(module + std::string(ending));
-        if (found != resolved.unread.end() && found->second.empty()) found->second = kBesideWeights;
-      }
+      leave(module, kOfModule);
+      if (module.size() > 1) leave(module.substr(0, module.rfind('.', module.size() - 2) + 1), kOfAttention);
     }
     std::for_each(expression.parts.begin(), expression.parts.end(), visit);
   };
@@ -297,7 +304,7 @@ NotDequantized dequantize_payloads(const PlanInputs& inputs, const PackedWeights
       found->second = kBesideWeights;  // its order, or its shape
     }
   }
-  leave_input_scales(names.resolved);
+  leave_other_scales(names.resolved);
   // Names that the checkpoint itself does not have.
   std::erase_if(unread, [&](const auto& entry) { return inputs.catalog.find(entry.first) == nullptr; });
   return dequantizing.take_reasons();
