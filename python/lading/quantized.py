@@ -27,11 +27,6 @@ def dequantized(plan: _engine.Plan) -> int:
     return count
 
 
-def is_payload(dtype: str) -> bool:
-    """Whether a dtype of safetensors is one that codes of quantized weights have."""
-    return dtype in _PAYLOADS
-
-
 def notes_of(plan: _engine.Plan) -> list[str]:
     count = dequantized(plan)
     how = "each payload times its scale, rounded once"

@@ -21,7 +21,7 @@ from .inventory_json import SCHEMA, dtype_name, tie_classes
 from .locating import Location
 from .placements import Layout, is_elsewhere, is_foreign, read_placements
 from .preparing import resharded
-from .quantized import is_payload, refuse_wrapped
+from .quantized import refuse_wrapped
 from .recording import SkeletonError
 from .save_memory import refuse_without_value
 from .save_names import SavedTensor, in_files, model_keys, parameter_count
@@ -134,7 +134,7 @@ def _checkpoint(
     """The keys by file, if no base says which there are; how they are loaded; the base's folder; notes."""
     answer = _engine.inspect(base.location) if base is not None else None
     folder = Path(answer["path"]).parent if answer is not None else None
-    if base is not None and answer is not None and not _is_dequantized(answer, entries):
+    if base is not None and answer is not None and not _is_unpacked(answer, entries):
         conversion = conversion_of(parts, base.location, entries, naming=base.naming, quantized=base.quantized)
         if conversion.problems:
             raise LadingError(conversion.problems, stage="documents", exit_code=4)
@@ -142,14 +142,15 @@ def _checkpoint(
     tensors, conversion = model_keys(parts, entries, dtype)
     if conversion.problems:
         raise LadingError(conversion.problems, stage="documents", exit_code=4)
-    notes = ["the base checkpoint is quantized and the model is not: its keys are the model's own"] if base else []
+    notes = ["the base checkpoint has packed weights and the model has not: the keys are the model's own"] if base else []
     return in_files(tensors, max_bytes or 5 * 10**9), conversion, folder, notes
 
 
-def _is_dequantized(answer: Mapping[str, Any], entries: Iterable[Entry]) -> bool:
-    """Whether the checkpoint has codes and scales where the model has numbers."""
-    is_quantized = answer.get("packed_weights") or any(is_payload(tensor["dtype"]) for tensor in answer["tensors"])
-    return bool(is_quantized) and not any(is_payload(dtype_name(one.dtype)) for one in entries if one.is_tensor)
+def _is_unpacked(answer: Mapping[str, Any], entries: Iterable[Entry]) -> bool:
+    """Whether the checkpoint has packed codes where the model has numbers: no key of its can hold those."""
+    own = {entry.name.rpartition(".")[2] for entry in entries}
+    parts = ({key.rpartition(".")[2] for key in weight["keys"][:2]} for weight in answer.get("packed_weights", ()))
+    return any(not part <= own for part in parts)
 
 
 def _skeleton(entries: Sequence[Entry]) -> dict[str, Any]:

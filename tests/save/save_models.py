@@ -73,10 +73,21 @@ def header(path):
         return json.loads(file.read(size), object_pairs_hook=list)
 
 
-def differences(found, wanted):
-    """Of two checkpoints: every file of weights and the index, byte by byte; configs by what they say."""
+def tensors_in(folder):
+    """{key: (dtype, shape, bytes)} of all files."""
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        for key, value in load_file(path).items():
+            bits = value.reshape(-1).view(torch.uint8) if value.numel() else value
+            found[key] = (value.dtype, tuple(value.shape), bytes(bits.numpy()))
+    return found
+
+
+def differences(found, wanted, besides=()):
+    """Of two checkpoints: every file of weights and the index, byte by byte; configs by what they say. `besides`: files
+    that only the second one has."""
     problems = []
-    names = {path.name for path in wanted.iterdir()}
+    names = {path.name for path in wanted.iterdir()} - set(besides)
     if names != {path.name for path in found.iterdir()} - {"lading.ledger.json"}:
         problems.append(f"the files are {sorted(path.name for path in found.iterdir())}, not {sorted(names)}")
     for name in sorted(names & {path.name for path in found.iterdir()}):

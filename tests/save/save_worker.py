@@ -186,6 +186,28 @@ def a_rank_that_stops(mesh, rank, folder, out):
     return problems
 
 
+def a_rank_that_cannot_write(mesh, rank, folder, out):
+    """Its disk is full: all ranks get its error, the old checkpoint stays, and nothing else does."""
+    from lading.save_engine import SavePlan
+
+    model = sharded("fsdp2", mesh, "llama")
+    lading.save(model, out, timeout=60)
+    written = SavePlan.write
+
+    def write(*arguments, **options):
+        problem = lading.errors.Problem("write_failed", "no space left on device", remedy="Free space.")
+        raise lading.LadingError(problem, stage="loading", exit_code=5)
+
+    SavePlan.write = write if rank else written
+    try:
+        error = refused(lambda: lading.save(models.original("llama_tied"), out, exist="replace", timeout=60))
+    finally:
+        SavePlan.write = written
+    problems = same_everywhere(error.code) + ([] if error.code == "write_failed" else [f"{error}"])
+    dist.barrier()
+    return problems + models.differences(out, folder / "llama") + siblings(out)
+
+
 def after_a_step(mesh, rank, folder, out):
     """Trained parameters are those that are written, also where FSDP2 has gathered them for the backward pass."""
     model = sharded("fsdp2", mesh, "llama_tied")
@@ -243,6 +265,7 @@ CASES = {
         a_parent_that_cannot_be_written,
         a_rank_with_other_arguments,
         a_rank_that_stops,
+        a_rank_that_cannot_write,
         after_a_step,
         into_another_dtype,
         meta_is_refused,

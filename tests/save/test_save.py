@@ -10,6 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import packed  # noqa: E402
+import packed_models  # noqa: E402
+import quantized_models  # noqa: E402
 import save_models as models  # noqa: E402
 from huggingface_hub import split_torch_state_dict_into_shards  # noqa: E402
 from lading.save_names import SavedTensor, in_files, size_of  # noqa: E402
@@ -134,6 +137,31 @@ def test_dtypes_of_the_base(folder, tmp_path):
     assert {one.dtype for one in report.keys.values()} == {"F32"}
     with pytest.raises(ValueError, match="pass base="):
         save(model, tmp_path / "no", dtype="base")
+
+
+# ---- quantized
+
+
+def saved_after_dequantizing(base, tmp_path):
+    """What a model of BF16 weights becomes that was loaded from codes: the checkpoint, and the model as it was."""
+    model = lading.from_pretrained(base, device="cpu", dtype=torch.bfloat16, progress=False)
+    report = save(model, tmp_path / "out", base=lading.report_of(model))
+    again = type(model).from_pretrained(tmp_path / "out").state_dict()
+    assert all(torch.equal(again[name], value) for name, value in model.state_dict().items())
+    assert "quantization_config" not in json.loads((tmp_path / "out" / "config.json").read_text())
+    model.save_pretrained(tmp_path / "wanted")
+    wanted = models.tensors_in(tmp_path / "wanted")
+    assert models.tensors_in(tmp_path / "out") == wanted and report.keys.keys() == wanted.keys()
+    return report
+
+
+def test_R48_fp8_is_saved_as_ordinary_weights(tmp_path):
+    saved_after_dequantizing(quantized_models.make(tmp_path / "fp8", 192, 256), tmp_path)
+
+
+def test_R48_packed_codes_are_saved_as_ordinary_weights(tmp_path):
+    report = saved_after_dequantizing(packed_models.make(tmp_path / "int4", packed.SCHEMES["int4"]), tmp_path)
+    assert any("packed" in note for note in report.notes)
 
 
 # ---- refusals

@@ -15,6 +15,7 @@ CASES = (
     ("fsdp2", "a_parent_that_cannot_be_written"),
     ("fsdp2", "a_rank_with_other_arguments"),
     ("fsdp2", "a_rank_that_stops"),
+    ("fsdp2", "a_rank_that_cannot_write"),
     ("fsdp2", "after_a_step"),
     ("fsdp2", "into_another_dtype"),
     ("fsdp2", "meta_is_refused"),

@@ -46,7 +46,7 @@ struct OutputFiles {
                                                       const saving::Metadata& metadata);
 
 struct IndexFacts {
-  std::string name;  ///< "": the usual one, and none for one file
+  std::string name;                                             ///< "": the usual one, and none for one file
   std::vector<std::pair<std::string, std::uint64_t>> metadata;  ///< beside "total_size"
 };
 
