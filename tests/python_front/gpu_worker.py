@@ -14,6 +14,7 @@ import test_several_stages as stages
 import torch
 import torch.distributed as dist
 import zoo
+from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
@@ -187,6 +188,25 @@ def several_stages(folder):
     return [text for how in ("skeleton", "meta") for text in stages.alone(folder / "llama", how, DEVICE)]
 
 
+def saved_from_the_device(folder):
+    """R69: whole, sharded, offloaded, and one weight that is not contiguous: the values that torch itself reads."""
+    whole_model, offloaded = skeleton(), skeleton()
+    load(whole_model, folder, device=DEVICE)
+    whole_model.register_buffer("turned", torch.arange(12.0, device=DEVICE).reshape(3, 4).t())
+    sharded_model = sharded(skeleton())
+    load(sharded_model, folder)
+    sharded(offloaded, offload_policy=CPUOffloadPolicy(pin_memory=DEVICE != "cpu"))
+    load(offloaded, folder)
+    problems = []
+    for name, model in {"whole": whole_model, "sharded": sharded_model, "offloaded": offloaded}.items():
+        out = folder / f"saved-{name}"
+        lading.save(model, out, progress=False, timeout=60)
+        found, wanted = load_file(out / "model.safetensors"), model.state_dict()
+        problems += [f"{name}: {key}" for key in found if not zoo.same_bits(found[key], whole(wanted[key]).cpu())]
+        problems += [] if found.keys() | {"head.weight"} == wanted.keys() else [f"{name} has {sorted(found)}"]
+    return problems
+
+
 CASES = (
     from_meta,
     a_real_model_moves_to_the_device,
@@ -199,4 +219,5 @@ CASES = (
     fsdp2_offloaded,
     fsdp1,
     several_stages,
+    saved_from_the_device,
 )

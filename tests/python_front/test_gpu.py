@@ -20,6 +20,7 @@ CASES = (
     "fsdp2_offloaded",
     "fsdp1",
     "several_stages",
+    "saved_from_the_device",
 )
 
 

@@ -3,7 +3,11 @@ there."""
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -15,6 +19,7 @@ import packed_models  # noqa: E402
 import quantized_models  # noqa: E402
 import save_models as models  # noqa: E402
 from huggingface_hub import split_torch_state_dict_into_shards  # noqa: E402
+from lading import _engine  # noqa: E402
 from lading.save_names import SavedTensor, in_files, size_of  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
@@ -120,6 +125,46 @@ def test_config_and_tokenizer(folder, tmp_path):
     assert set(report.beside) == {"config.json", "generation_config.json", "tokenizer.json", "lading.ledger.json"}
     assert (tmp_path / "out" / "tokenizer.json").read_text() == '{"mine": 1}'
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*report.beside, *report.files}
+
+
+def test_the_ledger_is_of_the_files(folder, tmp_path):
+    """Digests were taken from memory: a file that is damaged later shows."""
+    save(models.original("qwen3_moe"), tmp_path / "out")
+    ledger = json.loads((tmp_path / "out" / "lading.ledger.json").read_text())
+    assert _engine.verify(tmp_path / "out", ledger)["ok"]
+    file = tmp_path / "out" / "model.safetensors"
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    assert not _engine.verify(tmp_path / "out", ledger)["ok"]
+
+
+KILLED = """
+    import os, sys
+    import lading, save_models
+    from lading import save_engine, saving
+
+    step, target = sys.argv[1:]
+    die = lambda *arguments, **options: os._exit(9)
+    if step == "commit":
+        saving.commit = die
+    else:
+        setattr(save_engine.SavePlan, step, die)
+    lading.save(save_models.original("llama"), target, exist="replace", progress=False)
+"""
+
+
+@pytest.mark.parametrize("step", ["write", "finish", "commit"])
+def test_R69_a_process_that_is_killed(folder, tmp_path, step):
+    """The old checkpoint stays as it is, and the next save cleans up what the killed one has left."""
+    target = tmp_path / "out"
+    save(models.original("small"), target)
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), step, str(target)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False).returncode == 9
+    assert models.differences(target, folder / "small") == [] and not only(target)
+    save(models.original("llama"), target, exist="replace")
+    assert models.differences(target, folder / "llama") == [] and only(target)
 
 
 # ---- dtypes
