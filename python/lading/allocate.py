@@ -262,7 +262,7 @@ def _slot(destination: Any, members: list[Entry], unit_of: dict[int, Unit], *, a
     if destination.provenance == "kept":
         member = next((one for one in members if not local_of(one.value).is_meta), members[0])
         kept = memory_in_slot(member, destination).detach()
-        return Slot(destination, members, KEEP, kept if _same_device(kept.device, device) else kept.to(place))
+        return Slot(destination, members, KEEP, kept if same_device(kept.device, device) else kept.to(place))
     real = [local for local in distinct_memories(members, destination) if _fits(local, dtype, device)]
     plain = next((local for local in real if is_plain(local)), None)
     if plain is not None:
@@ -293,10 +293,10 @@ def is_plain(memory: torch.Tensor) -> bool:
 
 
 def _fits(local: torch.Tensor, dtype: torch.dtype, device: torch.device) -> bool:
-    return not local.is_meta and local.dtype == dtype and _same_device(local.device, device)
+    return not local.is_meta and local.dtype == dtype and same_device(local.device, device)
 
 
-def _same_device(one: torch.device, two: torch.device) -> bool:
+def same_device(one: torch.device, two: torch.device) -> bool:
     return one.type == two.type and (one.type == "cpu" or one.index == two.index)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .allocate import distinct_memories, is_plain, misfit
+from .allocate import distinct_memories, is_plain, misfit, same_device
 from .bits import same_bits
 from .errors import LadingError, Problem
 from .inventory import BUFFER, EXTRA_STATE, PARAMETER, Entry
@@ -52,12 +52,21 @@ def memories_of(destinations: Sequence[Any], entries: Iterable[Entry]) -> Memori
             found.copied_bytes += 0 if memory is first else memory.nbytes
             found.tensors.append(memory)
             found.addresses.append((memory.data_ptr(), memory.nbytes))
-            problem = _came_apart(destination, first, others)
+            problem = _elsewhere(destination, first) or _came_apart(destination, first, others)
         if problem is not None:
             problems.append(problem)
     if problems:
         raise LadingError(problems, stage="planning", exit_code=4)
     return found
+
+
+def _elsewhere(destination: Any, memory: torch.Tensor) -> Problem | None:
+    """The engine would take an address for one of another device."""
+    if same_device(memory.device, torch.device(destination.device)):
+        return None
+    message = f"the tensor is on {memory.device}, and the rest of the model on {destination.device}"
+    remedy = "Move the whole model to one device, and save it then."
+    return Problem("no_device", message, tensor=destination.name, rule="R35", remedy=remedy)
 
 
 def _came_apart(destination: Any, first: torch.Tensor, others: Iterable[torch.Tensor]) -> Problem | None:

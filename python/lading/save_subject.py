@@ -16,10 +16,12 @@ from .allocate import is_made_with
 from .conversion import Conversion, conversion_of
 from .devices import rank_device
 from .errors import LadingError, Problem
-from .inventory import ATTRIBUTE, PARAMETER, Entry, canonical_modules, take_inventory, tensors_of
+from .holders import seen_in
+from .inventory import ATTRIBUTE, PARAMETER, Entry, canonical_modules, is_sharded, take_inventory, tensors_of
 from .inventory_json import SCHEMA, dtype_name, tie_classes
+from .load_hooks import hooked
 from .locating import Location
-from .placements import Layout, is_elsewhere, is_foreign, read_placements
+from .placements import Layout, Placements, is_elsewhere, is_foreign, read_placements
 from .preparing import resharded
 from .quantized import refuse_wrapped
 from .recording import SkeletonError
@@ -101,12 +103,13 @@ def subject_of(
             message = "the model is wrapped by PEFT, and adapters are not saved yet"
             raise LadingError(Problem("adapter", message, remedy=_MERGE), stage="documents", exit_code=4)
         refuse_without_value(entries)
+        _refuse_hooks(parts, entries)
         held = [entry for entry in entries if _may_be_in_files(entry)]
         refuse_wrapped(held, ())
         placements = read_placements(held, ranks, modules)
         if placements.problems:
             raise LadingError(placements.problems, stage="documents", exit_code=4)
-        device, _ = rank_device(None, placements, held)
+        device = _device(placements, held)
         keys, conversion, folder, notes = _checkpoint(parts, entries, base, dtype, max_bytes)
         skeleton = _skeleton(held)
     except SkeletonError as error:
@@ -115,6 +118,26 @@ def subject_of(
     spots = {name: dataclasses.replace(spot, slots=()) for name, spot in placements.layout.spots.items()}
     layout = Layout(placements.layout.size, spots, placements.layout.names)
     return Subject(entries, parts, skeleton, layout, device, conversion, keys, folder, notes)
+
+
+def _device(placements: Placements, held: list[Entry]) -> torch.device:
+    """This rank's. Of a model that nothing shards, its first parameter's: what is elsewhere is refused by name."""
+    if any(is_sharded(one.value) for one in held):
+        return rank_device(None, placements, held)[0]
+    first = next((one for one in held if one.kind == PARAMETER), held[0] if held else None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def _refuse_hooks(parts: list[nn.Module], entries: list[Entry]) -> None:
+    """Code that would change what `state_dict` returns, or what `load_state_dict` makes of it again."""
+    problems = []
+    for name, module, found in hooked(seen_in(parts, entries, torch.device("cpu"))):
+        where = f"the module {name!r}" if name else "the model itself"
+        message = f"{where} ({type(module).__name__}) has {' and '.join(found)}, which lading does not run"
+        remedy = "Remove it before the save if the file should have the tensors as the module does."
+        problems.append(Problem("hooks", message, remedy=remedy))
+    if problems:
+        raise LadingError(problems, stage="documents", exit_code=4)
 
 
 def _may_be_in_files(entry: Entry) -> bool:
@@ -142,7 +165,8 @@ def _checkpoint(
     tensors, conversion = model_keys(parts, entries, dtype)
     if conversion.problems:
         raise LadingError(conversion.problems, stage="documents", exit_code=4)
-    notes = ["the base checkpoint has packed weights and the model has not: the keys are the model's own"] if base else []
+    notes = ["the base checkpoint has packed weights and the model has not: the keys are the model's own"]
+    notes = notes if base is not None else []
     return in_files(tensors, max_bytes or 5 * 10**9), conversion, folder, notes
 
 

@@ -277,6 +277,14 @@ def test_extra_state_is_refused(tmp_path):
     assert error.tensors == ("_extra_state",)
 
 
+def test_code_that_changes_a_state_dict_is_refused(tmp_path):
+    """Its values would be missing in the file, without a word."""
+    model = models.original("small")
+    model.blocks[0].register_state_dict_post_hook(lambda module, state, prefix, metadata: state.update(more=1))
+    error = refused(lambda: save(model, tmp_path / "out"))
+    assert error.code == "hooks" and "blocks.0" in str(error)
+
+
 @pytest.mark.parametrize("size", [0, -1, True, "5 parsecs", "0GB", 1.5])
 def test_sizes_that_are_none(tmp_path, size):
     with pytest.raises(ValueError, match="max_shard_size"):
