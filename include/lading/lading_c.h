@@ -160,7 +160,8 @@ LADING_API lading_handle* lading_load_exchanged(const lading_handle* plan, const
                                                 uint64_t memory_count, const lading_callbacks* callbacks,
                                                 const lading_exchange* exchange);
 
-/* ---- Saving: docs/guides/saving.md. All ranks plan and write; one of them, the leader, prepares, finishes and commits:
+/* ---- Saving: docs/guides/saving.md. All ranks plan and write; one of them, the leader, prepares, finishes and
+ * commits:
  *
  *   lading_handle* plan = lading_save_plan(request);        all ranks; "plan_digest" is equal on all
  *   lading_save_prepare(plan, place);                       leader: "temporary" in the answer, for all ranks
@@ -179,14 +180,14 @@ LADING_API lading_handle* lading_save_plan(const char* request);
  * their full size. Other saves leave it alone until the plan is freed. */
 LADING_API lading_handle* lading_save_prepare(const lading_handle* plan, const char* request);
 
-/* Writes what the plan gives to these ranks, and syncs it. memories[i] is that of destination i, and is only read. Of the
- * callbacks, `value` is not called; `progress` has what was written in done_bytes. */
+/* Writes what the plan gives to these ranks, and syncs it. memories[i] is that of destination i, and is only read. Of
+ * the callbacks, `value` is not called; `progress` has what was written in done_bytes. */
 LADING_API lading_handle* lading_save_write(const lading_handle* plan, const lading_memory* memories,
                                             uint64_t memory_count, const char* request,
                                             const lading_callbacks* callbacks);
 
-/* Refuses unless every rank has written all that the plan gives it. Then writes the index and the ledger, and syncs every
- * file in the temporary directory, the caller's too. */
+/* Refuses unless every rank has written all that the plan gives it. Then writes the index and the ledger, and syncs
+ * every file in the temporary directory, the caller's too. */
 LADING_API lading_handle* lading_save_finish(const lading_handle* plan, const char* request);
 
 LADING_API lading_handle* lading_save_commit(const char* request);

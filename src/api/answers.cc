@@ -5,8 +5,8 @@
 #include <map>
 #include <utility>
 
-#include "api/answer_parts.h"
 #include "api/planned.h"
+#include "api/shared/answer_parts.h"
 #include "base/error_json.h"
 #include "base/json_writer.h"
 #include "device/gpus.h"

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "api/destinations.h"
 #include "api/loaded.h"
 #include "api/planned.h"
+#include "api/shared/destinations.h"
 #include "exec/available_memory.h"
 #include "exec/executor.h"
 #include "exec/own_memory.h"

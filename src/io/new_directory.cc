@@ -304,7 +304,7 @@ Result<Fd> NewDirectory::open_file(std::string_view relative, std::uint64_t size
                     .in_file(path_of(relative))
                     .wanted(fmt::format("{} bytes", size_bytes))
                     .got(fmt::format("{} bytes", status.st_size))
-                    .try_this("Save again, while no other process writes to the directory."));
+                    .try_this("Save again when no other program writes to the directory."));
   }
   return fd;
 }

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "api/answer_parts.h"
 #include "api/c/handle.h"
 #include "api/c/problems.h"
 #include "api/replica_sets.h"
+#include "api/shared/answer_parts.h"
 #include "base/json_fields.h"
 #include "base/json_writer.h"
 #include "lading/inspect.h"

@@ -4,12 +4,12 @@
 #include <filesystem>
 #include <numeric>
 
-#include "api/destinations.h"
 #include "api/given.h"
-#include "api/lay_out.h"
 #include "api/open_checkpoint.h"
 #include "api/refuse.h"
 #include "api/save/planned_save.h"
+#include "api/shared/destinations.h"
+#include "api/shared/lay_out.h"
 #include "checker/save/check_save.h"
 #include "lading/save.h"
 #include "layout/device_choice.h"
@@ -153,7 +153,7 @@ class SavePlanning {
       warnings_.add(Error(Code::kPlan, "the key of the base is left out: " + why)
                         .of_tensor(key)
                         .by_rule("R69")
-                        .try_this("Name a tensor of the model for it in a mapping, if the new checkpoint needs it."));
+                        .try_this("Check that the new checkpoint does not need it."));
     }
     return report;
   }

@@ -1,7 +1,7 @@
 #include "api/save/save_answers.h"
 
-#include "api/answer_parts.h"
 #include "api/save/planned_save.h"
+#include "api/shared/answer_parts.h"
 
 namespace lading {
 namespace {

@@ -4,11 +4,11 @@
 #include <limits>
 #include <map>
 
-#include "api/destinations.h"
 #include "api/planned.h"
 #include "api/refuse.h"
 #include "api/save/planned_save.h"
 #include "api/save/save_part.h"
+#include "api/shared/destinations.h"
 #include "exec/save/write_files.h"
 #include "io/anchor.h"
 #include "io/new_directory.h"

@@ -67,9 +67,8 @@ class SaveRun {
   // Of a key, as its file has it.
   [[nodiscard]] std::vector<std::byte> read(const plan::Source& source) const {
     std::vector<std::byte> bytes(source.bytes.size_bytes());
-    EXPECT_EQ(
-        ::pread(files_[source.file.number()].get(), bytes.data(), bytes.size(), static_cast<off_t>(source.bytes.begin)),
-        static_cast<ssize_t>(bytes.size()));
+    const auto file = io::File::adopt(io::Fd(::dup(files_[source.file.number()].get())), "shard");
+    EXPECT_TRUE(file->read_exact(source.bytes.begin, {reinterpret_cast<char*>(bytes.data()), bytes.size()}));
     return bytes;
   }
 

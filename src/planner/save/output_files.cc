@@ -183,7 +183,7 @@ Result<OutputFiles, Errors> lay_out_files(std::vector<OutputShard> shards, const
     if (!data_bytes) {
       errors.add(Error(Code::kPlan, "the file would be too large, or a packed element would be cut")
                      .in_file(shard.name)
-                     .try_this("Choose a smaller max_shard_size, or another dtype."));
+                     .try_this("Save with a smaller max_shard_bytes, or correct the shapes of the keys."));
       continue;
     }
     out.headers.push_back(header_of(shard));

@@ -1,4 +1,4 @@
-#include "api/answer_parts.h"
+#include "api/shared/answer_parts.h"
 
 #include <fmt/format.h>
 

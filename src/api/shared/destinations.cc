@@ -1,4 +1,4 @@
-#include "api/destinations.h"
+#include "api/shared/destinations.h"
 
 #include <numeric>
 

@@ -1,0 +1,107 @@
+// Every system call of a save fails once, one after the other: the save says so, or it is done; what stands at the
+// place is the old checkpoint or the complete new one; and nothing is left beside it.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "api/tests/save_model_for_tests.h"
+#include "support/temp_dir.h"
+
+namespace {
+
+// Counts down at each call of the functions below, and the call at which it comes to 0 fails. 0: none does.
+std::atomic<int> calls_to_failure = 0;
+std::atomic<int> error_of_failure = 0;
+
+bool fails_now() {
+  if (calls_to_failure.load() <= 0 || calls_to_failure.fetch_sub(1) != 1) return false;
+  errno = error_of_failure;
+  return true;
+}
+
+}  // namespace
+
+// The program's own functions of these names go before the C library's.
+extern "C" {
+ssize_t pwrite(int fd, const void* bytes, size_t size, off_t offset) {
+  return fails_now() ? -1 : ::syscall(SYS_pwrite64, fd, bytes, size, offset);
+}
+int fsync(int fd) { return fails_now() ? -1 : static_cast<int>(::syscall(SYS_fsync, fd)); }
+int fallocate(int fd, int mode, off_t begin, off_t size) {
+  return fails_now() ? -1 : static_cast<int>(::syscall(SYS_fallocate, fd, mode, begin, size));
+}
+int mkdirat(int at, const char* name, mode_t mode) {
+  return fails_now() ? -1 : static_cast<int>(::syscall(SYS_mkdirat, at, name, mode));
+}
+int unlinkat(int at, const char* name, int flags) {
+  return fails_now() ? -1 : static_cast<int>(::syscall(SYS_unlinkat, at, name, flags));
+}
+int renameat2(int at, const char* from, int to_at, const char* to, unsigned flags) {
+  return fails_now() ? -1 : static_cast<int>(::syscall(SYS_renameat2, at, from, to_at, to, flags));
+}
+int openat(int at, const char* name, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = va_arg(more, mode_t);
+  va_end(more);
+  return fails_now() ? -1 : static_cast<int>(::syscall(SYS_openat, at, name, flags, mode));
+}
+}
+
+namespace lading {
+namespace {
+
+constexpr SavedModel kSmall{4, 10};
+constexpr int kMostCalls = 2000;
+
+class SaveFaults : public ::testing::TestWithParam<int> {};
+
+TEST_P(SaveFaults, Fault47_R69_EveryCallThatFails) {
+  const test::TempDir dir;
+  const std::string place = dir.path("out");
+  ASSERT_TRUE(save_model(place, 0, kSmall));
+  float stands = 0;
+  int told = 0;
+  int call = 1;
+  for (; call < kMostCalls; ++call) {
+    const auto next = static_cast<float>(call);
+    error_of_failure = GetParam();
+    calls_to_failure = call;
+    const auto saved = save_model(place, next, kSmall);
+    const bool has_failed = calls_to_failure.exchange(0) <= 0;
+    const auto found = number_in(place);
+    ASSERT_TRUE(found.has_value()) << "call " << call << ": a mixture";
+    ASSERT_TRUE(*found == next || (*found == stands && !saved)) << "call " << call;
+    if (!saved) {
+      ++told;
+      const Error& problem = saved.error().problems.front();
+      EXPECT_FALSE(problem.file.empty()) << "call " << call << ": " << problem.text();
+      EXPECT_TRUE(problem.code != Code::kWriteFailed || !problem.remedy.empty()) << problem.text();
+    }
+    stands = *found;
+    if (!has_failed) break;
+  }
+  EXPECT_LT(call, kMostCalls);
+  EXPECT_GT(told, 20) << "the calls were not the save's";
+  // What a removal that failed left behind is gone after the last save, in which nothing failed.
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path())) names.push_back(entry.path().filename());
+  EXPECT_THAT(names, ::testing::ElementsAre("out"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Errors, SaveFaults, ::testing::Values(ENOSPC, EIO, EACCES),
+                         [](const auto& error) { return "Errno" + std::to_string(error.param); });
+
+}  // namespace
+}  // namespace lading
