@@ -124,8 +124,8 @@ struct PreparedSave {
 LADING_API Result<PreparedSave> prepare_save(const SavePlanReport& plan, const SavePlace& place);
 
 struct SaveWriting {
-  /// The memory of a destination: contiguous, at least size_bytes, borrowed until write_save() returns. It is only
-  /// read.
+  /// The memory of a destination: contiguous, at least size_bytes, on its device, borrowed until write_save() returns.
+  /// It is only read. lading first waits for the caller's pending GPU work.
   std::function<Result<std::span<const std::byte>>(const DestinationInfo&)> memory;
   std::uint32_t threads = 0;                          ///< 0: as many as help
   const std::atomic<bool>* cancelled = nullptr;       ///< set it from anywhere, a signal handler too
