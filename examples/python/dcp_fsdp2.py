@@ -24,4 +24,7 @@ with sample(kind) as (checkpoint, trained):
     dcp.load(state, storage_reader=reader)
     print(reader.report)
 
+    of_files = lading.fingerprint(checkpoint)  # each rank reads the files once more
+    assert lading.fingerprint(model).differences(of_files) == {}
+
     compare(model, trained)

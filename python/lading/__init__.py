@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 _HOMES = {
     "AuditReport": "audit_report",
     "Computed": "computed",
+    "Fingerprint": "fingerprints",
     "LadingError": "errors",
     "Plan": "planning",
     "Report": "report",
     "SaveReport": "save_report",
     "audit": "audit_model",
+    "fingerprint": "fingerprints",
     "from_pretrained": "pretrained",
     "help": "helping",
     "initialize": "initializing",
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
     from .audit_report import AuditReport as AuditReport
     from .computed import Computed as Computed
     from .errors import LadingError as LadingError
+    from .fingerprints import Fingerprint as Fingerprint
+    from .fingerprints import fingerprint as fingerprint
     from .frozen import cast_frozen as cast_frozen
     from .fsdp1 import empty_parameters as empty_parameters
     from .helping import help as help
