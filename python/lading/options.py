@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import torch
@@ -34,6 +35,11 @@ _WORDS = {
 }  # fmt: skip
 _STRONG = "float16_and_bfloat16"
 _VERIFY = ("auto", True, False, "full")
+
+
+def _is_pin(pin: Any) -> bool:
+    is_pair = isinstance(pin, tuple | list) and len(pin) == 2 and all(isinstance(part, str) for part in pin)
+    return isinstance(pin, str) or is_pair
 
 
 @dataclasses.dataclass
@@ -80,6 +86,9 @@ class Options:
         given["dtype"] = requested_dtype(given["dtype"])
         given["compute_dtype"] = None if given["compute_dtype"] is None else requested_dtype(given["compute_dtype"])
         pins = [given["pins"]] if isinstance(given["pins"], str) else given["pins"]
+        pins = pins if isinstance(pins, Mapping) else list(pins)
+        if isinstance(pins, Mapping) or not all(map(_is_pin, pins)):
+            raise TypeError(f"pins should be patterns, or pairs of a pattern and a strength, but are {pins!r}")
         given["pins"] = [(pin, _STRONG) if isinstance(pin, str) else (pin[0], pin[1]) for pin in pins]
         subtrees = given["subtree_dtypes"] or {}
         given["subtree_dtypes"] = {module: requested_dtype(dtype) for module, dtype in subtrees.items()}

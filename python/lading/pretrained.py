@@ -144,7 +144,7 @@ def from_pretrained(
     with _scope() as scope, Agreement.of(group, timeout, scope=scope) as ranks:
         with agreed(ranks, "the configuration") as step:
             for name in ("pins", "allow_missing", "allow_unexpected", "allow_mismatch", "keep"):  # which are read twice
-                asked[name] = asked[name] if isinstance(asked[name], str) else list(asked[name])
+                asked[name] = asked[name] if isinstance(asked[name], str | Mapping) else list(asked[name])
             Options.of(**asked)
             location = located(path_or_id, revision)
             fields, problems = split_fields(config_fields, location)

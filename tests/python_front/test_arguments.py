@@ -38,6 +38,12 @@ def unbuilt(monkeypatch):
     monkeypatch.setattr(pretrained, "build", built)
 
 
+@pytest.mark.parametrize("pins", [{"*.norm": "F32"}, [{"pattern": "*.norm"}], [("*.norm",)], [("*.norm", 1)], [5]])
+def test_pins_of_another_form_are_refused_in_words(folder, unbuilt, pins):
+    with pytest.raises(TypeError, match="pins should be patterns"):
+        lading.from_pretrained(folder, device="cpu", pins=pins)
+
+
 def load(folder, **options):
     return lading.from_pretrained(folder, **{"device": "cpu", "progress": False} | options)
 
