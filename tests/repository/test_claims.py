@@ -121,8 +121,8 @@ def test_rows_of_seeds_that_are_done_name_their_tests():
 
 
 def pages():
-    """But the one about transformers' own tests."""
-    found = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "transformers-suite.md"]
+    """But those about other projects' own tests."""
+    found = [path for path in (ROOT / "docs").rglob("*.md") if not path.name.endswith("-suite.md")]
     return sorted([*found, ROOT / "README.md", ROOT / "DESIGN.md", ROOT / "HACKING.md"])
 
 
