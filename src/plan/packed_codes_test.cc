@@ -74,6 +74,18 @@ std::string explanation_of(const Plan& plan) {
   return text;
 }
 
+TEST(PackedCodesPlan, ExplainSaysWhoseCodesAKeyHolds) {
+  Plan plan = packed_plan(1);
+  Expression& made = plan.statements[0].expression;
+  made = Expression::reshape(std::move(made), Shape{128, 8});
+  EXPECT_THAT(explanation_of(plan), HasSubstr("the codes of the tensor's own name"));
+  made.parts.front().key = "y.weight_packed";
+  plan.statements[0].name = "x.weight";
+  std::string text;
+  for (const ExplainedFact& fact : explain(plan, plan.statements[0], nullptr)) text += fact.text + "\n";
+  EXPECT_THAT(text, HasSubstr("the codes of a tensor tied to it"));
+}
+
 TEST(PackedCodesPlan, JsonSaysTheKeyAsItIsAndHowItIsDecoded) {
   Plan plan = packed_plan(2);
   std::string text = plan_json(plan);

@@ -425,6 +425,9 @@ GROUPS_OF_INTEGERS = {"num_bits": 4, "type": "int", "strategy": "group", "group_
 TWO_ROWS = ROWS | {"y.weight": [6, 32]}
 load("floats_and_integers", MIXED, config=groups(GROUPS_OF_FLOATS, GROUPS_OF_INTEGERS), model=TWO_ROWS)
 load("integers_and_floats", MIXED, config=groups(GROUPS_OF_INTEGERS, GROUPS_OF_FLOATS), model=TWO_ROWS)
+spoil("int8_in_blocks", "int4", {PAYLOAD: ("I8", [1, 96]), "x.weight_scale": ("F32", [1, 2])}, "size of the 2 groups",
+      config=compressed("int-quantized", num_bits=8, strategy="block", block_structure=[8, 64]), model={PAYLOAD: [1, 96]})  # fmt: skip
+spoil("int4_in_groups_of_no_size", "int4", int4(), "size of the 2 groups", config=compressed("pack-quantized", strategy="group"))
 load("block_in_the_older_spelling", {PAYLOAD: ("F8_E4M3", [5, 7]), "x.weight_scale": ("F32", [2, 3])},
      config=compressed("float-quantized", num_bits=8, type="float", strategy="block", block_structure="4x3"))  # fmt: skip
 for text in ("4x", "x3", "4x3x2", "0x3", "-4x3", "4 x 3", "99999999999999999999x3"):

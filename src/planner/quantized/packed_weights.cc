@@ -231,12 +231,12 @@ class Finder {
     return nvfp4(t, scales, global, TensorScale::kFactor, std::move(weight));
   }
 
-  // Which group a scale is for: what config.json says, or one scale for each row.
+  // Which group a scale is for: what config.json says, or one scale for each row. Never what divides evenly: 2 scales
+  // for 96 columns may be groups of 64.
   [[nodiscard]] Result<std::uint64_t, Reason> group_of(const CatalogTensor& scales, std::uint64_t extent) const {
     const std::uint64_t groups = scales.shape.rank() < 2 ? 1 : scales.shape[scales.shape.rank() - 1];
     if (said_.group_size && *said_.group_size > 0) return static_cast<std::uint64_t>(*said_.group_size);
     if (groups == 1) return std::max<std::uint64_t>(1, extent);
-    if (!said_.group_size && groups > 0 && extent % groups == 0 && extent / groups >= 16) return extent / groups;
     return fail(Reason{
         fmt::format("config.json does not give the size of the {} groups of {}", groups, quote(scales.name)), true});
   }
