@@ -86,10 +86,11 @@ def into_state_dict(job: Job, reader: Callable[[], object]) -> tuple[Load, float
 
     begin = time.perf_counter()
     with torch.device("meta"):
-        model = LlamaForCausalLM(AutoConfig.from_pretrained(job.checkpoint))
+        model = LlamaForCausalLM(AutoConfig.from_pretrained(job.checkpoint)).to(torch.bfloat16)
     model.to_empty(device=job.device)
     for name, buffer in constructed_buffers(job).items():
-        model.get_buffer(name).copy_(buffer)
+        module, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(module), leaf, buffer.to(job.device))
     for parameter in model.parameters():
         parameter.detach().view(torch.uint8).fill_(0xA5)
     built = time.perf_counter() - begin
