@@ -300,7 +300,8 @@ std::set<std::string> keys_beside_payloads(const plan::Plan& plan) {
   std::set<std::string> keys;
   for (const plan::Source& source : plan.sources) {
     if (!source.scaling) continue;
-    for (const plan::SourceId beside : {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale}) {
+    for (const plan::SourceId beside :
+         {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale, source.scaling->groups}) {
       if (!beside.is_none()) keys.insert(plan.sources[beside].key);
     }
   }

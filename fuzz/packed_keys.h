@@ -105,6 +105,8 @@ class PackedKeysMaker {
     add("weight_packed", DType::kI32, {out_, parts(in_, per_element())});
     add("weight_scale", scales(), {out_, groups()});
     if (input_.once_in(2)) add("weight_zero_point", DType::kI32, {parts(out_, per_element()), groups()});
+    if (input_.once_in(3)) add("weight_g_idx", DType::kI32, {in_});
+    if (input_.once_in(8)) made_.said.has_order = input_.once_in(2);
     add("weight_shape", DType::kI64, {2});
     made_.shape_key = module_ + ".weight_shape";
   }

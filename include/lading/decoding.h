@@ -49,6 +49,8 @@ struct Decoding {
   /// Not empty: scales are stored in another order than codes. Of each run of so many scales, that of code i is number
   /// scale_order[i].
   std::vector<std::size_t> scale_order;
+  /// Where a tensor of groups says which block an element is in: the dim of the tensor whose blocks are these groups.
+  std::size_t groups_dim = 0;
 
   friend bool operator==(const Decoding&, const Decoding&) = default;
 };

@@ -28,7 +28,9 @@ enum class Op : std::uint8_t {
   kReshape,    ///< the same elements in row-major order under another `shape`
   kPad,        ///< `dim` grows to `end`; the new elements are `fill` (a padded vocabulary)
   /// A quantized checkpoint tensor, whole: what `decoding` makes of its codes. The scale and the zero point of element
-  /// i are those of block i[d] / shape[d] in each dim d; there are ceil(extent / shape[d]) blocks in dim d.
+  /// i are those of block i[d] / shape[d] in each dim d; there are ceil(extent / shape[d]) blocks in dim d. Where it
+  /// has `groups`, the block in dim decoding.groups_dim is groups[k] instead, whatever i[d] / shape[d] is: k counts the
+  /// codes along that dim, those of an element side by side (activation order).
   kDequantize,
 };
 
@@ -39,6 +41,7 @@ struct Expression {
   std::string scales;
   std::string zeros;
   std::string tensor_scale;
+  std::string groups;  ///< of kDequantize: the key of the groups, I32, or ""
   Decoding decoding;
   std::vector<Expression> parts;
   std::size_t dim = 0;

@@ -81,6 +81,7 @@ struct ExpressionTemplate {
   NameTemplate scales;
   std::optional<NameTemplate> zeros;
   std::optional<NameTemplate> tensor_scale;
+  std::optional<NameTemplate> groups;
   Decoding decoding;
   std::optional<DType> product;
   std::vector<ExpressionTemplate> parts;

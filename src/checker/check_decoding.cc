@@ -70,10 +70,14 @@ class DecodingCheck {
     if (!scaling_.tensor_scale.is_none()) {
       if (auto wrong = find_other("tensor scales", scaling_.tensor_scale)) return wrong;
     }
+    if (!scaling_.groups.is_none()) {
+      if (auto wrong = find_other("groups", scaling_.groups)) return wrong;
+    }
     if (auto wrong = in_codes()) return wrong;
     if (auto wrong = in_grid()) return wrong;
     if (auto wrong = in_scales()) return wrong;
     if (auto wrong = in_zeros()) return wrong;
+    if (auto wrong = in_groups()) return wrong;
     return in_tensor_scale();
   }
 
@@ -167,6 +171,29 @@ class DecodingCheck {
     wanted[dim] = *blocks_of(wanted[dim], scaling_.decoding.per_element);
     if (without_ones(wanted) == without_ones({zeros.shape.begin(), zeros.shape.end()})) return std::nullopt;
     return wrong("zero points", "are not one for each block").wanted(Shape(wanted).text()).got(zeros.shape.text());
+  }
+
+  // One I32 for each code along a dim of the key, whose blocks have whole elements.
+  [[nodiscard]] std::optional<Error> in_groups() const {
+    if (scaling_.groups.is_none()) {
+      if (scaling_.decoding.groups_dim == 0) return std::nullopt;
+      return wrong("groups", "have a dim, but are not there");
+    }
+    const Source& groups = plan_.sources[scaling_.groups];
+    if (groups.dtype != DType::kI32) {
+      return wrong("groups", "are of another dtype").wanted("I32").got(std::string(name(groups.dtype)));
+    }
+    if (!scaling_.decoding.code) return wrong("groups", "are of elements that are no codes");
+    if (!scaling_.decoding.scale_order.empty()) return wrong("groups", "are beside scales in an order of their own");
+    const std::size_t last = source_.shape.rank() - 1;  // that of the codes: in_codes() has seen it
+    const std::size_t dim = scaling_.decoding.groups_dim;
+    if (dim >= last) return wrong("groups", "are along a dim that the key does not have");
+    if (grid_[last] != 1) return wrong("groups", "are of blocks that cut elements");
+    const auto codes = checked_mul(source_.shape[dim], source_.shape[last]);
+    if (codes && groups.shape.rank() == 1 && groups.shape[0] == *codes) return std::nullopt;
+    return wrong("groups", "are not one for each code along their dim")
+        .wanted(fmt::format("[{}]", codes.value_or(0)))
+        .got(groups.shape.text());
   }
 
   [[nodiscard]] std::optional<Error> in_tensor_scale() const {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,7 +51,59 @@ std::string verdict_of(const Plan& plan) {
   EXPECT_EQ(problem->rule, "R48");
   return problem->message;
 }
+// Groups along the second dim of [2, 6, 8], in blocks of 2 elements.
+struct Grouped {
+  Packed packed;
+  Shape groups = {48};
+  DType dtype = DType::kI32;
+
+  Grouped() {
+    packed.block = {1, 2, 8};
+    packed.scales = {2, 3};
+    packed.decoding.groups_dim = 1;
+  }
+  [[nodiscard]] Plan plan() const {
+    Plan plan = packed.plan();
+    Source groups_source{"g", 1, {}, dtype, groups};
+    groups_source.bytes = {plan.sources[SourceId(3)].bytes.end, 0};
+    groups_source.bytes.end = groups_source.bytes.begin + size_of_source(groups_source).value_or(0);
+    plan.sources.push_back(groups_source);
+    plan.sources[SourceId(0)].scaling->groups = SourceId(4);
+    return plan;
+  }
+};
+
 std::string verdict_of(const Packed& packed) { return verdict_of(packed.plan()); }
+
+TEST(CheckDecoding, R48_GroupsAreOneForEachCodeAlongTheirDim) {
+  EXPECT_EQ(verdict_of(Grouped().plan()), "good");
+  const auto verdict = [](const std::function<void(Grouped&)>& change) {
+    Grouped made;
+    change(made);
+    return verdict_of(made.plan());
+  };
+  EXPECT_EQ(verdict([](Grouped& g) { g.groups = {47}; }),
+            "the groups of \"p\" are not one for each code along their dim");
+  EXPECT_EQ(verdict([](Grouped& g) {
+              g.groups = {6, 8};
+            }),
+            "the groups of \"p\" are not one for each code along their dim");
+  EXPECT_EQ(verdict([](Grouped& g) { g.packed.decoding.groups_dim = 0; }),
+            "the groups of \"p\" are not one for each code along their dim");
+  EXPECT_EQ(verdict([](Grouped& g) { g.packed.decoding.groups_dim = 2; }),
+            "the groups of \"p\" are along a dim that the key does not have");
+  EXPECT_EQ(verdict([](Grouped& g) { g.dtype = DType::kU32; }), "the groups of \"p\" are of another dtype");
+  EXPECT_EQ(verdict([](Grouped& g) {
+              g.packed.block = {1, 2, 4};
+              g.packed.scales = {2, 6};
+            }),
+            "the groups of \"p\" are of blocks that cut elements");
+  Plan plan = Grouped().plan();
+  plan.sources[SourceId(0)].scaling->groups = SourceId::none();
+  EXPECT_EQ(verdict_of(plan), "the groups of \"p\" have a dim, but are not there");
+  plan.sources[SourceId(0)].scaling->groups = SourceId(9);
+  EXPECT_EQ(verdict_of(plan), "the groups of \"p\" are not in the plan");
+}
 
 TEST(CheckDecoding, R48_CodesAreTheLastDim) {
   EXPECT_EQ(verdict_of(Packed{}), "good");

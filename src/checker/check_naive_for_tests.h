@@ -94,7 +94,8 @@ inline std::optional<std::string> key_of(SourceId source, const Plan& plan) {
 
 inline bool same_decoding(const Decoding& a, const Decoding& b) {
   return a.code == b.code && a.per_element == b.per_element && a.scale_dtype == b.scale_dtype && a.zero == b.zero &&
-         a.zeros_dim == b.zeros_dim && a.tensor_scale == b.tensor_scale && a.scale_order == b.scale_order;
+         a.zeros_dim == b.zeros_dim && a.tensor_scale == b.tensor_scale && a.scale_order == b.scale_order &&
+         a.groups_dim == b.groups_dim;
 }
 
 /// A source that is dequantized as the expression says, or not at all.
@@ -104,9 +105,10 @@ inline std::optional<Dense> leaf(const mapping::Expression& e, std::uint32_t che
     if (source.key != e.key || checkpoint_of(source, plan) != checkpoint) continue;
     if (source.scaling.has_value() != (e.op == mapping::Op::kDequantize)) return std::nullopt;
     if (source.scaling) {
-      const auto& [scales, block, product, decoding, zeros, tensor_scale] = *source.scaling;
+      const auto& [scales, block, product, decoding, zeros, tensor_scale, groups] = *source.scaling;
       if (key_of(scales, plan) != e.scales || key_of(zeros, plan) != e.zeros) return std::nullopt;
       if (key_of(tensor_scale, plan) != e.tensor_scale || !same_decoding(decoding, e.decoding)) return std::nullopt;
+      if (key_of(groups, plan) != e.groups) return std::nullopt;
       if (indices_of(block) != indices_of(e.shape) || product != e.product) return std::nullopt;
     }
     std::uint64_t next = 0;

@@ -111,12 +111,24 @@ inline bool order_good(const Indices& grid, const std::vector<std::size_t>& orde
   return order.empty() || (is_order(order, order.size()) && grid.size() > 1 && grid.back() % order.size() == 0);
 }
 
+/// One number for each code along a dim of the key, which no block cuts an element of.
+inline bool groups_good(const Plan& plan, const Source& source) {
+  const Decoding& decoding = source.scaling->decoding;
+  if (source.scaling->groups.is_none()) return decoding.groups_dim == 0;
+  const Source& groups = plan.sources[source.scaling->groups];
+  const Indices dims = indices_of(source.shape);
+  if (!decoding.code || !decoding.scale_order.empty() || decoding.groups_dim + 1 >= dims.size()) return false;
+  if (grid_of(source.shape, source.scaling->block).back() != 1 || groups.dtype != DType::kI32) return false;
+  return indices_of(groups.shape) == Indices{dims[decoding.groups_dim] * dims.back()};
+}
+
 /// One scale for each block, and what else it may have, in the same checkpoint, and not scaled itself.
 inline bool scaling_good(const Plan& plan, const Source& source) {
-  const auto& [scales, block, product, decoding, zeros, tensor_scale] = *source.scaling;
+  const auto& [scales, block, product, decoding, zeros, tensor_scale, groups] = *source.scaling;
   if (!companion_good(plan, source, scales)) return false;
   if (!zeros.is_none() && !companion_good(plan, source, zeros)) return false;
   if (!tensor_scale.is_none() && !companion_good(plan, source, tensor_scale)) return false;
+  if (!groups.is_none() && !companion_good(plan, source, groups)) return false;
   if (product && *product != DType::kF16 && *product != DType::kBF16 && *product != DType::kF32 &&
       *product != DType::kF64) {
     return false;
@@ -131,16 +143,23 @@ inline bool scaling_good(const Plan& plan, const Source& source) {
   }
   if (!order_good(grid, decoding.scale_order)) return false;
   if (!zeros.is_none() && !zeros_good(plan, source)) return false;
+  if (!groups_good(plan, source)) return false;
   if (tensor_scale.is_none()) return true;
   const Source& of_tensor = plan.sources[tensor_scale];
   return of_tensor.dtype == DType::kF32 && naive::product(indices_of(of_tensor.shape)) == 1;
 }
 
-/// Where the scale of an element stands among the scales, if these are in the order of the elements.
-inline std::uint64_t scale_of(const Source& source, std::uint64_t elem) {
+/// Where the scale of an element may stand among the scales, if these are in the order of the elements: at one place,
+/// or wherever its group says.
+inline std::set<std::uint64_t> scales_of(const Source& source, std::uint64_t elem) {
   Indices index = unravel(elem, indices_of(source.shape));
   for (std::size_t d = 0; d < index.size(); ++d) index[d] /= source.scaling->block[d];
-  return ravel(index, grid_of(source.shape, source.scaling->block));
+  const Indices grid = grid_of(source.shape, source.scaling->block);
+  if (source.scaling->groups.is_none()) return {ravel(index, grid)};
+  std::set<std::uint64_t> all;
+  std::uint64_t& group = index[source.scaling->decoding.groups_dim];
+  for (group = 0; group < grid[source.scaling->decoding.groups_dim]; ++group) all.insert(ravel(index, grid));
+  return all;
 }
 
 /// Which element of the zero points' key holds that of a scale.
@@ -168,7 +187,7 @@ inline std::vector<ScaleRead> scale_reads_of(const Plan& plan, const RankPlan& r
       if (transfer.is_fill() || transfer.elems() == 0 || !plan.sources[transfer.source].scaling) continue;
       const Source& source = plan.sources[transfer.source];
       for (const std::uint64_t bit : bits_taken(plan, transfer))
-        taken[transfer.source].insert(scale_of(source, (bit - source.bytes.begin * 8) / width_of(source)));
+        taken[transfer.source].merge(scales_of(source, (bit - source.bytes.begin * 8) / width_of(source)));
     }
   };
   for (const Destination& destination : rank.destinations) {
@@ -192,21 +211,26 @@ inline std::vector<ScaleRead> scale_reads_of(const Plan& plan, const RankPlan& r
   return reads;
 }
 
-/// Of scales, zero points, and the scale of the whole tensor.
+/// Of scales, zero points, the scale of the whole tensor, and groups.
 inline std::uint64_t bytes_of_scale_read(const Plan& plan, const ScaleRead& read) {
   const bool is_scaled = plan.sources.has(read.source) && plan.sources[read.source].scaling;
-  const SourceId of_tensor = is_scaled ? plan.sources[read.source].scaling->tensor_scale : SourceId::none();
-  return read.bytes.size_bytes() + read.zeros.size_bytes() +
-         (plan.sources.has(of_tensor) ? plan.sources[of_tensor].bytes.size_bytes() : 0);
+  std::uint64_t bytes = read.bytes.size_bytes() + read.zeros.size_bytes();
+  if (!is_scaled) return bytes;
+  const plan::Scaling& scaling = *plan.sources[read.source].scaling;
+  for (const SourceId whole : {scaling.tensor_scale, scaling.groups})
+    bytes += plan.sources.has(whole) ? plan.sources[whole].bytes.size_bytes() : 0;
+  return bytes;
 }
 
-/// Scales are in memory as they are stored, zero points in a byte each.
+/// Scales and groups are in memory as they are stored, zero points in a byte each.
 inline std::uint64_t memory_of_scales(const Plan& plan, const std::vector<ScaleRead>& reads) {
   std::uint64_t bytes = 0;
   for (const ScaleRead& read : reads) {
     bytes += read.bytes.size_bytes();
     for (std::uint64_t bit = read.zeros.begin * 8; bit < read.zeros.end * 8; bit += width_of(plan.sources[read.source]))
       ++bytes;
+    const SourceId groups = plan.sources[read.source].scaling->groups;
+    if (!groups.is_none()) bytes += plan.sources[groups].bytes.size_bytes();
   }
   return bytes;
 }

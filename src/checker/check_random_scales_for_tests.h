@@ -30,6 +30,8 @@ inline mapping::Expression PlanMaker::scaled(Source source) {
   std::vector<std::uint64_t> block;
   for (const std::uint64_t dim : source.shape)
     block.push_back(1 + some(some(3) == 0 ? dim + 2 : std::max<std::uint64_t>(dim / 2, 2)));
+  const bool has_groups = code_ && block.size() >= 2 && some(3) == 0;
+  if (has_groups) block.back() = std::max<std::uint64_t>(1, indices_of(source.shape).back());
   const Indices grid = grid_of(source.shape, Shape(block));
   source.scaling = plan::Scaling{SourceId::none(), Shape(block), {}};
   plan::Scaling& scaling = *source.scaling;
@@ -57,17 +59,23 @@ inline mapping::Expression PlanMaker::scaled(Source source) {
   }
   if (code_ && some(2) == 0) decoding.zero = some(3) == 0 ? 65535 : some(9);
   for (const std::size_t run : {std::size_t{8}, std::size_t{4}, std::size_t{3}, std::size_t{2}}) {
-    if (grid.size() < 2 || grid.back() % run != 0 || some(2) == 0) continue;
+    if (has_groups || grid.size() < 2 || grid.back() % run != 0 || some(2) == 0) continue;
     decoding.scale_order.resize(run);
     for (std::size_t i = 0; i < run; ++i) decoding.scale_order[i] = i;
     std::shuffle(decoding.scale_order.begin(), decoding.scale_order.end(), of_scales_);
     break;
+  }
+  if (has_groups) {
+    decoding.groups_dim = some(block.size() - 1);
+    const Indices codes = indices_of(source.shape);
+    scaling.groups = add_companion(source, "_groups", DType::kI32, {codes[decoding.groups_dim] * codes.back()});
   }
   plan_.sources.push_back(source);
   mapping::Expression e = mapping::Expression::dequantize(source.key, *key_of(scaling.scales, plan_), Shape(block),
                                                           scaling.product, decoding);
   e.zeros = *key_of(scaling.zeros, plan_);
   e.tensor_scale = *key_of(scaling.tensor_scale, plan_);
+  e.groups = *key_of(scaling.groups, plan_);
   return e;
 }
 

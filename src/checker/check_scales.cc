@@ -26,6 +26,9 @@ Numbers scales_of_rows(const Source& source, std::uint64_t first, std::uint64_t 
     count *= *blocks_of(source.shape[d], source.scaling->block[d]);
   }
   if (source.shape.rank() == 0) return {0, count};
+  // Which row an element's scale is in, only the groups know.
+  const bool is_anywhere = !source.scaling->groups.is_none() && source.scaling->decoding.groups_dim == 0;
+  if (is_anywhere) return {0, *blocks_of(source.shape[0], source.scaling->block[0]) * count};
   const std::uint64_t block = source.scaling->block[0];
   return {first / block * count, (last / block + 1) * count};
 }
@@ -103,8 +106,8 @@ std::optional<ScaleBytes> scale_bytes(const Plan& plan, const ScaleRead& read) {
   ScaleBytes result;
   result.parts.push_back({scaling.scales, read.bytes});
   if (plan.sources.has(scaling.zeros)) result.parts.push_back({scaling.zeros, read.zeros});
-  if (plan.sources.has(scaling.tensor_scale)) {
-    result.parts.push_back({scaling.tensor_scale, plan.sources[scaling.tensor_scale].bytes});
+  for (const SourceId whole : {scaling.tensor_scale, scaling.groups}) {
+    if (plan.sources.has(whole)) result.parts.push_back({whole, plan.sources[whole].bytes});
   }
   return result;
 }
@@ -117,6 +120,8 @@ std::optional<std::uint64_t> scale_memory(const Plan& plan, const RankPlan& rank
     const auto zeros = checked_mul(read.zeros.size_bytes(), codes_in_a_byte(plan.sources[read.source]));
     const auto of_one = zeros ? checked_add(read.bytes.size_bytes(), *zeros) : std::nullopt;
     bytes = bytes && of_one ? checked_add(*bytes, *of_one) : std::nullopt;
+    const SourceId groups = plan.sources[read.source].scaling->groups;
+    if (bytes && plan.sources.has(groups)) bytes = checked_add(*bytes, plan.sources[groups].bytes.size_bytes());
   }
   return bytes;
 }

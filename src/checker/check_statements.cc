@@ -113,7 +113,7 @@ class StatementCheck {
       if (!source.scaling || !usable_[i]) continue;
       auto wrong = find_scaling_problem(plan_, source);
       usable_[i] = !wrong && usable_[source.scaling->scales] && is_usable_or_none(source.scaling->zeros) &&
-                   is_usable_or_none(source.scaling->tensor_scale);
+                   is_usable_or_none(source.scaling->tensor_scale) && is_usable_or_none(source.scaling->groups);
       if (wrong) errors_.add(std::move(*wrong).of_tensor(source.key));
     }
   }

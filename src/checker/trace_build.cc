@@ -167,8 +167,8 @@ class TraceBuilder {
     if (e.op == Op::kSource || !source.scaling) return e.op == Op::kSource && !source.scaling;
     const plan::Scaling& scaling = *source.scaling;
     return is_key(scaling.scales, e.scales) && !e.scales.empty() && is_key(scaling.zeros, e.zeros) &&
-           is_key(scaling.tensor_scale, e.tensor_scale) && scaling.block == e.shape && scaling.product == e.product &&
-           scaling.decoding == e.decoding;
+           is_key(scaling.tensor_scale, e.tensor_scale) && is_key(scaling.groups, e.groups) &&
+           scaling.block == e.shape && scaling.product == e.product && scaling.decoding == e.decoding;
   }
 
   // "" is the key of no source. Of which checkpoint it is, find_scaling_problem() says.

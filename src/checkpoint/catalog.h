@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,9 +43,11 @@ struct Quantization {
   std::optional<std::int64_t> group_size = {};  ///< elements along a row that share a scale; -1: the whole row
   /// By the key of a tensor that says the shape of a packed weight: its values.
   std::map<std::string, std::vector<std::uint64_t>, std::less<>> shapes = {};
-  std::optional<bool> has_order = {};  ///< of GPTQ: groups are in an order of their own (desc_act)
-  bool has_zero_points = false;        ///< of compressed-tensors: weights are said to have some ("symmetric": false)
-  bool has_transforms = false;         ///< inputs or outputs are transformed as the model runs (transform_config)
+  std::optional<bool> has_order = {};  ///< groups are in an order of their own (desc_act): some weights'
+  /// The keys of groups (g_idx) that do not count up. Empty although there is an order: nobody looked.
+  std::set<std::string, std::less<>> ordered = {};
+  bool has_zero_points = false;  ///< of compressed-tensors: weights are said to have some ("symmetric": false)
+  bool has_transforms = false;   ///< inputs or outputs are transformed as the model runs (transform_config)
 };
 
 /// A base checkpoint, and behind it the adapters that are loaded with it. Keys and file names are unique within one

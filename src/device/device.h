@@ -43,6 +43,10 @@ struct BlockScales {
   std::vector<std::byte> zeros = {};
   double tensor_scale = 1;  ///< finite and not 0
   TensorScale tensor_scale_is = TensorScale::kFactor;
+  /// Not empty: for each code along dim `groups_dim` of `shape`, those of an element side by side, its block in that
+  /// dim. Each is one of the blocks; then all of that dim's are there, and elements are codes.
+  std::vector<std::uint32_t> groups = {};
+  std::size_t groups_dim = 0;
 };
 
 /// Of a move out of a quantized tensor: which scale each element is multiplied by.

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <random>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -22,18 +24,27 @@ inline DType dtype_of_scales(const plan::Plan& plan, const plan::Scaling& scalin
   return scaling.decoding.scale_dtype.value_or(plan.sources[scaling.scales].dtype);
 }
 
-/// Makes every scale in the files finite, and those of whole tensors other than zero.
-inline void make_scales_finite(const plan::Plan& plan, const plan::Scaling& scaling, std::mt19937_64& random,
+/// Makes every scale in the files finite, those of whole tensors other than zero, and every group one that has a scale.
+inline void make_scales_finite(const plan::Plan& plan, const plan::Source& source, std::mt19937_64& random,
                                FileBytes& files) {
+  const plan::Scaling& scaling = *source.scaling;
   const auto bytes_of = [&](plan::SourceId id) {
-    const plan::Source& source = plan.sources[id];
-    return std::span(files[source.file.number()]).subspan(source.bytes.begin, source.bytes.size_bytes());
+    const plan::Source& of = plan.sources[id];
+    return std::span(files[of.file.number()]).subspan(of.bytes.begin, of.bytes.size_bytes());
   };
   device::BlockScales made;
   made.dtype = dtype_of_scales(plan, scaling);
   const std::span<std::byte> scales = bytes_of(scaling.scales);
   device::quantized::make_scales(random, scales.size() * 8 / bits(made.dtype), made);
   std::copy_n(made.values.begin(), scales.size(), scales.begin());  // unlike memcpy, defined for no scales
+  if (!scaling.groups.is_none()) {
+    const std::uint64_t count = checker::naive::grid_of(source.shape, scaling.block)[scaling.decoding.groups_dim];
+    const std::span<std::byte> groups = bytes_of(scaling.groups);
+    for (std::size_t at = 0; at < groups.size(); at += sizeof(std::uint32_t)) {
+      const auto group = static_cast<std::uint32_t>(random() % count);
+      std::memcpy(groups.data() + at, &group, sizeof(group));
+    }
+  }
   if (scaling.tensor_scale.is_none()) return;
   const auto of_tensor = static_cast<float>(device::quantized::make_tensor_scale(random));
   std::memcpy(bytes_of(scaling.tensor_scale).data(), &of_tensor, sizeof(of_tensor));
@@ -47,7 +58,7 @@ class QuantizedElements {
   [[nodiscard]] std::uint64_t result(const plan::Source& source, std::uint64_t elem, DType storage) const {
     const plan::Scaling& scaling = *source.scaling;
     const Decoding& decoding = scaling.decoding;
-    const std::uint64_t block = checker::naive::scale_of(source, elem);
+    const std::uint64_t block = block_of(source, elem);
     device::quantized::Made made;
     made.from = source.dtype;
     made.to = storage;
@@ -63,6 +74,18 @@ class QuantizedElements {
   }
 
  private:
+  // The one of an element, or of those that its group may name the one that it does name.
+  [[nodiscard]] std::uint64_t block_of(const plan::Source& source, std::uint64_t elem) const {
+    const std::set<std::uint64_t> all = checker::naive::scales_of(source, elem);
+    if (source.scaling->groups.is_none()) return *all.begin();
+    const auto dims = checker::naive::indices_of(source.shape);
+    const auto index = checker::naive::unravel(elem, dims);
+    const std::uint64_t at = index[source.scaling->decoding.groups_dim] * dims.back() + index.back();
+    std::uint32_t group = 0;
+    std::memcpy(&group, bytes_of(plan_.sources[source.scaling->groups]) + at * sizeof(group), sizeof(group));
+    return *std::next(all.begin(), static_cast<std::ptrdiff_t>(group));
+  }
+
   static std::uint64_t place_of(std::uint64_t block, const std::vector<std::size_t>& order) {
     return order.empty() ? block : block - block % order.size() + order[block % order.size()];
   }

@@ -32,7 +32,7 @@ class RandomLoad {
     put_on({"cpu"});
     for (const plan::PlannedFile& file : plan_.files) files_.push_back(random_bytes(file.size_bytes));
     for (const plan::Source& source : plan_.sources) {
-      if (source.scaling) make_scales_finite(plan_, *source.scaling, dice_, files_);
+      if (source.scaling) make_scales_finite(plan_, source, dice_, files_);
     }
     for (const plan::Statement& s : plan_.statements) values_[s.name] = random_bytes(*s.shape.size_bytes(s.storage));
     for (const plan::RankPlan& rank : plan_.ranks) {

@@ -67,7 +67,7 @@ class ReceivingLoad {
         files.insert(source.file);
         if (!source.scaling) continue;
         for (const plan::SourceId beside :
-             {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale}) {
+             {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale, source.scaling->groups}) {
           if (!beside.is_none()) files.insert(load_.plan().sources[beside].file);
         }
       }

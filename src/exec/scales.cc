@@ -29,8 +29,8 @@ std::vector<double> widened(std::span<const std::byte> stored, DType dtype) {
 }
 
 // What is read for a quantized tensor beside its payload.
-enum class Part : std::uint8_t { kScales, kZeros, kTensorScale };
-constexpr std::array kParts = {Part::kScales, Part::kZeros, Part::kTensorScale};
+enum class Part : std::uint8_t { kScales, kZeros, kTensorScale, kGroups };
+constexpr std::array kParts = {Part::kScales, Part::kZeros, Part::kTensorScale, Part::kGroups};
 
 struct PartPlace {
   const plan::Source* source = nullptr;  // null: the tensor has none
@@ -47,6 +47,9 @@ PartPlace place_of(const plan::Plan& plan, const plan::ScaleRead& read, Part par
     case Part::kTensorScale:
       if (scaling.tensor_scale.is_none()) return {};
       return {&plan.sources[scaling.tensor_scale], plan.sources[scaling.tensor_scale].bytes};
+    case Part::kGroups:
+      if (scaling.groups.is_none()) return {};
+      return {&plan.sources[scaling.groups], plan.sources[scaling.groups].bytes};
   }
   return {};
 }
@@ -60,6 +63,27 @@ Error wrong_scale(std::string_view message, double value, std::uint64_t element)
       .wanted("finite scales")
       .got(fmt::format("{} at element {}", value, element))
       .try_this("Download the checkpoint again. If the same tensor fails, quantize the model again.");
+}
+
+// The file may say anything, and scales are looked up by these.
+Result<std::vector<std::uint32_t>> checked_groups(const plan::Plan& plan, const plan::Source& source,
+                                                  std::span<const std::byte> stored) {
+  const plan::Scaling& scaling = *source.scaling;
+  const std::size_t dim = scaling.decoding.groups_dim;
+  const std::uint64_t count = (source.shape[dim] - 1) / scaling.block[dim] + 1;
+  std::vector<std::uint32_t> groups(stored.size() / sizeof(std::uint32_t));
+  LADING_CHECK(groups.size() == source.shape[dim] * source.shape[source.shape.rank() - 1]);
+  std::memcpy(groups.data(), stored.data(), groups.size() * sizeof(std::uint32_t));
+  // As unsigned numbers, negative ones are too large.
+  const auto bad = std::find_if(groups.begin(), groups.end(), [&](std::uint32_t group) { return group >= count; });
+  if (bad == groups.end()) return groups;
+  const plan::Source& from = plan.sources[scaling.groups];
+  return fail(Error(Code::kScale, "a quantized tensor has a group that has no scale")
+                  .in_file(plan.files[from.file].name)
+                  .of_tensor(from.key)
+                  .wanted(fmt::format("groups from 0 to {}", count - 1))
+                  .got(fmt::format("{} at element {}", static_cast<std::int32_t>(*bad), bad - groups.begin()))
+                  .try_this("Quantize the model again, or download the checkpoint again."));
 }
 
 // From the order of the file to that of codes, in place.
@@ -212,6 +236,7 @@ void Scales::find_entries(const Load& load) {
       entry.scales.code = source.code();
       entry.scales.zero = source.scaling->decoding.zero;
       entry.scales.tensor_scale_is = source.scaling->decoding.tensor_scale;
+      entry.scales.groups_dim = source.scaling->decoding.groups_dim;
     }
     for (const plan::Read& read : rank.reads) {
       for (const plan::TransferRef& ref : read.transfers) {
@@ -232,9 +257,20 @@ struct Scales::Gathered {
   device::BlockScales scales;
   std::vector<std::byte> zeros;
   std::vector<std::byte> tensor_scale;
+  std::vector<std::byte> groups;
+
+  std::vector<std::byte>& bytes_of(Part part) {
+    switch (part) {
+      case Part::kScales: break;
+      case Part::kZeros: return zeros;
+      case Part::kTensorScale: return tensor_scale;
+      case Part::kGroups: return groups;
+    }
+    return scales.values;
+  }
 
   Result<void> take(Part part, std::span<const std::byte> piece, std::uint64_t first_byte) {
-    std::vector<std::byte>& out = part == Part::kScales ? scales.values : part == Part::kZeros ? zeros : tensor_scale;
+    std::vector<std::byte>& out = bytes_of(part);
     out.resize(std::max<std::size_t>(out.size(), first_byte + piece.size()));
     std::copy(piece.begin(), piece.end(), out.begin() + static_cast<std::ptrdiff_t>(first_byte));
     return {};
@@ -247,6 +283,10 @@ struct Scales::Gathered {
     const std::uint64_t count = read.bytes.size_bytes() * 8 / bits(scales.dtype);
     if (!scaling.zeros.is_none()) scales.zeros = unpacked_zeros(plan, read, scales.first, count, zeros);
     zeros = {};
+    if (!groups.empty()) {
+      LADING_ASSIGN_OR_RETURN(scales.groups, checked_groups(plan, plan.sources[read.source], groups));
+      groups = {};
+    }
     if (scaling.tensor_scale.is_none()) return {};
     scales.tensor_scale = widened(tensor_scale, DType::kF32).front();
     if (std::isfinite(scales.tensor_scale) && scales.tensor_scale != 0) return {};
@@ -270,7 +310,7 @@ void Scales::read(const Load& load) {
   for (auto& [key, entry] : entries_) {
     entry.scales.values.reserve(entry.read.bytes.size_bytes());
     entries.push_back(&entry);
-    gathered.push_back({std::move(entry.scales), {}, {}});
+    gathered.push_back({std::move(entry.scales), {}, {}, {}});
   }
   Reader reader(load);
   reader.run(entries, [&](std::size_t i) -> Reader::Acts {
@@ -353,8 +393,11 @@ void Scales::compare_again(const Load& load, const FileSet& files) const {
     const bool in_order = plan.sources[entries[i]->read.source].scaling->decoding.scale_order.empty();
     const auto act = [&, i, in_order](Part part, std::span<const std::byte> piece,
                                       std::uint64_t first_byte) -> Result<void> {
-      if (part != Part::kScales || !in_order) return again[i].take(part, piece, first_byte);
-      if (std::memcmp(kept.values.data() + first_byte, piece.data(), piece.size()) != 0) return changed();
+      const bool is_kept_as_stored = part == Part::kGroups || (part == Part::kScales && in_order);
+      if (!is_kept_as_stored) return again[i].take(part, piece, first_byte);
+      const auto whole =
+          part == Part::kGroups ? std::as_bytes(std::span(kept.groups)) : std::as_bytes(std::span(kept.values));
+      if (std::memcmp(whole.data() + first_byte, piece.data(), piece.size()) != 0) return changed();
       return {};
     };
     const auto end = [&, i, in_order]() -> Result<void> {

@@ -42,7 +42,7 @@ TakenBytes taken_by(const Transfer& transfer, const plan::Source& source) {
   return taken;
 }
 
-// Scales, zero points and the scale of the whole tensor, as far as the source has them.
+// Scales, zero points, the scale of the whole tensor and the groups, as far as the source has them.
 std::vector<TakenBytes> taken_by(const plan::ScaleRead& read, const Plan& plan) {
   const plan::Scaling& scaling = *plan.sources[read.source].scaling;
   std::vector<TakenBytes> all;
@@ -51,7 +51,9 @@ std::vector<TakenBytes> taken_by(const plan::ScaleRead& read, const Plan& plan) 
   };
   add(scaling.scales, read.bytes);
   if (!scaling.zeros.is_none()) add(scaling.zeros, read.zeros);
-  if (!scaling.tensor_scale.is_none()) add(scaling.tensor_scale, plan.sources[scaling.tensor_scale].bytes);
+  for (const plan::SourceId whole : {scaling.tensor_scale, scaling.groups}) {
+    if (!whole.is_none()) add(whole, plan.sources[whole].bytes);
+  }
   return all;
 }
 

@@ -36,6 +36,7 @@ constexpr std::array kCompanions = {
     Companion{"per_element", "code"},
     Companion{"zeros_dim", "zeros"},
     Companion{"tensor_scale_is", "tensor_scale"},
+    Companion{"groups_dim", "groups"},
 };
 
 DecodingProblem lonely(const Companion& companion) {
@@ -61,6 +62,7 @@ class ProblemFinder {
     codes();
     zeros();
     scales();
+    groups();
     return std::move(problems_);
   }
 
@@ -104,6 +106,14 @@ class ProblemFinder {
       add("scale_order", "not an order of scales",
           fmt::format("each number from 0 to n - 1 once, n at most {}", kMostOrdered));
     }
+  }
+
+  void groups() {
+    if (leaf_.groups && leaf_.groups->text().empty()) add("groups", "the key is empty", "a key of the checkpoint");
+    if (leaf_.groups && !decoding_.code) add("groups", "only codes have groups", "a \"code\" beside it");
+    if (leaf_.groups && !decoding_.scale_order.empty())
+      add("groups", "scales in an order of their own have no groups", "no \"scale_order\" beside it");
+    if (!leaf_.groups && decoding_.groups_dim != 0) problems_.push_back(lonely(kCompanions[3]));
   }
 
   const ExpressionTemplate& leaf_;
@@ -152,6 +162,9 @@ void read_decoding(JsonFields& fields, ExpressionTemplate& leaf) {
   std::uint64_t dim = 0;
   fields.optional_uint64("zeros_dim", dim);
   decoding.zeros_dim = dim;
+  dim = 0;
+  fields.optional_uint64("groups_dim", dim);
+  decoding.groups_dim = dim;
   fields.optional_word("tensor_scale_is", kTensorScaleWords, decoding.tensor_scale);
   read_scale_order(fields, decoding.scale_order);
   std::vector<DecodingProblem> problems = decoding_problems(leaf);
@@ -185,6 +198,10 @@ void write_decoding(JsonWriter& json, const DecodingText& text) {
     json.key("tensor_scale").string(text.tensor_scale);
     if (decoding.tensor_scale != TensorScale::kFactor)
       json.key("tensor_scale_is").string(word_of(kTensorScaleWords, decoding.tensor_scale));
+  }
+  if (!text.groups.empty()) {
+    json.key("groups").string(text.groups);
+    json.key("groups_dim").number(decoding.groups_dim);
   }
   if (!decoding.scale_order.empty()) {
     json.key("scale_order").begin_array();

@@ -29,6 +29,7 @@ struct DecodingText {
   const Decoding& decoding;
   std::string_view zeros;         ///< as the document names the key, or ""
   std::string_view tensor_scale;  ///< likewise
+  std::string_view groups;        ///< likewise
 };
 void write_decoding(JsonWriter& json, const DecodingText& text);
 

@@ -109,7 +109,8 @@ TEST(DequantizeMapping, PackedCodesRoundTrip) {
     {"id": "b", "kind": "build", "to": "gptq.{l}", "expression":
       {"stack": {"dim": 0, "over": "e", "count": 2, "of":
         {"dequantize": {"of": "{l}.{e}.qweight", "scales": "{l}.{e}.scales", "block": [16, 1, 8], "product": "F16",
-                        "code": "U4", "per_element": 8, "zero": 1, "zeros": "{l}.{e}.qzeros", "zeros_dim": 1}}}}},
+                        "code": "U4", "per_element": 8, "zero": 1, "zeros": "{l}.{e}.qzeros", "zeros_dim": 1,
+                        "groups": "{l}.{e}.g_idx", "groups_dim": 1}}}}},
     {"id": "c", "kind": "build", "to": "awq", "expression":
       {"dequantize": {"of": "q{{w}}", "scales": "s", "block": [128, 1, 1], "code": "U4", "per_element": 8,
                       "zeros": "z{{w}}", "zeros_dim": 1, "scale_order": [0, 2, 4, 6, 1, 3, 5, 7]}}},
@@ -131,8 +132,9 @@ TEST(DequantizeMapping, PackedCodesRoundTrip) {
   EXPECT_EQ(again->rules[0].expression->decoding, mxfp4);
   const ExpressionTemplate& gptq = again->rules[1].expression->parts.front();
   Decoding wanted = codes(CodeType::kU4, 8);
-  wanted.zero = wanted.zeros_dim = 1;
+  wanted.zero = wanted.zeros_dim = wanted.groups_dim = 1;
   EXPECT_EQ(gptq.decoding, wanted);
+  EXPECT_EQ(gptq.groups->text(), "{l}.{e}.g_idx");
   EXPECT_EQ(gptq.zeros->text(), "{l}.{e}.qzeros");
   EXPECT_EQ(gptq.product, DType::kF16);
   EXPECT_THAT(again->rules[2].expression->decoding.scale_order, ElementsAre(0, 2, 4, 6, 1, 3, 5, 7));
@@ -176,6 +178,12 @@ TEST(DequantizeMapping, R48_BadDecodingsAreRefusedWithWordsAndPlace) {
           {R"("tensor_scale": "t", "tensor_scale_is": "quotient")", ".tensor_scale_is: not one of the allowed words"},
           {R"("tensor_scale_is": "divisor")", R"(.tensor_scale_is: it says nothing without "tensor_scale")"},
           {R"("tensor_scale_is": "factor")", R"(.tensor_scale_is: it says nothing without "tensor_scale")"},
+          {R"("code": "U4", "per_element": 8, "groups": 1)", ".groups: not a key"},
+          {R"("code": "U4", "per_element": 8, "groups": "")", ".groups: the key is empty"},
+          {R"("code": "U4", "per_element": 8, "groups": "g", "groups_dim": -1)", ".groups_dim: not a whole number"},
+          {R"("code": "U4", "per_element": 8, "groups": "g", "scale_order": [1, 0])", ".groups: scales in an order"},
+          {R"("groups": "g")", ".groups: only codes"},
+          {R"("groups_dim": 0)", R"(.groups_dim: it says nothing without "groups")"},
           {R"("scale_order": 8)", ".scale_order"},
           {R"("scale_order": [])", ".scale_order"},
           {R"("scale_order": [0, "1"])", ".scale_order"},
@@ -189,6 +197,7 @@ TEST(DequantizeMapping, R48_BadDecodingsAreRefusedWithWordsAndPlace) {
   }
   for (const char* good : {R"("scale_dtype": "F8_E8M0")", R"("tensor_scale": "t.{l}", "tensor_scale_is": "factor")",
                            R"("code": "U2", "per_element": 16, "zero": 65535, "zeros": "z.{l}")",
+                           R"("code": "F4", "per_element": 2, "groups": "g.{l}", "groups_dim": 0)",
                            R"("scale_order": [1, 0])", R"("code": "U8", "per_element": 1, "zero": 0)"}) {
     EXPECT_EQ(problems_of_leaf(packed_leaf(good)), "none") << good;
   }
@@ -216,6 +225,7 @@ TEST(DequantizeMapping, R48_DecodingsOfProgramsAreChecked) {
   EXPECT_THAT(told([](Expression& e) { e.decoding.code = static_cast<CodeType>(5); }), HasSubstr("code"));
   EXPECT_THAT(told([](Expression& e) { e.decoding.zero = 1 << 16; }), HasSubstr("zero"));
   EXPECT_THAT(told([](Expression& e) { e.decoding.zeros_dim = 1; }), HasSubstr("zeros_dim"));
+  EXPECT_THAT(told([](Expression& e) { e.decoding.groups_dim = 1; }), HasSubstr("groups_dim"));
   EXPECT_THAT(told([](Expression& e) { e.decoding.tensor_scale = TensorScale::kDivisor; }),
               HasSubstr("tensor_scale_is"));
   EXPECT_THAT(told([](Expression& e) {
@@ -234,12 +244,14 @@ TEST(DequantizeMapping, PackedCodesSayTheirKeysAndThemselves) {
   const Expression before = one;
   one.zeros = "x.weight_zero_point";
   one.tensor_scale = "x.weight_global_scale";
+  one.groups = "x.weight_g_idx";
   EXPECT_NE(one, before);
-  EXPECT_THAT(one.keys(),
-              ElementsAre("x.weight_global_scale", "x.weight_packed", "x.weight_scale", "x.weight_zero_point"));
+  EXPECT_THAT(one.keys(), ElementsAre("x.weight_g_idx", "x.weight_global_scale", "x.weight_packed", "x.weight_scale",
+                                      "x.weight_zero_point"));
   const ExpressionTemplate literal = ExpressionTemplate::literal(one);
   EXPECT_EQ(literal.zeros->render({}), one.zeros);
   EXPECT_EQ(literal.tensor_scale->render({}), one.tensor_scale);
+  EXPECT_EQ(literal.groups->render({}), one.groups);
   const auto lowered = lower({literal, {}}, [](std::string_view) { return nullptr; });
   ASSERT_TRUE(lowered);
   EXPECT_EQ(*lowered, one);

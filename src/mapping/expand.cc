@@ -115,12 +115,13 @@ class Expander {
     }
     if (auto wrong = check_scales(expression, pieces.shape)) return fail(Errors(*std::move(wrong)));
     pieces.scalings[0] = {expression.scales,       block,    expression.product, expression.zeros,
-                          expression.tensor_scale, decoding, pieces.shape};
+                          expression.tensor_scale, decoding, pieces.shape,       expression.groups};
     return pieces;
   }
 
   [[nodiscard]] std::optional<Error> check_scales(const Expression& expression, const Shape& shape) const {
-    for (const std::string* key : {&expression.scales, &expression.zeros, &expression.tensor_scale}) {
+    for (const std::string* key :
+         {&expression.scales, &expression.zeros, &expression.tensor_scale, &expression.groups}) {
       if (key->empty() && key != &expression.scales) continue;
       if (shape_of_(*key) != nullptr) continue;
       return Error(Code::kMapping, fmt::format("the checkpoint has no key {}", quote(*key))).by_rule("R48");
@@ -157,7 +158,27 @@ class Expander {
           .by_rule("R48")
           .got(shape_of_(expression.tensor_scale)->text());
     }
-    return std::nullopt;
+    return expression.groups.empty() ? std::nullopt : check_groups(expression, shape);
+  }
+
+  // One for each code along the dim; an element is not cut by a block.
+  [[nodiscard]] std::optional<Error> check_groups(const Expression& expression, const Shape& shape) const {
+    const Decoding& decoding = expression.decoding;
+    const std::size_t dim = decoding.groups_dim;
+    if (!decoding.code || !decoding.scale_order.empty() || dim + 1 >= shape.rank() ||
+        expression.shape[shape.rank() - 1] != decoding.per_element) {
+      return mismatch(expression, "the tensor cannot have groups in an order of their own")
+          .by_rule("R48")
+          .wanted("codes, \"groups_dim\" that is a dim of their key, and blocks of whole elements")
+          .got(fmt::format("\"groups_dim\" {}, and blocks of {}", dim, expression.shape.text()));
+    }
+    const Shape wanted{shape[dim] * decoding.per_element};
+    const Shape& found = *shape_of_(expression.groups);
+    if (found == wanted) return std::nullopt;
+    return mismatch(expression, "the groups are not one for each row or column")
+        .by_rule("R48")
+        .wanted(wanted.text())
+        .got(found.text());
   }
 
   // Scales do not know how many codes an element has: the codes and the elements are one dim of theirs. Dims of one

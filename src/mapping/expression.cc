@@ -15,7 +15,8 @@ namespace {
 void collect_keys(const Expression& expression, std::vector<std::string>& keys) {
   if (expression.op == Op::kSource || expression.op == Op::kDequantize) keys.push_back(expression.key);
   if (expression.op == Op::kDequantize) {
-    for (const std::string* key : {&expression.scales, &expression.zeros, &expression.tensor_scale}) {
+    for (const std::string* key :
+         {&expression.scales, &expression.zeros, &expression.tensor_scale, &expression.groups}) {
       if (!key->empty()) keys.push_back(*key);
     }
   }

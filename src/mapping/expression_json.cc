@@ -171,6 +171,7 @@ class Reader {
     fields.optional_dtype("product", node.product);
     read_optional_key(fields, "zeros", node.zeros);
     read_optional_key(fields, "tensor_scale", node.tensor_scale);
+    read_optional_key(fields, "groups", node.groups);
     read_decoding(fields, node);
   }
 
@@ -313,6 +314,7 @@ Expression plain(ExpressionTemplate node) {
   expression.scales = node.scales.render({});
   if (node.zeros) expression.zeros = node.zeros->render({});
   if (node.tensor_scale) expression.tensor_scale = node.tensor_scale->render({});
+  if (node.groups) expression.groups = node.groups->render({});
   expression.decoding = std::move(node.decoding);
   expression.product = node.product;
   expression.dim = node.dim;
@@ -341,7 +343,7 @@ class Writer {
       writer_.key("of").string(node.key.text()).key("scales").string(node.scales.text());
       if (node.product) writer_.key("product").string(name(*node.product));
       const auto text_of = [](const std::optional<NameTemplate>& key) { return key ? key->text() : std::string(); };
-      write_decoding(writer_, {node.decoding, text_of(node.zeros), text_of(node.tensor_scale)});
+      write_decoding(writer_, {node.decoding, text_of(node.zeros), text_of(node.tensor_scale), text_of(node.groups)});
     } else if (node.form == Form::kConcat || node.form == Form::kStack) {
       writer_.key("parts").begin_array();
       for (const ExpressionTemplate& part : node.parts) run(part);

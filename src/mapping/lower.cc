@@ -96,6 +96,7 @@ std::vector<const NameTemplate*> keys_of(const ExpressionTemplate& node) {
   keys.push_back(&node.scales);
   if (node.zeros) keys.push_back(&*node.zeros);
   if (node.tensor_scale) keys.push_back(&*node.tensor_scale);
+  if (node.groups) keys.push_back(&*node.groups);
   return keys;
 }
 
@@ -149,6 +150,7 @@ class Lowering {
                                                    node.shape, node.product, node.decoding);
     if (node.zeros) expression.zeros = node.zeros->render(bindings_);
     if (node.tensor_scale) expression.tensor_scale = node.tensor_scale->render(bindings_);
+    if (node.groups) expression.groups = node.groups->render(bindings_);
     return expression;
   }
 
@@ -268,6 +270,7 @@ ExpressionTemplate ExpressionTemplate::literal(const Expression& expression) {
   result.scales = NameTemplate::literal(expression.scales);
   if (!expression.zeros.empty()) result.zeros = NameTemplate::literal(expression.zeros);
   if (!expression.tensor_scale.empty()) result.tensor_scale = NameTemplate::literal(expression.tensor_scale);
+  if (!expression.groups.empty()) result.groups = NameTemplate::literal(expression.groups);
   result.decoding = expression.decoding;
   result.product = expression.product;
   for (const Expression& part : expression.parts) result.parts.push_back(literal(part));

@@ -52,6 +52,7 @@ struct PieceScaling {
   std::string tensor_scale = {};
   Decoding decoding = {};
   Shape shape = {};  ///< of the source: its codes, if it has any, are one more dim than the key's
+  std::string groups = {};
 
   friend bool operator==(const PieceScaling&, const PieceScaling&) = default;
 };

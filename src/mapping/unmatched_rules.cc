@@ -86,6 +86,7 @@ class UnmatchedRules {
       dispute(expression.scales);
       if (expression.zeros) dispute(*expression.zeros);
       if (expression.tensor_scale) dispute(*expression.tensor_scale);
+      if (expression.groups) dispute(*expression.groups);
     }
     for (const ExpressionTemplate& part : expression.parts) dispute_sources(part);
   }

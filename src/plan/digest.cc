@@ -91,6 +91,7 @@ void add_decoding(Hasher& hash, const Decoding& decoding) {
   hash.number(decoding.zeros_dim);
   hash.word(decoding.tensor_scale);
   hash.numbers(decoding.scale_order);
+  hash.number(decoding.groups_dim);
 }
 
 void add_expression(Hasher& hash, const Expression& e) {
@@ -101,6 +102,7 @@ void add_expression(Hasher& hash, const Expression& e) {
     hash.text(e.product ? name(*e.product) : "");
     hash.text(e.zeros);
     hash.text(e.tensor_scale);
+    hash.text(e.groups);
     add_decoding(hash, e.decoding);
   }
   hash.number(e.dim);

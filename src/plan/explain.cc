@@ -75,8 +75,11 @@ class Explainer {
     const mapping::Expression* leaf = &head_->expression;  // without a rule, it is made of one key
     while (!leaf->parts.empty()) leaf = &leaf->parts.front();
     if (leaf->key == s_.name) return "no rule: the key is the tensor's own name";
-    return leaf->op == mapping::Op::kDequantize ? "no rule: the key holds the tensor's packed codes"
-                                                : "no rule: the key is the name of a tensor tied to it";
+    if (leaf->op != mapping::Op::kDequantize) return "no rule: the key is the name of a tensor tied to it";
+    // Packed codes have another name than the weight, and the same module.
+    const std::string_view module = std::string_view(s_.name).substr(0, s_.name.rfind('.') + 1);
+    return leaf->key.starts_with(module) ? "no rule: the key holds the tensor's packed codes"
+                                         : "no rule: the key holds the packed codes of a tensor tied to it";
   }
 
   void sources() {

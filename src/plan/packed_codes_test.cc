@@ -78,12 +78,12 @@ TEST(PackedCodesPlan, ExplainSaysWhoseCodesAKeyHolds) {
   Plan plan = packed_plan(1);
   Expression& made = plan.statements[0].expression;
   made = Expression::reshape(std::move(made), Shape{128, 8});
-  EXPECT_THAT(explanation_of(plan), HasSubstr("the codes of the tensor's own name"));
+  EXPECT_THAT(explanation_of(plan), HasSubstr("the key holds the tensor's packed codes"));
   made.parts.front().key = "y.weight_packed";
   plan.statements[0].name = "x.weight";
   std::string text;
   for (const ExplainedFact& fact : explain(plan, plan.statements[0], nullptr)) text += fact.text + "\n";
-  EXPECT_THAT(text, HasSubstr("the codes of a tensor tied to it"));
+  EXPECT_THAT(text, HasSubstr("the packed codes of a tensor tied to it"));
 }
 
 TEST(PackedCodesPlan, JsonSaysTheKeyAsItIsAndHowItIsDecoded) {
@@ -172,6 +172,8 @@ TEST(PackedCodesPlan, TheDigestCoversAllThatDecidesValues) {
   EXPECT_TRUE(add([](Expression& e) { e.decoding.tensor_scale = TensorScale::kDivisor; }));
   EXPECT_TRUE(add([](Expression& e) { e.decoding.scale_order = {0, 1}; }));
   EXPECT_TRUE(add([](Expression& e) { e.decoding.scale_order = {1, 0}; }));
+  EXPECT_TRUE(add([](Expression& e) { e.decoding.groups_dim = 1; }));
+  EXPECT_TRUE(add([](Expression& e) { e.groups = "g"; }));
 }
 
 TEST(PackedCodesPlan, TheDifferenceNamesSourceTensorAndDestination) {

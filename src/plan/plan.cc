@@ -14,6 +14,8 @@ std::uint64_t scale_memory_bytes(const Plan& plan, const RankPlan& rank) {
     const std::optional<CodeType> code = plan.sources[read.source].code();
     bytes += read.bytes.size_bytes();
     if (code) bytes += read.zeros.size_bytes() * (8 / bits(*code));
+    const SourceId groups = plan.sources[read.source].scaling->groups;
+    if (!groups.is_none()) bytes += plan.sources[groups].bytes.size_bytes();
   }
   return bytes;
 }

@@ -58,6 +58,8 @@ struct Scaling {
   Decoding decoding = {};
   SourceId zeros = SourceId::none();
   SourceId tensor_scale = SourceId::none();  ///< of one element, F32
+  /// I32: for each code along decoding.groups_dim, its block in that dim. None: they count up.
+  SourceId groups = SourceId::none();
 
   friend bool operator==(const Scaling&, const Scaling&) = default;
 };
@@ -176,7 +178,7 @@ struct Read {
 
 /// Scales that a rank needs for what it takes of a quantized source: whole rows of their first dim, in one stretch.
 /// They are read before everything else, and stay in host memory until the load ends: scales as they are stored, zero
-/// points in a byte each. The scale of the whole tensor, if it has one, is read with them.
+/// points in a byte each. The scale of the whole tensor and the groups, if it has any, are read whole with them.
 struct ScaleRead {
   SourceId source = 0;  ///< that they are for
   ByteRange bytes;      ///< in the file of the scales

@@ -64,7 +64,7 @@ void write_expression(JsonWriter& json, const Expression& e) {
     json.key("of").string(e.key).key("scales").string(e.scales);
     write_numbers(json.key("block"), e.shape);
     if (e.product) json.key("product").string(name(*e.product));
-    mapping::write_decoding(json, {e.decoding, e.zeros, e.tensor_scale});
+    mapping::write_decoding(json, {e.decoding, e.zeros, e.tensor_scale, e.groups});
     json.end_object().end_object();
     return;
   }
@@ -195,7 +195,8 @@ class Writer {
   void write_scaling(const Scaling& scaling) {
     json_.key("scales").string(key_of(scaling.scales));
     write_numbers(json_.key("block"), scaling.block);
-    mapping::write_decoding(json_, {scaling.decoding, key_of(scaling.zeros), key_of(scaling.tensor_scale)});
+    mapping::write_decoding(
+        json_, {scaling.decoding, key_of(scaling.zeros), key_of(scaling.tensor_scale), key_of(scaling.groups)});
   }
 
   void write_keys() {
@@ -320,6 +321,7 @@ class Writer {
       json_.key("zeros_size").number(read.zeros.size_bytes());
     }
     if (!scaling.tensor_scale.is_none()) json_.key("tensor_scale").string(key_of(scaling.tensor_scale));
+    if (!scaling.groups.is_none()) json_.key("groups").string(key_of(scaling.groups));
     json_.end_object();
   }
 

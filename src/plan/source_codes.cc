@@ -86,6 +86,10 @@ class SchemeWords {
     }
     if (!scaling_.tensor_scale.is_none())
       say(fmt::format("the scale of the whole tensor is in {}", quote(key_of(scaling_.tensor_scale))));
+    if (!scaling_.groups.is_none()) {
+      say(fmt::format("the block in dim {} is not counted: {} has its number for each code along that dim",
+                      scaling_.decoding.groups_dim, quote(key_of(scaling_.groups))));
+    }
   }
 
   const Plan& plan_;

@@ -230,7 +230,8 @@ class Decider {
     std::set<SourceId> scales;  // read by the rows that a rank needs
     for (const Source& source : out_.plan.sources) {
       if (!source.scaling) continue;
-      for (const SourceId one : {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale}) {
+      for (const SourceId one :
+           {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale, source.scaling->groups}) {
         if (!one.is_none()) scales.insert(one);
       }
     }

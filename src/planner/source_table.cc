@@ -136,7 +136,10 @@ Result<plan::Scaling> SourceTable::scaling_of(std::string_view tensor, std::uint
                                 name(*decoding.code)));
     }
   }
-  plan::Scaling scaling{SourceId::none(), wanted.block, wanted.product, decoding, SourceId::none(), SourceId::none()};
+  plan::Scaling scaling;
+  scaling.block = wanted.block;
+  scaling.product = wanted.product;
+  scaling.decoding = decoding;
   LADING_ASSIGN_OR_RETURN(scaling.scales, number_of(tensor, checkpoint, wanted.scales));
   const DType stored = plan_.sources[scaling.scales].dtype;
   const bool is_of_bits = decoding.scale_dtype.has_value();
@@ -155,6 +158,13 @@ Result<plan::Scaling> SourceTable::scaling_of(std::string_view tensor, std::uint
     LADING_ASSIGN_OR_RETURN(scaling.tensor_scale, number_of(tensor, checkpoint, wanted.tensor_scale));
     if (plan_.sources[scaling.tensor_scale].dtype != DType::kF32) {
       return refuse(fmt::format("the scale of the whole tensor {} is not in F32", quote(wanted.tensor_scale)));
+    }
+  }
+  if (!wanted.groups.empty()) {
+    LADING_ASSIGN_OR_RETURN(scaling.groups, number_of(tensor, checkpoint, wanted.groups));
+    if (plan_.sources[scaling.groups].dtype != DType::kI32) {
+      return refuse(fmt::format("the groups {} are {}, not I32", quote(wanted.groups),
+                                name(plan_.sources[scaling.groups].dtype)));
     }
   }
   return scaling;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lading::source {
@@ -34,18 +35,22 @@ class SmallTensors {
   std::uint32_t number_ = 0;
 };
 
-// Whether row i is in group i / group_size, for all of them.
-Result<bool> counts_up(SmallTensors& tensors, const CatalogTensor& order, std::uint64_t group_size) {
+// Whether index i is in group i / group_size, for all of them. compressed-tensors writes -1 where no order was made,
+// and ignores them all then.
+Result<bool> counts_up(SmallTensors& tensors, const CatalogTensor& order, std::uint64_t group_size, bool may_be_unset) {
   std::vector<std::int32_t> piece;
+  bool does = true;
   for (std::uint64_t at = 0; at < order.bytes.size_bytes(); at += piece.size() * sizeof(std::int32_t)) {
     piece.resize(std::min(kAtOnceBytes, order.bytes.size_bytes() - at) / sizeof(std::int32_t));
     LADING_TRY(tensors.read(order, at, {reinterpret_cast<char*>(piece.data()), piece.size() * sizeof(std::int32_t)}));
     const std::uint64_t first = at / sizeof(std::int32_t);
     for (std::size_t i = 0; i < piece.size(); ++i) {
-      if (piece[i] < 0 || static_cast<std::uint64_t>(piece[i]) != (first + i) / group_size) return false;
+      if (may_be_unset && piece[i] == -1) return true;
+      does = does && piece[i] >= 0 && static_cast<std::uint64_t>(piece[i]) == (first + i) / group_size;
     }
+    if (!does && !may_be_unset) return false;
   }
-  return true;
+  return does;
 }
 
 // Of a weight that has no g_idx, desc_act is all that is known.
@@ -60,22 +65,24 @@ bool has_all_orders(const checkpoint::Catalog& catalog) {
 }
 
 // desc_act says what the quantizer was asked for; the tensors say what it did.
-Result<void> read_orders(const CheckpointSource& source, Quantization& quantization) {
-  if (quantization.has_order.value_or(true) && !has_all_orders(source.catalog())) return {};
+Result<void> read_orders(const CheckpointSource& source, std::string_view ending, bool may_be_unset,
+                         Quantization& quantization) {
   SmallTensors tensors(source);
+  bool has_any = false;
   for (const CatalogTensor& tensor : source.catalog().tensors_of(0)) {
-    if (!tensor.name.ends_with(".g_idx")) continue;
-    if (tensor.dtype != DType::kI32 || tensor.shape.rank() != 1) {
-      quantization.has_order = true;
-      return {};
+    if (!tensor.name.ends_with(ending)) continue;
+    has_any = true;
+    bool plain = false;
+    if (tensor.dtype == DType::kI32 && tensor.shape.rank() == 1) {
+      const std::int64_t size = quantization.group_size.value_or(-1);
+      const std::uint64_t extent = std::max<std::uint64_t>(1, tensor.shape[0]);
+      LADING_ASSIGN_OR_RETURN(
+          plain, counts_up(tensors, tensor, size > 0 ? static_cast<std::uint64_t>(size) : extent, may_be_unset));
     }
-    const std::int64_t size = quantization.group_size.value_or(-1);
-    const std::uint64_t rows = std::max<std::uint64_t>(1, tensor.shape[0]);
-    LADING_ASSIGN_OR_RETURN(const bool plain,
-                            counts_up(tensors, tensor, size > 0 ? static_cast<std::uint64_t>(size) : rows));
-    quantization.has_order = !plain;
-    if (!plain) return {};
+    if (!plain) quantization.ordered.insert(tensor.name);
   }
+  const bool is_known = !quantization.has_order.value_or(true) || has_all_orders(source.catalog());
+  if (has_any && is_known) quantization.has_order = !quantization.ordered.empty();
   return {};
 }
 
@@ -95,9 +102,10 @@ Result<void> read_shapes(const CheckpointSource& source, Quantization& quantizat
 }  // namespace
 
 Result<void> read_packed_details(const CheckpointSource& source, Quantization& quantization) {
-  if (quantization.method == "gptq") return read_orders(source, quantization);
-  if (quantization.method == "compressed-tensors") return read_shapes(source, quantization);
-  return {};
+  if (quantization.method == "gptq") return read_orders(source, ".g_idx", false, quantization);
+  if (quantization.method != "compressed-tensors") return {};
+  LADING_TRY(read_orders(source, "_g_idx", true, quantization));
+  return read_shapes(source, quantization);
 }
 
 }  // namespace lading::source

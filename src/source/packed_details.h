@@ -1,5 +1,5 @@
-// What config.json and headers do not say of packed weights, and small tensors do: the order of GPTQ's groups (g_idx),
-// and the true shapes of compressed-tensors (weight_shape).
+// What config.json and headers do not say of packed weights, and small tensors do: which groups are in an order of
+// their own (g_idx), and the true shapes of compressed-tensors (weight_shape).
 #pragma once
 
 #include "lading/result.h"

@@ -221,6 +221,13 @@ def mxfp8(payload=("F8_E4M3", [6, 96]), scales=("U8", [6, 3])):
     return {PAYLOAD: payload, "x.weight_scale_inv": scales}
 
 
+TURNED = [1 - place // 16 for place in range(32)]  # groups in another order
+
+
+def in_order(order):
+    return {**int4(), "x.weight_g_idx": ("I32", [len(order)], i32(*order))}
+
+
 def without(tensors, *keys):
     return {key: value for key, value in tensors.items() if key not in keys}
 
@@ -266,6 +273,10 @@ load("gptq_with_a_last_group_cut_short", gptq(("I32", [5, 8]), ("I32", [3, 1]), 
      model={PAYLOAD: [8, 40]}, config=quantized("gptq", **OF_GPTQ))  # fmt: skip
 load("gptq_of_one_group", gptq(zeros=("I32", [1, 1]), scales=("F16", [1, 8]), order=[0] * 32), model=COLUMNS,
      config=quantized("gptq", **OF_GPTQ | {"group_size": -1}))  # fmt: skip
+load("gptq_in_another_order", gptq(order=TURNED), model=COLUMNS, config=quantized("gptq", **OF_GPTQ | {"desc_act": True}))
+load("gptq_in_another_order_that_desc_act_denies", gptq(order=[*range(2)] * 16), model=COLUMNS, config=quantized("gptq", **OF_GPTQ))
+load("int4_in_another_order", in_order(TURNED), config=OF_INT4, model=ROWS)
+load("int4_whose_order_was_not_set", in_order([-1] * 32), config=OF_INT4, model=ROWS)
 load("gptq_whose_order_is_none", gptq(), model=COLUMNS, config=quantized("gptq", **OF_GPTQ | {"desc_act": True}))
 load("scales_of_caches_and_outputs", {
     **{key.replace("x.", "x.k_proj."): value for key, value in fp8().items()},
@@ -315,17 +326,15 @@ spoil("int4_of_a_negative_shape", "int4", int4(shape=(6, -32)), "weight_shape")
 spoil("int4_zero_points_of_another_row", "int4_with_zeros", with_zeros(("I32", [2, 2])), "zero points", "[1, 2]")
 spoil("int4_zero_points_along_groups", "int4_with_zeros", with_zeros(("I32", [6, 1])), "zero points", "[1, 2]")
 spoil("int4_zero_points_of_bytes", "int4_with_zeros", with_zeros(("I8", [6, 2])), "zero points", "[1, 2]")
-spoil("int4_with_an_order", "int4", {**int4(), "x.weight_g_idx": ("I32", [32], i32(*range(32)))}, "g_idx")
+spoil("int4_with_groups_of_another_row", "int4", in_order(range(31)), "groups", "[32]", "[31]")
+spoil("int4_with_groups_of_i64", "int4", {**int4(), "x.weight_g_idx": ("I64", [32])}, "x.weight_g_idx", "I64")
 spoil("int4_of_u16", "int4", int4(("U16", [6, 8])))
 spoil("gptq_grid_of_other_groups", "gptq", gptq(scales=("F16", [4, 8]), zeros=("I32", [4, 1])), "[2, 8, 1]")
 spoil("gptq_of_other_columns", "gptq", gptq(scales=("F16", [2, 16])), "8 columns")
 spoil("gptq_zero_points_for_each_column", "gptq", gptq(zeros=("I32", [2, 8])), "zero points", "[2, 1]")
 spoil("gptq_zero_points_of_one_group", "gptq", gptq(zeros=("I32", [1, 1])), "zero points", "[2, 1]")
 spoil("gptq_zero_points_of_floats", "gptq", gptq(zeros=("F32", [2, 1])), "x.qzeros")
-spoil("gptq_in_another_order", "gptq", gptq(order=[1 - place // 16 for place in range(32)]), "order")
-spoil("gptq_whose_groups_count_from_1", "gptq", gptq(order=[place // 16 + 1 for place in range(32)]), "order")
-spoil("gptq_of_negative_groups", "gptq", gptq(order=[-1] * 32), "order")
-spoil("gptq_in_another_order_that_desc_act_denies", "gptq", gptq(order=[*range(2)] * 16), "order")
+spoil("gptq_with_groups_of_another_column", "gptq", gptq(order=[*TURNED, 0]), "[33]", "32 rows")
 spoil("awq_grid_of_other_groups", "awq", awq(scales=("F16", [1, 8]), zeros=("I32", [1, 1])), "16")
 spoil("awq_of_other_columns", "awq", awq(scales=("F16", [2, 16])))
 spoil("awq_zero_points_of_one_group", "awq", awq(zeros=("I32", [1, 1])))
@@ -391,7 +400,7 @@ load("gptq_of_desc_act_whose_orders_are_none", twice(gptq()), config=OF_DESC_ACT
 spoil("int4_whose_zero_points_are_lost", "int4", int4(), "zero points", config=OF_ZEROS)
 spoil("int8_whose_zero_points_are_lost", "int4", BYTES, "zero points",
       config=compressed("int-quantized", num_bits=8, strategy="group", group_size=16, symmetric=False))  # fmt: skip
-spoil("int8_with_an_order", "int4", BYTES | {"x.weight_g_idx": ORDER}, "g_idx", config=OF_BYTES)
+load("int8_with_an_order", BYTES | {"x.weight_g_idx": ORDER}, config=OF_BYTES, model=ROWS)
 spoil("fp8_with_an_order", "int4", FLOATS | {"x.weight_g_idx": ORDER}, "g_idx", config=OF_FLOATS)
 spoil("nvfp4_with_an_order", "nvfp4", nvfp4() | {"x.weight_g_idx": ORDER}, "g_idx")
 spoil("awq_with_an_order", "awq", awq() | {"x.g_idx": ORDER}, "g_idx")
@@ -401,7 +410,7 @@ spoil("transforms_of_inputs", "int4", int4(), "transform_config", config=transfo
 spoil("transforms_of_outputs", "int4", int4(), "transform_config", config=transforms("output"))
 spoil("transforms_of_a_kind_that_nobody_knows", "int4", int4(), "transform_config", config=transforms("somewhere"))
 spoil("gptq_of_desc_act_without_one_g_idx", "gptq", without(twice(gptq()), "y.g_idx"), "desc_act", config=OF_DESC_ACT, model=TWO_COLUMNS)
-spoil("gptq_whose_order_has_two_dims", "gptq", gptq() | {"x.g_idx": ("I32", [1, 32], i32(*[0] * 32))}, "order")
+spoil("gptq_whose_order_has_two_dims", "gptq", gptq() | {"x.g_idx": ("I32", [1, 32], i32(*[0] * 32))}, "[1, 32]")
 spoil("gptq_with_another_order_of_rows", "gptq", gptq() | {"x.perm": ("I32", [32], i32(*range(32)))}, "perm")
 spoil("gptq_whose_order_is_too_short", "gptq", gptq(order=[0] * 16), "[16]")
 
@@ -457,6 +466,9 @@ def packed_values(name, kind, key, dtype_and_shape, content, *says, **parts):
     add(name, tensors, Told(says, key, "scale"), config=config, model=model, exit_code=5)
 
 
+packed_values("gptq_whose_groups_count_from_1", "gptq", "x.g_idx", ("I32", [32]), i32(*[place // 16 + 1 for place in range(32)]), "2 at element 16", "0 to 1")
+packed_values("gptq_of_negative_groups", "gptq", "x.g_idx", ("I32", [32]), i32(*[-1] * 32), "-1 at element 0", "0 to 1")
+packed_values("int4_of_a_great_group", "int4", "x.weight_g_idx", ("I32", [32]), i32(*[0] * 31, 2**31 - 1), "2147483647 at element 31", "0 to 1")
 packed_values("mxfp4_scale_is_nan", "mxfp4", "x.up_proj_scales", ("U8", [2, 6, 3]), bytes([127] * 35 + [255]), "nan", "element 35")
 packed_values("mxfp8_scale_is_nan", "mxfp8", SCALES, ("U8", [6, 3]), bytes([127] * 17 + [255]), "nan", "element 17")
 packed_values("nvfp4_scale_is_nan", "nvfp4", "x.weight_scale", ("F8_E4M3", [6, 2]), bytes([0x38] * 11 + [0x7F]), "nan", "element 11")

@@ -297,9 +297,13 @@ def of_up(end):
     return WEIGHT.removesuffix("weight") + end
 
 
-def other_order(tensors, _):
-    if of_up("g_idx") in tensors:
-        tensors[of_up("g_idx")] = tensors[of_up("g_idx")].flip(0)
+def group_of(number):
+    def change(tensors, _):
+        for end in ("g_idx", "weight_g_idx"):
+            if of_up(end) in tensors:
+                tensors[of_up(end)][5] = number
+
+    return change
 
 
 def without_order(tensors, config):
@@ -325,7 +329,9 @@ def nan_scale(tensors, _):
 
 
 SPOILT = {
-    "g_idx of another order": ("gptq", other_order),
+    "a group too many": ("gptq", group_of(99)),
+    "a negative group": ("gptq in activation order", group_of(-1)),
+    "a group too many of int4": ("int4 in activation order", group_of(2**31 - 1)),
     "desc_act without g_idx": ("gptq", without_order),
     "3 bits": ("gptq", said(bits=3)),
     "8 bits of 4": ("gptq", said(bits=8)),

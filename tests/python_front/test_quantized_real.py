@@ -97,7 +97,7 @@ def test_compressed_tensors_packs_as_the_oracle_does(name):
     scheme, parts = SCHEMES[name], stored(SCHEMES[name])
     form, group = scheme_of_theirs(scheme)
     given = {"weight": scheme.exact(parts, F32)}
-    given |= {end: value for end, value in parts.items() if "scale" in end}
+    given |= {end: value for end, value in parts.items() if "scale" in end or end == "weight_g_idx"}
     scales = given["weight_scale"]
     given["weight_scale"] = (scales.view(torch.float8_e8m0fnu) if scales.dtype == torch.uint8 else scales).float()
     if "weight_zero_point" in parts:

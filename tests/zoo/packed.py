@@ -435,9 +435,23 @@ class Integers(Packed):
     bits: int = 4
     scales: str = "BF16"
     symmetric: bool = True
+    ordered: bool = False  # columns are quantized in another order than that in which they stand (activation order)
+
+    def order(self, into: int) -> Array:
+        """g_idx: the group of each column."""
+        groups = numpy.arange(into, dtype=numpy.int32) // (self.group or into)
+        return numpy.random.default_rng(into).permutation(groups) if self.ordered else groups
 
     def _quantized(self, weight: Array, least_zero: int = 0) -> tuple[Array, torch.Tensor, Array]:
         """Codes from 0 up, scales [out, groups], and zero points of the same shape."""
+        order = self.order(weight.shape[-1])
+        by_groups = numpy.argsort(order, kind="stable")
+        codes, scales, zeros = self._quantized_in_order(weight[..., by_groups], least_zero)
+        own = numpy.empty_like(codes)
+        own[..., by_groups] = codes
+        return own, scales, zeros
+
+    def _quantized_in_order(self, weight: Array, least_zero: int) -> tuple[Array, torch.Tensor, Array]:
         most = 2**self.bits - 1
         if self.symmetric:
             scales = _of_groups(weight, self.group, _largest) / (most // 2)
@@ -454,11 +468,13 @@ class Integers(Packed):
         codes = numpy.rint(weight / _spread(used, self.group, into)) + _spread(zeros, self.group, into)
         return numpy.clip(codes, 0, most).astype(numpy.int64), stored, zeros
 
-    def _numbers_of(self, codes: Array, zeros: Array | int, scales: torch.Tensor) -> Numbers:
-        """Scales and zero points [out, groups]."""
-        into = codes.shape[-1]
-        less = codes - (zeros if isinstance(zeros, int) else _spread(zeros, self.group, into))
-        return Numbers(less.astype(numpy.float64), _spread(_numbers(scales), self.group, into))
+    def _numbers_of(
+        self, codes: Array, zeros: Array | int, scales: torch.Tensor, order: torch.Tensor | None = None
+    ) -> Numbers:
+        """Scales and zero points [out, groups]. `order` (g_idx) has the group of each column."""
+        groups = self.order(codes.shape[-1]) if order is None else order.numpy()
+        less = codes - (zeros if isinstance(zeros, int) else zeros[:, groups])
+        return Numbers(less.astype(numpy.float64), _numbers(scales)[:, groups])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -466,7 +482,9 @@ class PackQuantized(Integers):
     """compressed-tensors "pack-quantized": unsigned codes, of which the middle stands for zero."""
 
     method: ClassVar[str] = "compressed-tensors"
-    ends: ClassVar[tuple[str, ...]] = ("weight_packed", "weight_scale", "weight_zero_point", "weight_shape")
+    ends: ClassVar[tuple[str, ...]] = (
+        "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx",
+    )  # fmt: skip
 
     def fits(self, out: int, into: int) -> bool:
         return not self.group or into % self.group == 0
@@ -476,6 +494,8 @@ class PackQuantized(Integers):
         found = {"weight_packed": _tensor(pack(codes, self.bits)), "weight_scale": scales}
         if not self.symmetric:
             found["weight_zero_point"] = _tensor(pack(zeros.T, self.bits).T)
+        if self.ordered:
+            found["weight_g_idx"] = _tensor(self.order(weight.shape[-1]))
         return found | {"weight_shape": torch.tensor(weight.shape)}
 
     def join(self, parts: Tensors) -> Numbers:
@@ -484,7 +504,7 @@ class PackQuantized(Integers):
         zeros: Array | int = 2 ** (self.bits - 1)
         if not self.symmetric:
             zeros = unpack(numpy.ascontiguousarray(parts["weight_zero_point"].numpy().T), self.bits, out).T
-        return self._numbers_of(codes, zeros, parts["weight_scale"])
+        return self._numbers_of(codes, zeros, parts["weight_scale"], parts.get("weight_g_idx"))
 
     def product_dtype(self, parts: Tensors) -> torch.dtype:
         return parts["weight_scale"].dtype
@@ -494,7 +514,8 @@ class PackQuantized(Integers):
 
     def _weights(self) -> dict[str, Any]:
         grouped = {"strategy": "group", "group_size": self.group} if self.group else {"strategy": "channel"}
-        return {"num_bits": self.bits, "symmetric": self.symmetric, **grouped}
+        ordered = {"actorder": "group"} if self.ordered else {}
+        return {"num_bits": self.bits, "symmetric": self.symmetric, **grouped, **ordered}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -541,14 +562,14 @@ class Gptq(Integers):
             "qweight": _tensor(pack(codes, self.bits).T),
             "qzeros": _tensor(pack(zeros.T - self._less, self.bits)),
             "scales": scales.t(),
-            "g_idx": torch.arange(into, dtype=torch.int32) // (self.group or into),
+            "g_idx": _tensor(self.order(into)),
         }
 
     def join(self, parts: Tensors) -> Numbers:
         into, out = parts["g_idx"].shape[0], parts["scales"].shape[1]
         codes = unpack(numpy.ascontiguousarray(parts["qweight"].numpy().T), self.bits, into)
         zeros = unpack(parts["qzeros"].numpy(), self.bits, out).T + self._less
-        return self._numbers_of(codes, zeros, parts["scales"].t())
+        return self._numbers_of(codes, zeros, parts["scales"].t(), parts["g_idx"])
 
     def product_dtype(self, parts: Tensors) -> torch.dtype:
         return parts["scales"].dtype
@@ -558,7 +579,7 @@ class Gptq(Integers):
             "bits": self.bits,
             "checkpoint_format": self.version,
             "damp_percent": 0.1,
-            "desc_act": False,
+            "desc_act": self.ordered,
             "group_size": self.group or -1,
             "lm_head": False,
             "meta": {"quantizer": ["gptqmodel:2.2.0"]},
@@ -634,6 +655,8 @@ SCHEMES: dict[str, Packed] = {
     "int4 in f32": PackQuantized(group=8, scales="F32"),
     "int8": PackQuantized(group=16, bits=8, scales="F16"),
     "int8 with zero points": PackQuantized(group=16, bits=8, symmetric=False),
+    "int4 in activation order": PackQuantized(group=32, ordered=True),
+    "int8 in activation order": PackQuantized(group=16, bits=8, symmetric=False, scales="F16", ordered=True),
     "signed bytes": IntQuantized(),
     "signed bytes in groups": IntQuantized(group=16, scales="F32"),
     "signed bytes with zero points": IntQuantized(symmetric=False),
@@ -644,6 +667,8 @@ SCHEMES: dict[str, Packed] = {
     "gptq by rows": Gptq(),
     "gptq, ragged": Gptq(group=24, symmetric=False),
     "gptq v2": Gptq(group=32, version="gptq_v2", symmetric=False, scales="BF16"),
+    "gptq in activation order": Gptq(group=32, symmetric=False, ordered=True),
+    "gptq v2 in activation order": Gptq(group=16, bits=8, version="gptq_v2", scales="BF16", ordered=True),
     "awq": Awq(group=16),
     "awq by rows": Awq(),
     "awq, symmetric": Awq(group=32, symmetric=True),

@@ -2,6 +2,7 @@
 // drawn as plain matrices, and packed as each library packs them; what a weight must be follows from the matrices.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <random>
@@ -68,10 +69,26 @@ struct SchemeSpec {
   std::uint64_t group = 0;  // 0: one scale for a row
   DType scales = DType::kF16;
   std::optional<DType> product = {};
+  std::vector<std::uint64_t> order = {};  // by column: its group; empty: they count up
 
   [[nodiscard]] std::uint64_t groups() const { return group == 0 ? 1 : blocks_of(in, group); }
-  [[nodiscard]] std::uint64_t group_of(std::uint64_t column) const { return group == 0 ? 0 : column / group; }
+  [[nodiscard]] std::uint64_t group_of(std::uint64_t column) const {
+    if (!order.empty()) return order[column];
+    return group == 0 ? 0 : column / group;
+  }
 };
+
+// A quantizer that takes columns by their activations: groups have the sizes that they have otherwise, or, one time in
+// three, any.
+inline SchemeSpec in_activation_order(std::mt19937_64& random, SchemeSpec spec) {
+  std::vector<std::uint64_t> order;
+  const bool is_ragged = random() % 3 == 0;
+  for (std::uint64_t column = 0; column < spec.in; ++column)
+    order.push_back(is_ragged ? random() % spec.groups() : spec.group_of(column));
+  std::shuffle(order.begin(), order.end(), random);
+  spec.order = std::move(order);
+  return spec;
+}
 
 enum class Zeros : std::uint8_t { kNone, kStored };
 
@@ -133,6 +150,7 @@ inline FileTensor pack_quantized(std::mt19937_64& random, const SchemeSpec& spec
   made.raw = {raw_matrix(made.key + "_packed", DType::kI32, pack_columns(drawn.codes, spec.width, in_element)),
               raw_matrix(made.key + "_scale", spec.scales, drawn.scales),
               raw_key(made.key + "_shape", DType::kI64, {2}, {spec.out, spec.in})};
+  if (!spec.order.empty()) made.raw.push_back(raw_key(made.key + "_g_idx", DType::kI32, {spec.in}, spec.order));
   if (with == Zeros::kNone) return made;
   const Matrix zeros = transposed(pack_columns(transposed(drawn.zeros), spec.width, in_element));
   made.raw.push_back(raw_matrix(made.key + "_zero_point", DType::kI32, zeros));

@@ -147,6 +147,28 @@ TEST_F(DequantizeSchemes, R48_PackQuantizedInt4Asymmetric) {
                      [&](const SchemeSpec& spec) { return test::pack_quantized(random_, spec, Zeros::kStored); }));
 }
 
+// actorder: "group"; of some weights, groups count up.
+TEST_F(DequantizeSchemes, R48_PackQuantizedInActivationOrder) {
+  expect_right(
+      compressed_config("pack-quantized",
+                        R"({"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group",
+                                     "group_size": 32, "actorder": "group"})"),
+      drawn(specs({{10, 64}, {10, 64}, {16, 96}, {7, 32}, {3, 128}}, 4, 32, DType::kBF16), [&](SchemeSpec spec) {
+        if (spec.in != 96) spec = test::in_activation_order(random_, std::move(spec));
+        return test::pack_quantized(random_, spec, Zeros::kNone);
+      }));
+}
+
+TEST_F(DequantizeSchemes, R48_PackQuantizedInActivationOrderAsymmetric) {
+  expect_right(
+      compressed_config("pack-quantized",
+                        R"({"num_bits": 8, "type": "int", "symmetric": false, "strategy": "group",
+                                     "group_size": 16, "actorder": "group"})"),
+      drawn(specs({{10, 64}, {10, 64}, {11, 48}, {24, 80}, {1, 32}}, 8, 16, DType::kF16), [&](const SchemeSpec& spec) {
+        return test::pack_quantized(random_, test::in_activation_order(random_, spec), Zeros::kStored);
+      }));
+}
+
 TEST_F(DequantizeSchemes, R48_PackQuantizedInt8OfRows) {
   expect_right(compressed_config("pack-quantized",
                                  R"({"num_bits": 8, "type": "int", "symmetric": true, "strategy": "channel",
@@ -223,6 +245,67 @@ TEST_F(DequantizeGptq, R48_TwoBits) { expect_bits(2, "", 1); }
 TEST_F(DequantizeGptq, R48_FourBits) { expect_bits(4, R"(, "checkpoint_format": "gptq")", 1); }
 TEST_F(DequantizeGptq, R48_EightBits) { expect_bits(8, "", 1); }
 TEST_F(DequantizeGptq, R48_TheSecondFormat) { expect_bits(4, R"(, "checkpoint_format": "gptq_v2")", 0); }
+
+// desc_act: true
+TEST_F(DequantizeGptq, R48_ActivationOrder) {
+  for (const unsigned width : {2U, 4U, 8U}) {
+    SCOPED_TRACE(width);
+    checkpoint_ = {};
+    model_.clear();
+    expect_right(config_of(R"({"quant_method": "gptq", "group_size": 32, "desc_act": true, "bits": )" +
+                           std::to_string(width) + "}"),
+                 drawn(specs({{16, 64}, {16, 64}, {32, 96}, {48, 32}, {16, 80}, {16, 16}}, width, 32, DType::kF16),
+                       [&](SchemeSpec spec) {
+                         if (spec.in != 96) spec = test::in_activation_order(random_, std::move(spec));
+                         return test::gptq(random_, spec, 1);
+                       }));
+  }
+}
+
+TEST_F(DequantizeGptq, R48_ActivationOrderWithTheReferencesArithmetic) {
+  policy_.arithmetic = policy::Arithmetic::kReference;
+  auto all = specs({{16, 64}, {16, 64}, {8, 96}}, 4, 32, DType::kF16);
+  for (SchemeSpec& spec : all) spec.product = DType::kF16;
+  expect_right(config_of(R"({"quant_method": "gptq", "group_size": 32, "desc_act": true, "bits": 4,
+                             "checkpoint_format": "gptq_v2"})"),
+               drawn(all, [&](const SchemeSpec& spec) {
+                 return test::gptq(random_, test::in_activation_order(random_, spec), 0);
+               }));
+}
+
+// The file may say anything; nothing is written before its groups are known to have scales.
+TEST_F(DequantizeGptq, R48_AGroupWithoutAScaleFailsTheLoad) {
+  const std::vector<std::pair<std::uint64_t, std::string>> all = {
+      {2, "2"}, {0xFFFFFFFF, "-1"}, {0x80000000, "-2147483648"}, {0x7FFFFFFF, "2147483647"}};
+  for (const auto& [group, text] : all) {
+    checkpoint_ = {};
+    model_.clear();
+    SchemeSpec spec = test::in_activation_order(random_, specs({{16, 64}}, 4, 32, DType::kF16).front());
+    spec.order = std::vector<std::uint64_t>(64, 1);
+    FileTensor weight = test::gptq(random_, spec, 1);
+    std::vector<std::uint64_t> order = spec.order;
+    order[41] = group;
+    weight.raw.back() = test::raw_key(weight.raw.back().key, DType::kI32, {64}, order);
+    dir_.write("ckpt/config.json",
+               config_of(R"({"quant_method": "gptq", "group_size": 32, "desc_act": true, "bits": 4})"));
+    checkpoint_.add(std::move(weight));
+    write();
+    by_config_ = true;
+    const FileTensor& tensor = checkpoint_.tensors().front();
+    add_model(checkpoint_.model_tensor(tensor.key, DType::kF16, Expression::source(tensor.key)));
+    layout::Layout layout;
+    layout.mesh = layout::Mesh({{"x", 3}});
+    layout.rules = {placed("*", {Cut::shard({0}, 0)})};
+    const auto loaded = materialize(request(layout));
+    ASSERT_FALSE(loaded);
+    const Error& error = loaded.error().problems.front();
+    EXPECT_EQ(error.code, Code::kScale) << error.text();
+    EXPECT_EQ(error.file, "model.safetensors");
+    EXPECT_EQ(error.tensor, "model.layers.0.up_proj.g_idx");
+    EXPECT_EQ(error.expected, "groups from 0 to 1");
+    EXPECT_EQ(error.found, text + " at element 41");
+  }
+}
 
 TEST_F(DequantizeGptq, R48_OneScaleForARow) {
   expect_right(config_of(R"({"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": false})"),

@@ -38,6 +38,7 @@ TEST(Decoding, EqualOnlyIfEveryMemberIs) {
   EXPECT_FALSE(changed([](Decoding& d) { d.zeros_dim = 1; }));
   EXPECT_FALSE(changed([](Decoding& d) { d.tensor_scale = TensorScale::kDivisor; }));
   EXPECT_FALSE(changed([](Decoding& d) { d.scale_order = {0}; }));
+  EXPECT_FALSE(changed([](Decoding& d) { d.groups_dim = 1; }));
 }
 
 }  // namespace

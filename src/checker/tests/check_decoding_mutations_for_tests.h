@@ -31,7 +31,7 @@ inline bool Mutator::change_decoding(Decoding& decoding) {
   const CodeType codes[] = {CodeType::kF4, CodeType::kU2, CodeType::kU4, CodeType::kU8, CodeType::kI8};
   const std::optional<DType> dtypes[] = {std::nullopt, DType::kF8E8M0, DType::kF8E4M3, DType::kU8};
   std::vector<std::size_t>& order = decoding.scale_order;
-  switch (dice_.below(9)) {
+  switch (dice_.below(10)) {
     case 0: decoding.code = codes[dice_.below(5)]; break;
     case 1: decoding.code.reset(); break;
     case 2: decoding.per_element = std::uint64_t{1} << dice_.below(6); break;
@@ -42,7 +42,8 @@ inline bool Mutator::change_decoding(Decoding& decoding) {
       decoding.tensor_scale =
           decoding.tensor_scale == TensorScale::kFactor ? TensorScale::kDivisor : TensorScale::kFactor;
       break;
-    case 7:
+    case 7: decoding.groups_dim = dice_.below(4); break;
+    case 8:
       if (order.size() < 2) return false;
       std::swap(order.front(), dice_.once_in(2) ? order.back() : order[1]);
       if (dice_.once_in(3)) order.front() = order.back();
@@ -77,18 +78,27 @@ inline bool Mutator::change_decoding_of_expression() {
   return e != nullptr && change_decoding(e->decoding);
 }
 
-// Other zero points, or another tensor scale; none where there were some, or the other way round.
+// Of the companions that a source may lack, one.
+inline SourceId& Mutator::any_companion(plan::Scaling& scaling) {
+  switch (dice_.below(3)) {
+    case 0: return scaling.zeros;
+    case 1: return scaling.tensor_scale;
+    default: return scaling.groups;
+  }
+}
+
+// Other zero points, groups, or another tensor scale; none where there were some, or the other way round.
 inline bool Mutator::change_companions() {
   Source* s = scaled_source();
   if (s == nullptr) return false;
-  SourceId& id = dice_.once_in(2) ? s->scaling->zeros : s->scaling->tensor_scale;
+  SourceId& id = any_companion(*s->scaling);
   id = !id.is_none() && dice_.once_in(3) ? SourceId::none() : SourceId(dice_.below(plan_.sources.size() + 1));
   return true;
 }
 inline bool Mutator::change_companion_keys() {
   mapping::Expression* e = any_leaf();
   if (e == nullptr) return false;
-  std::string& key = dice_.once_in(2) ? e->zeros : e->tensor_scale;
+  std::string& key = dice_.once_in(2) ? e->zeros : dice_.once_in(2) ? e->tensor_scale : e->groups;
   key = !key.empty() && dice_.once_in(2) ? "" : any(plan_.sources)->key;
   return true;
 }
@@ -99,6 +109,7 @@ inline void Mutator::retell(mapping::Expression& e, const Source& source) {
     e.scales = key_of(source.scaling->scales, plan_).value_or("?");
     e.zeros = key_of(source.scaling->zeros, plan_).value_or("?");
     e.tensor_scale = key_of(source.scaling->tensor_scale, plan_).value_or("?");
+    e.groups = key_of(source.scaling->groups, plan_).value_or("?");
     e.shape = source.scaling->block;
     e.product = source.scaling->product;
     e.decoding = source.scaling->decoding;
@@ -111,8 +122,8 @@ inline bool Mutator::change_scaling_everywhere() {
   Source* s = scaled_source();
   if (s == nullptr) return false;
   const std::uint64_t what = dice_.below(4);
-  SourceId& companion = what == 0 ? s->scaling->zeros : s->scaling->tensor_scale;
   if (what < 2) {
+    SourceId& companion = any_companion(*s->scaling);
     companion =
         !companion.is_none() && dice_.once_in(3) ? SourceId::none() : SourceId(dice_.below(plan_.sources.size()));
   } else if (what == 2 || s->scaling->block.rank() == 0) {

@@ -304,6 +304,7 @@ class Mutator {
   bool reshape_scales();
   // Of decodings: check_decoding_mutations_for_tests.h.
   bool change_decoding(Decoding& decoding);
+  SourceId& any_companion(plan::Scaling& scaling);
   mapping::Expression* any_leaf();
   void retell(mapping::Expression& e, const Source& source);
   bool shift_first_code();

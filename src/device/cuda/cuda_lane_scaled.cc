@@ -83,7 +83,8 @@ DequantizeJob CudaLane::dequantize_job(const Move& move) {
     job.loops[job.loop_count++] = {loop.count, loop.source_stride_bytes, loop.target_stride_bytes,
                                    move.scaling->strides_elems[i]};
   }
-  place_dims(entry.dims, {entry.values, entry.zeros, bits(scales.dtype) / 8, scales.first, move.scaling->first_elem},
+  place_dims(entry.dims,
+             {entry.values, entry.zeros, bits(scales.dtype) / 8, scales.first, move.scaling->first_elem, entry.groups},
              job);
   return job;
 }

@@ -26,7 +26,8 @@ CudaScales::~CudaScales() {
 }
 
 Result<void> CudaScales::take(const BlockScales& scales) {
-  Entry entry{0, 0, scale_dims(scales.shape, scales.block)};
+  Entry entry;
+  entry.dims = scale_dims(scales);
   if (entry.dims.size() > kMaxScaleDims) {
     return fail(Error(Code::kDeviceFailed, fmt::format("{} cannot dequantize blocks of {} in a tensor of {}",
                                                        gpu_->name(), scales.block.text(), scales.shape.text()))
@@ -34,9 +35,13 @@ Result<void> CudaScales::take(const BlockScales& scales) {
                     .got(std::to_string(entry.dims.size()))
                     .try_this("Load the tensor on the CPU."));
   }
-  LADING_TRY(make_room(padded(scales.values.size()) + padded(scales.zeros.size())));
+  const auto groups = std::as_bytes(std::span(scales.groups));
+  LADING_TRY(make_room(padded(scales.values.size()) + padded(scales.zeros.size()) + padded(groups.size())));
   LADING_ASSIGN_OR_RETURN(entry.values, upload(scales.values));
   LADING_ASSIGN_OR_RETURN(entry.zeros, upload(scales.zeros));
+  if (!groups.empty()) {
+    LADING_ASSIGN_OR_RETURN(entry.groups, upload(groups));
+  }
   entries_[&scales] = std::move(entry);
   return gpu_->call("recording an event", gpu_->driver().record_event, taken_, Stream{nullptr});
 }

@@ -21,6 +21,7 @@ class CudaScales {
   struct Entry {
     Address values = 0;  ///< in their dtype
     Address zeros = 0;
+    Address groups = 0;  ///< 0: there are none
     std::vector<DequantizeDim> dims;
   };
 

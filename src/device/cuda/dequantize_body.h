@@ -213,12 +213,41 @@ struct DequantizeUse {
 };
 
 template <class Index>
-[[nodiscard]] LADING_BOTH inline DequantizeUse use_of(const DequantizePlan& plan, Index number) {
-  const ElementPlace<Index> place = place_of(plan, number);
-  const std::uint64_t scale = scale_number(plan, place.elem);
+[[nodiscard]] LADING_BOTH inline DequantizeUse use_of_scale(const DequantizePlan& plan,
+                                                            const ElementPlace<Index>& place, std::uint64_t scale) {
   const std::uint64_t address = plan.scales + (scale << plan.log2_scale_bytes);
   return {place.source, place.code, place.target, load_element(address, 1U << plan.log2_scale_bytes),
           plan.zeros_code == kNoCode ? 0U : load<std::uint8_t>(plan.zeros + scale)};
+}
+
+template <class Index>
+[[nodiscard]] LADING_BOTH inline DequantizeUse use_of(const DequantizePlan& plan, Index number) {
+  const ElementPlace<Index> place = place_of(plan, number);
+  return use_of_scale(plan, place, scale_number(plan, place.elem));
+}
+
+/// Which scale an element has where groups say which block of one dim it is in.
+[[nodiscard]] LADING_BOTH inline std::uint64_t scale_number_by_groups(const DequantizePlan& plan, std::uint64_t elem) {
+  std::uint64_t number = 0;
+  std::uint64_t code = 0;  // along the groups
+  std::uint64_t rest = elem;
+  for (std::uint32_t d = plan.dim_count; d-- > 0;) {
+    const ScaleDimPlan& dim = plan.dims[d];
+    const std::uint64_t index = dim.first + rest;
+    rest = d != 0 ? divide(index, dim.extent) : 0;
+    const std::uint64_t at = index - rest * dim.extent.divisor;
+    if (plan.group_strides[d] != 0) {
+      code += at * plan.group_strides[d];
+    } else {
+      number += divide(at, dim.block) * dim.grid_stride;
+    }
+  }
+  return number + load<std::uint32_t>(plan.groups + code * sizeof(std::uint32_t)) * plan.group_grid_stride;
+}
+
+[[nodiscard]] LADING_BOTH inline DequantizeUse use_by_groups(const DequantizePlan& plan, std::uint64_t number) {
+  const ElementPlace<std::uint64_t> place = place_of(plan, number);
+  return use_of_scale(plan, place, scale_number_by_groups(plan, place.elem));
 }
 
 template <class Unit>
@@ -260,8 +289,9 @@ LADING_BOTH inline void dequantize_singly(const DequantizeJob& job, const Dequan
 #pragma GCC unroll 1
   for (std::uint64_t i = place.thread; i < job.elems - in_units; i += place.threads) {
     const std::uint64_t number = i < plan.head ? i : i + in_units;
-    const DequantizeUse use =
-        plan.is_small != 0 ? use_of(plan, static_cast<std::uint32_t>(number)) : use_of(plan, number);
+    const DequantizeUse use = plan.groups != 0     ? use_by_groups(plan, number)
+                              : plan.is_small != 0 ? use_of(plan, static_cast<std::uint32_t>(number))
+                                                   : use_of(plan, number);
     const std::uint32_t byte = load<std::uint8_t>(use.source + (use.code >> plan.log2_codes_in_byte));
     const auto in_front = static_cast<std::uint32_t>(use.code) & ((1U << plan.log2_codes_in_byte) - 1);
     const std::uint32_t code = byte >> (in_front * code_bits) & ((1U << code_bits) - 1);

@@ -40,9 +40,10 @@ DequantizeJob job_of(const Move& move) {
                     move.scaling->strides_elems[i]};
   }
   place_dims(
-      scale_dims(scales.shape, scales.block),
+      scale_dims(scales),
       {reinterpret_cast<std::uint64_t>(scales.values.data()), reinterpret_cast<std::uint64_t>(scales.zeros.data()),
-       bits(scales.dtype) / 8, scales.first, move.scaling->first_elem},
+       bits(scales.dtype) / 8, scales.first, move.scaling->first_elem,
+       scales.groups.empty() ? 0 : reinterpret_cast<std::uint64_t>(scales.groups.data())},
       job);
   return job;
 }

@@ -61,6 +61,9 @@ struct DequantizePlan {
   std::uint32_t zeros_code;  ///< kNoCode: there are no zero points
   DequantizeLevel levels[kMaxJobLoops];
   ScaleDimPlan dims[kMaxScaleDims];
+  std::uint64_t groups;
+  std::uint64_t group_grid_stride;
+  std::uint64_t group_strides[kMaxScaleDims];
   std::uint32_t values[kPayloads];  ///< of payloads, or of codes less their zero; in F32, which loses nothing
   std::uint64_t nans[kPayloads];    ///< results where payload or product are not a number
 };
@@ -85,11 +88,12 @@ struct DequantizePlan {
   return (numbers | (reach + job.first_code)) < kSmallLimit;
 }
 
-/// Units are for results that DequantizeUnit is made for, and for products that are one multiplication.
+/// Units are for results that DequantizeUnit is made for, for products that are one multiplication, and for scales that
+/// are not looked up for each element.
 [[nodiscard]] LADING_BOTH inline bool has_dequantize_units(const DequantizeJob& job) {
   const auto to = static_cast<DType>(job.cast.to);
   const auto step = static_cast<TensorStep>(job.tensor_step);
-  if (job.product != job.cast.to) return false;
+  if (job.product != job.cast.to || job.groups != 0) return false;
   if (step == TensorStep::kDividesProduct || step == TensorStep::kTimesScaleToOdd) return false;
   return to == DType::kBF16 || to == DType::kF16 || to == DType::kF32;
 }
@@ -132,6 +136,8 @@ LADING_BOTH inline void make_plan_scales(const DequantizeJob& job, DequantizePla
   const std::uint32_t scale_bytes = element_bytes(static_cast<DType>(job.scale_dtype));
   plan.scales = job.scales;
   plan.zeros = job.zeros;
+  plan.groups = job.groups;
+  plan.group_grid_stride = job.group_grid_stride;
   plan.tensor_scale = job.tensor_scale;
   plan.tensor_reciprocal = job.tensor_reciprocal;
   plan.log2_codes_in_byte = job.code == kNoCode ? 0 : log2_codes_in_byte(static_cast<CodeType>(job.code));
@@ -193,6 +199,7 @@ LADING_BOTH inline void make_plan_part(const DequantizeJob& job, std::uint32_t p
     dim.block = make_divider(from.block);
     dim.grid_stride = from.grid_stride;
     dim.first = from.first;
+    plan.group_strides[part - 2 - kMaxJobLoops] = job.group_strides[part - 2 - kMaxJobLoops];
   }
 }
 

@@ -120,6 +120,11 @@ struct DequantizeJob {
   std::uint64_t line_target_stride_bytes;
   DequantizeLoop loops[kMaxJobLoops];  ///< outermost first
   DequantizeDim dims[kMaxScaleDims];   ///< outermost first
+  /// 0; or where a U32 for each code along one dim says which block of that dim it is in. `dims` are then those of the
+  /// tensor, each `first` an index in it, and `scales` begins with the first scale of all.
+  std::uint64_t groups;
+  std::uint64_t group_grid_stride;             ///< from the scale of one group to that of the next
+  std::uint64_t group_strides[kMaxScaleDims];  ///< in groups, from one index of the dim to the next; 0: in no group
 };
 
 inline constexpr std::uint32_t kNoCode = 0xFF;

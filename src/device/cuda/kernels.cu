@@ -18,7 +18,7 @@ namespace {
 
 // Host and GPU must agree on where fields stand; kernel_images_test.cc has the same line for the host.
 static_assert(sizeof(MoveJob) == 200 && sizeof(DigestRange) == 32 && sizeof(FillJob) == 32 && sizeof(SampleJob) == 96);
-static_assert(sizeof(DequantizeJob) == 456);
+static_assert(sizeof(DequantizeJob) == 504);
 static_assert(kBlockThreads == 256);  // the launch bounds
 static_assert(kMovePlanParts <= kBlockThreads / 32);
 static_assert(kDequantizePlanParts <= 32 && kPayloads == kBlockThreads);

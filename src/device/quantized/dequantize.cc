@@ -33,7 +33,7 @@ Dequantizer::Dequantizer(const BlockScales& scales, DType from, DType to)
     : scales_(scales),
       width_bytes_(bits(to) / 8),
       step_(tensor_step(scales, to)),
-      dims_(grid_dims(scales.shape, scales.block)) {
+      dims_(scales.groups.empty() ? grid_dims(scales.shape, scales.block) : all_grid_dims(scales.shape, scales.block)) {
   const DType product = scales.product.value_or(to);
   product_bytes_ = bits(product) / 8;
   first_cast_ = product == DType::kF64 ? nullptr : find_cast(DType::kF64, product);
@@ -253,8 +253,67 @@ void Dequantizer::run_in_row(const RowPart& part) {
   }
 }
 
+// Of the first code of the element of the key that has this one: how far its codes are in the groups, and the number of
+// the scale that it would have in group 0.
+Dequantizer::GroupPlace Dequantizer::place_in_groups(std::uint64_t element) const {
+  GroupPlace place;
+  for (std::size_t d = dims_.size() - 1; d-- > 0;) {
+    const std::uint64_t rest = element / dims_[d].extent;
+    const std::uint64_t index = element - rest * dims_[d].extent;
+    if (d == scales_.groups_dim) {
+      place.group = index * dims_.back().extent;
+    } else {
+      place.scale += index / dims_[d].block * dims_[d].grid_stride;
+    }
+    element = rest;
+  }
+  return place;
+}
+
+// Each element has a scale that only the groups know. They are fetched one by one, and used many together.
+void Dequantizer::run_in_groups(std::span<const std::byte> codes, std::uint64_t begin, std::uint64_t stride,
+                                std::byte* out) {
+  const std::uint64_t in_element = dims_.back().extent;
+  const std::uint64_t group_stride = dims_[scales_.groups_dim].grid_stride;
+  const std::size_t scale_bytes = bits(scales_.dtype) / 8;
+  const std::uint64_t scale_end = scale_count(scales_);
+  alignas(64) std::array<double, kAtOnce> products;
+  alignas(64) std::array<std::byte, kAtOnce * sizeof(double)> stored;
+  while (!codes.empty()) {
+    const std::size_t count = std::min(codes.size(), kAtOnce);
+    std::uint64_t element = begin / in_element;
+    std::uint64_t inside = begin - element * in_element;
+    GroupPlace place = place_in_groups(element);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t scale = place.scale + scales_.groups[place.group + inside] * group_stride - scales_.first;
+      LADING_CHECK(scale < scale_end);
+      std::memcpy(stored.data() + i * scale_bytes, scales_.values.data() + scale * scale_bytes, scale_bytes);
+      const double zero = scales_.zeros.empty() ? 0 : plain_values_[std::to_integer<std::size_t>(scales_.zeros[scale])];
+      products[i] = values_[std::to_integer<std::size_t>(codes[i])] - zero;
+      inside += stride;
+      if (inside < in_element || i + 1 == count) continue;
+      element += inside / in_element;
+      inside %= in_element;
+      place = place_in_groups(element);
+    }
+    const std::span<double> factors = std::span(factors_).first(count);
+    widen_scales(stored.data(), scales_.dtype, factors);
+    for (double& one : factors) one = factor_of(one, scales_.tensor_scale, step_);
+    if (is_one_multiplication_) {
+      for (std::size_t i = 0; i < count; ++i) products[i] *= factors[i];
+    } else {
+      for (std::size_t i = 0; i < count; ++i) finish_products({&products[i], 1}, factors[i]);
+    }
+    round(std::span(products).first(count), codes.data(), out);
+    codes = codes.subspan(count);
+    out += count * width_bytes_;
+    begin += count * stride;
+  }
+}
+
 void Dequantizer::run_bytes(std::span<const std::byte> codes, std::uint64_t begin, std::uint64_t stride,
                             std::byte* out) {
+  if (!scales_.groups.empty()) return run_in_groups(codes, begin, stride, out);
   while (!codes.empty()) {
     RowPart part{codes, 0, begin, stride, out};
     if (!dims_.empty()) {

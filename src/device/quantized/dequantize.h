@@ -57,8 +57,16 @@ class Dequantizer {
     std::byte* out = nullptr;
   };
 
+  // Where the codes of an element of the key find their groups, and a group its scale.
+  struct GroupPlace {
+    std::uint64_t group = 0;  // into BlockScales::groups, of the first code
+    std::uint64_t scale = 0;  // of group 0
+  };
+
   void prepare_values(DType from, DType to);
   void run_bytes(std::span<const std::byte> codes, std::uint64_t begin, std::uint64_t stride, std::byte* out);
+  void run_in_groups(std::span<const std::byte> codes, std::uint64_t begin, std::uint64_t stride, std::byte* out);
+  [[nodiscard]] GroupPlace place_in_groups(std::uint64_t element) const;
   void run_in_row(const RowPart& part);
   void run_in_blocks_of_1(const RowPart& part);
   void run_in_block(const RowPart& part, std::size_t count, std::uint64_t scale);
@@ -91,7 +99,7 @@ class Dequantizer {
   std::vector<double> plain_values_;    // of codes, without that
   std::vector<std::uint8_t> is_nan_;    // 0 or 1, of the 256 payloads
   std::vector<std::byte> nans_;         // results of those
-  std::vector<GridDim> dims_;           // outermost first
+  std::vector<GridDim> dims_;           // outermost first; of scales with groups, those of the tensor as it is
   std::uint64_t row_blocks_ = 1;        // in the last one
   bool rows_share_blocks_ = false;
   std::size_t worth_a_table_ = 0;  // elements of a block that are at hand at once, below which a table does not pay

@@ -21,6 +21,7 @@
 #include "device/cast_reference_for_tests.h"
 #include "device/device.h"
 #include "device/quantized/exact_for_tests.h"
+#include "device/quantized/scale_number_for_tests.h"
 
 namespace lading::device::quantized {
 
@@ -123,18 +124,6 @@ inline BlockScales equal_scales(const Shape& shape, const Shape& block, std::siz
   return scales;
 }
 
-/// The number of the scale of an element, by the definition.
-inline std::uint64_t scale_number(const BlockScales& scales, std::uint64_t elem) {
-  std::uint64_t number = 0;
-  std::uint64_t grid_stride = 1;
-  for (std::size_t d = scales.shape.rank(); d-- > 0;) {
-    number += elem % scales.shape[d] / scales.block[d] * grid_stride;
-    grid_stride *= (scales.shape[d] + scales.block[d] - 1) / scales.block[d];
-    elem /= scales.shape[d];
-  }
-  return number;
-}
-
 /// The bytes of a scale that is at hand, as a number.
 inline exact::Number scale_of(const BlockScales& scales, std::uint64_t i) {
   const std::size_t width_bytes = bits(scales.dtype) / 8;
@@ -234,6 +223,7 @@ class Maker {
   Made make(std::uint64_t most_source_bytes, std::size_t most_loops) {
     for (;;) {
       choose_tensor();
+      choose_groups();
       choose_box();
       while (made_.loops.size() < most_loops && split_a_loop()) {
       }
@@ -264,6 +254,21 @@ class Maker {
       made_.scales.block.push_back(
           std::max<std::uint64_t>(1, one_of(random_, {1, 1, 2, 3, 8, 16, 32, 100, extent, extent, extent + 3})));
     }
+  }
+
+  // Some tensors of codes have groups in an order of their own, and blocks of whole elements.
+  void choose_groups() {
+    BlockScales& scales = made_.scales;
+    scales.groups.clear();
+    const std::size_t rank = scales.shape.rank();
+    if (!scales.code || rank < 2 || random_() % 4 != 0) return;
+    std::vector<std::uint64_t> block(scales.block.begin(), scales.block.end());
+    block.back() = scales.shape[rank - 1];
+    scales.block = Shape(block);
+    scales.groups_dim = random_() % (rank - 1);
+    const std::uint64_t blocks = (scales.shape[scales.groups_dim] - 1) / block[scales.groups_dim] + 1;
+    scales.groups.resize(scales.shape[scales.groups_dim] * block.back());
+    for (std::uint32_t& group : scales.groups) group = static_cast<std::uint32_t>(random_() % blocks);
   }
 
   // Of each dim a range; of the last ones all, in the run.
@@ -420,6 +425,7 @@ inline std::string text(const Made& made) {
   }
   text += ", code " + std::to_string(made.first_code) + ", zero " + std::to_string(scales.zero) +
           (scales.zeros.empty() ? "" : " and zero points");
+  if (!scales.groups.empty()) text += ", groups along dim " + std::to_string(scales.groups_dim);
   if (scales.product) text += ", products in " + std::string(name(*scales.product));
   if (scales.tensor_scale != 1) {
     text += (scales.tensor_scale_is == TensorScale::kFactor ? ", times " : ", divided by ") +

@@ -28,4 +28,14 @@ std::vector<GridDim> grid_dims(const Shape& shape, const Shape& block) {
   return dims;
 }
 
+std::vector<GridDim> all_grid_dims(const Shape& shape, const Shape& block) {
+  std::vector<GridDim> dims(shape.rank());
+  std::uint64_t grid_stride = 1;
+  for (std::size_t d = shape.rank(); d-- > 0;) {
+    dims[d] = {shape[d], block[d], grid_stride};
+    grid_stride *= (shape[d] + block[d] - 1) / block[d];
+  }
+  return dims;
+}
+
 }  // namespace lading::device

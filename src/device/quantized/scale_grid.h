@@ -20,4 +20,7 @@ struct GridDim {
 ///   [8, 256, 512] in blocks of [1, 128, 512]  ->  [1048576] in blocks of 65536
 [[nodiscard]] std::vector<GridDim> grid_dims(const Shape& shape, const Shape& block);
 
+/// One for each dim of the tensor: where groups say which block an element is in, its index in each dim is needed.
+[[nodiscard]] std::vector<GridDim> all_grid_dims(const Shape& shape, const Shape& block);
+
 }  // namespace lading::device

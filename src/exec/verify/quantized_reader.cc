@@ -79,6 +79,17 @@ bool has_possible_tensor_scale(const Quantized& quantized) {
   return scale == nullptr || (scale->dtype == DType::kF32 && scale->shape.num_elems() == 1);
 }
 
+// One group for each code along a dim that is not that of codes, and blocks of whole elements.
+bool has_possible_groups(const Quantized& quantized) {
+  if (quantized.groups == nullptr) return true;
+  const Shape& shape = quantized.shape;
+  const Decoding& decoding = quantized.decoding;
+  if (!decoding.code || !decoding.scale_order.empty() || decoding.groups_dim + 1 >= shape.rank()) return false;
+  const std::size_t last = shape.rank() - 1;
+  return quantized.groups->dtype == DType::kI32 && blocks_in(shape[last], quantized.block[last]) == 1 &&
+         quantized.groups->shape.num_elems() == checked_mul(shape[decoding.groups_dim], shape[last]);
+}
+
 // A rounded result and what is left of the exact one. F64 has room for what is left of numbers with 24-bit exponents.
 double toward_odd(double rounded, double rest) {
   if (!std::isfinite(rounded) || rounded == 0 || rest == 0 || std::isnan(rest)) return rounded;
@@ -131,7 +142,8 @@ Result<void> widen_scales(std::span<const std::byte> stored, DType dtype, std::s
 Result<void> check_scaling(const CatalogTensor& source, const Quantized& quantized, DType storage) {
   const bool is_possible = class_of(storage) == DTypeClass::kFloat && bits(storage) >= 16 &&
                            has_possible_payload(source, quantized.decoding) && has_possible_scales(quantized) &&
-                           has_possible_zeros(source, quantized) && has_possible_tensor_scale(quantized);
+                           has_possible_zeros(source, quantized) && has_possible_tensor_scale(quantized) &&
+                           has_possible_groups(quantized);
   if (is_possible) return {};
   return fail(Error(Code::kDType, fmt::format("{} cannot be dequantized to {}", quote(source.name), name(storage)))
                   .by_rule("R48")
@@ -157,7 +169,11 @@ Result<void> QuantizedReader::read(std::uint64_t begin, std::uint64_t elems, std
 
 Result<void> QuantizedReader::read_once(std::uint64_t begin, std::uint64_t elems, std::span<std::byte> out) {
   LADING_TRY(read_codes(begin, elems));
-  find_blocks(begin, elems);
+  if (quantized_.groups == nullptr) {
+    find_blocks(begin, elems);
+  } else {
+    LADING_TRY(find_blocks_of_groups(begin, elems));
+  }
   const auto [least, most] = std::minmax_element(blocks_.begin(), blocks_.end());
   // Scales that are stored in another order are read in whole runs.
   const std::uint64_t together = std::max<std::uint64_t>(1, quantized_.decoding.scale_order.size());
@@ -224,6 +240,43 @@ void QuantizedReader::find_blocks(std::uint64_t begin, std::uint64_t count) {
       dim.index = dim.inside = dim.block = 0;
     }
   }
+}
+
+// Number by number: where a group says so, the block is that one.
+Result<void> QuantizedReader::find_blocks_of_groups(std::uint64_t begin, std::uint64_t count) {
+  const Shape& shape = quantized_.shape;
+  const Shape& block = quantized_.block;
+  const std::size_t dim = quantized_.decoding.groups_dim;
+  const CatalogTensor& groups = *quantized_.groups;
+  if (groups_.empty()) {
+    groups_.resize(*groups.shape.num_elems());
+    LADING_TRY(read_(groups.file, groups.bytes.begin, std::as_writable_bytes(std::span(groups_))));
+  }
+  blocks_.clear();
+  std::vector<std::uint64_t> index(shape.rank());
+  for (std::uint64_t i = begin; i < begin + count; ++i) {
+    std::uint64_t rest = i;
+    for (std::size_t d = shape.rank(); d-- > 0; rest /= shape[d]) index[d] = rest % shape[d];
+    std::uint64_t number = 0;
+    for (std::size_t d = 0; d < shape.rank(); ++d) {
+      const std::uint64_t blocks = blocks_in(shape[d], block[d]);
+      std::uint64_t at = index[d] / block[d];
+      if (d == dim) {
+        const std::int32_t group = groups_[index[d] * shape[shape.rank() - 1] + index.back()];
+        if (group < 0 || static_cast<std::uint64_t>(group) >= blocks) {
+          return fail(Error(Code::kScale, fmt::format("{} has a group that has no scale", quote(groups.name)))
+                          .by_rule("R48")
+                          .wanted(fmt::format("groups from 0 to {}", blocks - 1))
+                          .got(std::to_string(group))
+                          .try_this("Check that the ledger belongs to this checkpoint."));
+        }
+        at = static_cast<std::uint64_t>(group);
+      }
+      number = number * blocks + at;
+    }
+    blocks_.push_back(number);
+  }
+  return {};
 }
 
 Result<void> QuantizedReader::read_scales(std::uint64_t begin, std::uint64_t end) {

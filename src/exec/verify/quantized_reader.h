@@ -24,7 +24,8 @@ struct Quantized {
   Shape shape;                                              ///< of codes, if it has any
   Shape block;
   Decoding decoding;
-  std::optional<DType> product;  ///< that products are rounded to first
+  std::optional<DType> product;                       ///< that products are rounded to first
+  const checkpoint::CatalogTensor* groups = nullptr;  ///< null: they count up
 };
 
 /// A ledger may say anything: only what the planner would scale is scaled, and nothing beside the keys is read.
@@ -48,6 +49,7 @@ class QuantizedReader {
   Result<void> read_once(std::uint64_t begin, std::uint64_t elems, std::span<std::byte> out);
   Result<void> read_codes(std::uint64_t begin, std::uint64_t elems);
   void find_blocks(std::uint64_t begin, std::uint64_t count);
+  Result<void> find_blocks_of_groups(std::uint64_t begin, std::uint64_t count);
   Result<void> read_scales(std::uint64_t begin, std::uint64_t end);
   Result<void> read_zeros(std::uint64_t begin, std::uint64_t end);
   Result<void> read_tensor_scale();
@@ -68,6 +70,7 @@ class QuantizedReader {
   std::vector<double> scales_;
   std::vector<double> zeros_;
   std::optional<double> tensor_scale_;
+  std::vector<std::int32_t> groups_;
 };
 
 }  // namespace lading::exec

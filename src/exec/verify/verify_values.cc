@@ -280,8 +280,10 @@ Result<Quantized> quantized_of(const CatalogTensor& source, const mapping::Piece
   quantized.scales = find(scaling.scales);
   quantized.zeros = find(scaling.zeros);
   quantized.tensor_scale = find(scaling.tensor_scale);
+  quantized.groups = find(scaling.groups);
   const bool has_all = quantized.scales != nullptr && (scaling.zeros.empty() || quantized.zeros != nullptr) &&
-                       (scaling.tensor_scale.empty() || quantized.tensor_scale != nullptr);
+                       (scaling.tensor_scale.empty() || quantized.tensor_scale != nullptr) &&
+                       (scaling.groups.empty() || quantized.groups != nullptr);
   if (!has_all) {
     return fail(
         Error(Code::kMapping, fmt::format("the checkpoint lacks keys that {} is dequantized with", quote(source.name)))

@@ -28,10 +28,9 @@ using Dims = std::vector<std::uint64_t>;
 // Numbers of ranks that are tried on each side of the one that does not do.
 constexpr std::uint64_t kTried = 64;
 
-// Of a packed payload, in the dims of its key: the elements that share a scale, or an element of zero points.
-Dims block_of_elements(const PackedWeight& weight, const checkpoint::Catalog& catalog) {
-  const mapping::Expression* leaf = &weight.expression;
-  while (leaf->op != mapping::Op::kDequantize) leaf = &leaf->parts.front();
+// Of a packed payload, in the dims of its key: the elements that share a scale, or an element of zero points, as long
+// as groups count up.
+Dims block_in_order(const mapping::Expression* leaf, const checkpoint::Catalog& catalog) {
   const Shape& key = catalog.find(leaf->key)->shape;
   Dims block(leaf->shape.begin(), leaf->shape.end() - 1);
   if (leaf->zeros.empty()) return block;
@@ -52,6 +51,16 @@ Dims block_of_elements(const PackedWeight& weight, const checkpoint::Catalog& ca
       block[dim] *= std::max<std::uint64_t>(1, per_element / (dim + 1 == block.size() ? in_element : 1));
     ++dim;
   }
+  return block;
+}
+
+// The same. Groups in an order of their own are in no part by themselves: their dim is one block.
+Dims block_of_elements(const PackedWeight& weight, const checkpoint::Catalog& catalog) {
+  const mapping::Expression* leaf = &weight.expression;
+  while (leaf->op != mapping::Op::kDequantize) leaf = &leaf->parts.front();
+  Dims block = block_in_order(leaf, catalog);
+  const std::size_t dim = leaf->decoding.groups_dim;
+  if (!leaf->groups.empty()) block[dim] = std::max<std::uint64_t>(1, catalog.find(leaf->key)->shape[dim]);
   return block;
 }
 

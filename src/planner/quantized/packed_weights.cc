@@ -188,7 +188,6 @@ class Finder {
   Found compressed_tensors(const CatalogTensor& t, const std::string& name) const {
     const CatalogTensor* scales = find(name + "_scale");
     if (scales == nullptr || t.shape.rank() == 0) return not_one();
-    if (find(name + "_g_idx") != nullptr) return refuse("its columns are grouped in activation order (g_idx)");
     PackedWeight weight;
     weight.keys = {scales->name};
     if (find(name + "_shape") != nullptr) weight.keys.push_back(name + "_shape");
@@ -231,6 +230,21 @@ class Finder {
     return nvfp4(t, scales, global, TensorScale::kFactor, std::move(weight));
   }
 
+  // Whether the groups are looked up in this key: they need not be where they count up.
+  [[nodiscard]] bool is_ordered(const CatalogTensor& groups) const {
+    return said_.has_order.value_or(true) && (said_.ordered.empty() || said_.ordered.contains(groups.name));
+  }
+
+  // compressed-tensors: the groups of columns, if the checkpoint has them.
+  void add_groups(const CatalogTensor& t, const std::string& name, PackedWeight& weight, Expression& leaf) const {
+    const CatalogTensor* groups = find(name + "_g_idx");
+    if (groups == nullptr) return;
+    weight.keys.push_back(groups->name);
+    if (!is_ordered(*groups)) return;
+    leaf.groups = groups->name;
+    leaf.decoding.groups_dim = t.shape.rank() - 1;
+  }
+
   // Which group a scale is for: what config.json says, or one scale for each row. Never what divides evenly: 2 scales
   // for 96 columns may be groups of 64.
   [[nodiscard]] Result<std::uint64_t, Reason> group_of(const CatalogTensor& scales, std::uint64_t extent) const {
@@ -261,6 +275,7 @@ class Finder {
     } else {
       leaf.decoding.zero = std::uint64_t{1} << (*said_.bits - 1);
     }
+    add_groups(t, name, weight, leaf);
     auto group = group_of(scales, t.shape[t.shape.rank() - 1] * decoding.per_element);
     if (!group) return Found(fail(std::move(group).error()));
     return without_padding(name, in_order(t, *group, std::move(weight), std::move(leaf)));
@@ -301,6 +316,7 @@ class Finder {
     } else if (said_.has_zero_points) {
       return no_zero_points(t.name);
     }
+    add_groups(t, t.name, weight, leaf);
     const bool is_of_tensor = scales.shape.num_elems() == 1;
     auto group = group_of(scales, t.shape[t.shape.rank() - 1]);
     if (!group) return Found(fail(std::move(group).error()));
@@ -344,16 +360,20 @@ class Finder {
     if (!code) return refuse(fmt::format("lading does not dequantize GPTQ with {} bits", *said_.bits));
     if (!said_.format.empty() && said_.format != "gptq" && said_.format != "gptq_v2")
       return refuse(fmt::format("lading does not know the GPTQ format {}", quote(said_.format)));
-    if (said_.has_order.value_or(true))
-      return refuse(
-          "its rows are grouped in activation order (desc_act), or config.json does not say whether they are");
+    const CatalogTensor* groups = find(prefix + "g_idx");
+    if (groups == nullptr && said_.has_order.value_or(true)) {
+      return refuse(fmt::format("its rows may be grouped in activation order (desc_act), but the checkpoint has no {}",
+                                quote(prefix + "g_idx")));
+    }
     weight.scheme = "gptq";
     const std::uint64_t per_element = 32 / *said_.bits;
     const std::uint64_t in = t.shape[0] * per_element;
-    if (const CatalogTensor* order = find(prefix + "g_idx"); order != nullptr) {
-      if (order->shape != Shape{in})
-        return refuse(fmt::format("{} has the shape {}, and {} rows", quote(order->name), order->shape.text(), in));
-      weight.keys.push_back(order->name);
+    if (groups != nullptr) {
+      if (groups->shape != Shape{in}) {
+        return refuse(fmt::format("the shape of {} is {}, but {} has {} rows", quote(groups->name),
+                                  groups->shape.text(), quote(t.name), in));
+      }
+      weight.keys.push_back(groups->name);
     }
     std::uint64_t group = std::max<std::uint64_t>(1, in);
     if (said_.group_size && *said_.group_size > 0) group = static_cast<std::uint64_t>(*said_.group_size);
@@ -369,6 +389,7 @@ class Finder {
     const std::uint64_t rows = is_whole ? std::max<std::uint64_t>(1, t.shape[0]) : group / per_element;
     Expression made = Expression::dequantize(t.name, scales.name, Shape{rows, 1, per_element}, {}, decoding);
     made.zeros = prefix + "qzeros";
+    if (groups != nullptr && is_ordered(*groups)) made.groups = groups->name;
     made = Expression::permute(std::move(made), {1, 0, 2});
     weight.shape = Shape{t.shape[1], in};
     weight.expression = Expression::reshape(std::move(made), weight.shape);

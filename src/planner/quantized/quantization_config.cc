@@ -51,7 +51,8 @@ class ConfigCheck {
     for (const Source& source : decisions.plan.sources) {
       if (!source.scaling || decisions.plan.files[source.file].checkpoint > 0) continue;
       has_dequantized_ = true;
-      for (const SourceId part : {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale}) {
+      for (const SourceId part :
+           {source.scaling->scales, source.scaling->zeros, source.scaling->tensor_scale, source.scaling->groups}) {
         if (!part.is_none()) bound_.insert(decisions.plan.sources[part].key);
       }
     }

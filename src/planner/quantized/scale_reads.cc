@@ -49,6 +49,10 @@ BlockRows block_rows_of(const Source& source, const Hull& hull) {
   }
   rows.count = (source.shape[0] - 1) / source.scaling->block[0] + 1;
   const std::uint64_t rows_elems = row_elems * std::min(source.shape[0], source.scaling->block[0]);
+  if (!source.scaling->groups.is_none() && source.scaling->decoding.groups_dim == 0) {
+    rows.end = rows.count;  // any element may be in any of them
+    return rows;
+  }
   rows.begin = hull.first / rows_elems;
   rows.end = hull.last / rows_elems + 1;
   return rows;
@@ -92,8 +96,8 @@ void add_scale_reads(const Plan& plan, RankPlan& rank) {
     const BlockRows rows = block_rows_of(of, hull);
     rank.scale_reads.push_back({source, scale_bytes(plan, of, rows), zero_bytes(plan, of, rows)});
     rank.read_bytes += rank.scale_reads.back().bytes.size_bytes() + rank.scale_reads.back().zeros.size_bytes();
-    if (!of.scaling->tensor_scale.is_none()) {
-      rank.read_bytes += plan.sources[of.scaling->tensor_scale].bytes.size_bytes();
+    for (const SourceId whole : {of.scaling->tensor_scale, of.scaling->groups}) {
+      if (!whole.is_none()) rank.read_bytes += plan.sources[whole].bytes.size_bytes();
     }
   }
 }

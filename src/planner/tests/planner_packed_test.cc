@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -130,8 +131,12 @@ TEST(PlannerPacked, R48_RefusedGptq) {
     change(world);
     expect_refused(world, reason);
   };
-  refused("desc_act", [](World& world) { world.quantization->has_order = true; });
-  refused("desc_act", [](World& world) { world.quantization->has_order.reset(); });
+  for (const std::optional<bool> has_order : {std::optional(true), std::optional<bool>()}) {
+    refused("desc_act", [&](World& world) {
+      world.quantization->has_order = has_order;
+      drop(world, "x.g_idx");
+    });
+  }
   refused("3 bits", [](World& world) { world.quantization->bits = 3; });
   refused("(bits)", [](World& world) { world.quantization->bits.reset(); });
   refused("(group_size)", [](World& world) { world.quantization->group_size.reset(); });
@@ -143,6 +148,35 @@ TEST(PlannerPacked, R48_RefusedGptq) {
   refused("two dims", [](World& world) { key(world, "x.scales").shape = {32}; });
   refused("not supported for scales", [](World& world) { key(world, "x.scales").dtype = DType::kF64; });
   refused("columns", [](World& world) { key(world, "x.scales").shape = {2, 8}; });
+}
+
+const Expression& leaf_of(const Expression& expression) {
+  return expression.parts.empty() ? expression : leaf_of(expression.parts.front());
+}
+
+// Groups that count up are not looked up.
+TEST(PlannerPacked, R48_ActivationOrder) {
+  World int4 = int4_world();
+  int4.keys.push_back({"x.weight_g_idx", {64}, DType::kI32});
+  World int8 = int8_world();
+  int8.keys.push_back({"x.weight_g_idx", {64}, DType::kI32});
+  for (const auto& [world, key, dim] : {std::tuple(gptq_world(), "x.g_idx", 0U), std::tuple(int4, "x.weight_g_idx", 1U),
+                                        std::tuple(int8, "x.weight_g_idx", 1U)}) {
+    World changed = world;
+    for (const bool is_plain : {false, true}) {
+      changed.quantization->has_order = true;
+      changed.quantization->ordered = {is_plain ? "y.g_idx" : key};
+      const auto plan = changed.plan();
+      ASSERT_TRUE(plan) << all_text(plan.error());
+      const Expression& leaf = leaf_of(plan->find("x.weight")->expression);
+      EXPECT_EQ(leaf.groups, is_plain ? "" : key);
+      EXPECT_EQ(leaf.decoding.groups_dim, is_plain ? 0U : dim);
+    }
+    changed.quantization->ordered.clear();  // nobody looked
+    const auto plan = changed.plan();
+    ASSERT_TRUE(plan);
+    EXPECT_EQ(leaf_of(plan->find("x.weight")->expression).groups, key);
+  }
 }
 
 TEST(PlannerPacked, R48_RefusedAwq) {
@@ -165,7 +199,6 @@ TEST(PlannerPacked, R48_RefusedCompressedTensors) {
     change(world);
     expect_refused(world, reason);
   };
-  refused(int4_world(), "g_idx", [](World& world) { world.keys.push_back({"x.weight_g_idx", {64}, DType::kI32}); });
   refused(int4_world(), "(num_bits)", [](World& world) { world.quantization->bits.reset(); });
   refused(int4_world(), "(num_bits)", [](World& world) { world.quantization.reset(); });
   refused(int4_world(), "3 bits", [](World& world) { world.quantization->bits = 3; });
