@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import BytesStorageMetadata, ChunkStorageMetadata, DefaultLoadPlanner
-from torch.distributed.checkpoint import HuggingFaceStorageReader, LoadPlan, LoadPlanner, Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.metadata import TensorProperties
-from torch.distributed.checkpoint.planner import LoadItemType
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, ChunkStorageMetadata, Metadata
+from torch.distributed.checkpoint.metadata import TensorProperties, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
 from torch.futures import Future
 
 from . import _engine
@@ -99,7 +100,7 @@ class Reader(HuggingFaceStorageReader):
         self._allow_missing = [allow_missing] if isinstance(allow_missing, str) else list(allow_missing)
         self._keep = [keep] if isinstance(keep, str) else list(keep)
         self._together: dict[str, Any] = {"progress": progress, "group": group, "timeout": timeout}
-        self._options = {
+        self._options: dict[str, Any] = {
             "strict": strict,
             "allow_unexpected": allow_unexpected,
             "allow_mismatch": allow_mismatch,
