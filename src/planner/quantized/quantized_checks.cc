@@ -44,6 +44,12 @@ std::string part_pattern_of(std::string_view name) {
   return pattern;
 }
 
+// "layers.3" of "layers.3.weight".
+std::string_view module_of(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+}
+
 // Payloads of one pattern that have the same trouble.
 struct AlikePayloads {
   const Statement* first = nullptr;
@@ -125,14 +131,14 @@ void refuse_ties(const std::set<StatementId>& heads, Decisions& decisions) {
 }
 
 // Payloads that are dequantized wherever a model has a tensor of their name: if it has none, that is what is wrong.
-std::set<std::string, std::less<>> readable_payloads(const PlanInputs& inputs) {
+std::set<std::string, std::less<>> readable_payloads(const PlanInputs& inputs, const PackedWeights& packed) {
   std::set<std::string, std::less<>> readable;
   if (inputs.policy.quantized == policy::Quantized::kKeep) return readable;
   for (const CatalogTensor& tensor : inputs.catalog.tensors_of(0)) {
     if (tensor.dtype && checkpoint::is_low_precision(*tensor.dtype) && bits(*tensor.dtype) == 8)
       readable.insert(tensor.name);
   }
-  for (const auto& [name, weight] : find_packed_weights(inputs.catalog).by_name) readable.insert(weight.payload);
+  for (const auto& [name, weight] : packed.by_name) readable.insert(weight.payload);
   return readable;
 }
 
@@ -297,7 +303,8 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
 Errors name_unread_payloads(const PlanInputs& inputs, const mapping::Resolution& names, const NotDequantized& reasons,
                             const Errors& refused) {
   const QuantizedKeys keys(inputs.catalog);
-  const auto readable = readable_payloads(inputs);
+  const PackedWeights packed = find_packed_weights(inputs.catalog);
+  const auto readable = readable_payloads(inputs, packed);
   AlikePayloads group;
   const auto add = [&](const CatalogTensor* payload) {
     if (payload == nullptr || (readable.contains(payload->name) && !reasons.contains(payload->name))) return;
@@ -305,17 +312,23 @@ Errors name_unread_payloads(const PlanInputs& inputs, const mapping::Resolution&
     if (companions.empty() || group.count++ > 0) return;
     group.payload = payload;
     group.scheme = keys.scheme_of(*payload, companions);
+    if (const auto why = packed.refused.find(payload->name); why != packed.refused.end()) group.reason = why->second;
     if (const auto why = reasons.find(payload->name); why != reasons.end()) group.reason = why->second;
   };
   std::set<std::string_view> seen;
+  std::set<std::string_view> modules;
   for (const Error& error : refused) {
     if (error.code == Code::kPlan && error.tensor && seen.insert(*error.tensor).second) {
+      modules.insert(module_of(*error.tensor));
       add(inputs.catalog.find(*error.tensor));
     }
   }
-  // Where unexpected keys are allowed, no error names them.
-  if (group.count == 0 && have_nothing_in_common(inputs, names)) {
-    for (const CatalogTensor& tensor : inputs.catalog.tensors_of(0)) add(&tensor);
+  // Where unexpected keys are allowed, no error names the payload: of a module that lacks its weight, or of all.
+  if (group.count == 0) {
+    const bool is_any = have_nothing_in_common(inputs, names);
+    for (const CatalogTensor& tensor : inputs.catalog.tensors_of(0)) {
+      if (is_any || (packed.refused.contains(tensor.name) && modules.contains(module_of(tensor.name)))) add(&tensor);
+    }
   }
   if (group.count == 0) return {};
   const std::string said = said_by(inputs.catalog);
