@@ -57,15 +57,16 @@ def load_hooks(seen: Seen) -> Iterator[Problem]:
             yield Problem("hooks", message, remedy=f"{_REMEDY}.")
 
 
-def hooked(seen: Seen) -> Iterator[tuple[str, nn.Module, list[str]]]:
-    """Modules with such code, each with its name and what it has."""
+def hooked(seen: Seen, *, without_tensors: bool = False) -> Iterator[tuple[str, nn.Module, list[str]]]:
+    """Modules with such code, each with its name and what it has. `without_tensors`: those too that have neither
+    parameters nor buffers, whose code may write other things, such as a packed weight."""
     plain = {kind for kind in seen.kinds if not _class_overrides(kind)}
     for name, module in seen.modules:
         own = module.__dict__
         if type(module) in plain and not any(map(own.get, _HOOKS)) and not any(method in own for method in _METHODS):
             continue
         found = [*_overrides(module), *_hooks(module)]
-        if found and _reads_files(module, seen):
+        if found and (without_tensors or _reads_files(module, seen)):
             yield name, module, found
 
 

@@ -131,7 +131,7 @@ def _device(placements: Placements, held: list[Entry]) -> torch.device:
 def _refuse_hooks(parts: list[nn.Module], entries: list[Entry]) -> None:
     """Code that would change what `state_dict` returns, or what `load_state_dict` makes of it again."""
     problems = []
-    for name, module, found in hooked(seen_in(parts, entries, torch.device("cpu"))):
+    for name, module, found in hooked(seen_in(parts, entries, torch.device("cpu")), without_tensors=True):
         where = f"the module {name!r}" if name else "the model itself"
         message = f"{where} ({type(module).__name__}) has {' and '.join(found)}, which lading does not run"
         remedy = "Remove it before the save if the file should have the tensors as the module does."

@@ -30,7 +30,7 @@ from .errors import LadingError, Problem
 from .exiting import ending_before_python
 from .inventory import parts_of
 from .loading import is_incomplete
-from .locating import located
+from .locating import located, revision_of
 from .report import LoadedFrom, Report
 from .save_engine import SavePlan, commit, discard, save_plan
 from .save_files import copy_beside, transformers_model, write_config
@@ -162,7 +162,7 @@ class Asked:
         if in_files == "base" and found is None:
             raise ValueError('dtype is "base", but there is no base: pass base= too')
         max_bytes = None if max_shard_size is None else size_of(max_shard_size)
-        return cls(os.fsdecode(directory), found, max_bytes, str(in_files), unmapped, exist)
+        return cls(_named(directory), found, max_bytes, str(in_files), unmapped, exist)
 
     @property
     def narrowed(self) -> str | None:
@@ -175,16 +175,32 @@ class Asked:
             "call": "save",
             "directory": self.directory,
             "base": None if self.base is None else str(self.base.location),
+            "revision": None if self.base is None else revision_of(self.base.location),
             "dtype": self.dtype,
             "max_shard_size": self.max_bytes,
+            "unmapped": self.unmapped,
             "exist": self.exist,
             "device": str(subject.device),
             "path": os.path.abspath(self.directory),
         }
 
 
+def _named(directory: StrPath) -> str:
+    """An empty path would mean the working directory, which "replace" would take away."""
+    name = os.fsdecode(directory)
+    if not name:
+        raise ValueError("directory is empty: pass the path of the directory that is to be written")
+    try:
+        os.path.abspath(name).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"directory is {os.path.abspath(name)!r}; it should be a path in UTF-8") from None
+    return name
+
+
 def _base_of(base: StrPath | Report | None, revision: str | None) -> Base | None:
     source = LoadedFrom(None, None, "dequantize")
+    if revision is not None and (base is None or isinstance(base, Report)):
+        raise ValueError(f"revision is {revision!r}, but base names no repository: omit revision, or pass base too")
     if isinstance(base, Report):
         if base._source.location is None:
             raise ValueError("base is the report of a model that was initialised without a checkpoint; omit base")

@@ -165,9 +165,12 @@ def a_parent_that_cannot_be_written(mesh, rank, folder, out):
 
 def a_rank_with_other_arguments(mesh, rank, folder, out):
     model = sharded("fsdp2", mesh, "llama")
-    error = refused(lambda: lading.save(model, out, dtype="bf16" if rank else "auto", timeout=60))
-    problems = same_everywhere(error.full_text())
-    return problems + ([f"the code is {error.code}"] if error.code != "ranks_differ" or out.exists() else [])
+    problems = []
+    for given in ({"dtype": "bf16"}, {"unmapped": "drop"}):
+        error = refused(lambda given=given: lading.save(model, out, **(given if rank else {}), timeout=60))
+        problems += same_everywhere(error.full_text())
+        problems += [f"{given}: the code is {error.code}"] if error.code != "ranks_differ" or out.exists() else []
+    return problems
 
 
 def a_rank_that_stops(mesh, rank, folder, out):

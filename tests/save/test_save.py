@@ -285,6 +285,39 @@ def test_code_that_changes_a_state_dict_is_refused(tmp_path):
     assert error.code == "hooks" and "blocks.0" in str(error)
 
 
+def test_code_that_writes_what_is_no_tensor_of_the_module(tmp_path):
+    """As torch's quantized layers do: the weight is packed, and only the override knows it."""
+
+    class Packed(torch.nn.Module):
+        def _save_to_state_dict(self, destination, prefix, keep_vars):
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[prefix + "weight"] = torch.ones(3)
+
+    error = refused(lambda: save(torch.nn.Sequential(torch.nn.Linear(2, 2), Packed()), tmp_path / "out"))
+    assert error.code == "hooks" and "'1'" in str(error) and not list(tmp_path.iterdir())
+
+
+def test_a_directory_without_a_name(tmp_path, monkeypatch):
+    """An empty path would mean the working directory, and all that is in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("mine")
+    for directory in ("", b""):
+        with pytest.raises(ValueError, match="directory is empty"):
+            save(models.original("small"), directory, exist="replace")
+    with pytest.raises(ValueError, match="UTF-8"):
+        save(models.original("small"), os.fsencode(tmp_path) + b"/\xff")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_revision_of_nothing(folder, tmp_path):
+    """It belongs to a repository; the report of a load has its own."""
+    model = lading.from_pretrained(folder / "llama", device="cpu", progress=False)
+    for base in (None, lading.report_of(model)):
+        with pytest.raises(ValueError, match="revision"):
+            save(model, tmp_path / "out", base=base, revision="main")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("size", [0, -1, True, "5 parsecs", "0GB", 1.5])
 def test_sizes_that_are_none(tmp_path, size):
     with pytest.raises(ValueError, match="max_shard_size"):
