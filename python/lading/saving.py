@@ -101,7 +101,7 @@ def save(
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
 
     Raises:
-        LadingError: lists every problem. The directory is as it was.
+        LadingError: lists every problem. The directory is as it was, unless the last step failed: the rename, or what follows it.
     """
     began = time.perf_counter()
     with Agreement.of(group, timeout) as ranks:

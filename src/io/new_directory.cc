@@ -237,9 +237,9 @@ Result<void> NewDirectory::remove_leftovers() {
     if (!is_of(name, name_)) continue;
     const Fd leftover(::openat(parent_.get(), name.c_str(), kDirectoryFlags));
     if (!leftover.valid() || ::flock(leftover.get(), LOCK_EX | LOCK_NB) != 0) continue;
-    if (const int error = remove_tree(parent_.get(), name); error != 0) {
-      return fail(failed("remove what an earlier save left", name, error));
-    }
+    const int error = remove_tree(parent_.get(), name);
+    if (error == ENOENT) continue;  // another save removes it too
+    if (error != 0) return fail(failed("remove what an earlier save left", name, error));
     removed_.push_back(name);
   }
   return {};
