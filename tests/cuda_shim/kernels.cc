@@ -97,16 +97,28 @@ Outcome run_move(const KernelLaunch& launch, const Reach& reach, std::uint64_t& 
   return outcome;
 }
 
-/// The number that the scale of an element has for the job, `elem` being counted from its source.
-std::uint64_t scale_number(const DequantizeJob& job, std::uint64_t elem) {
+/// Where the scale of an element is: its number or, of a job with groups, its number in group 0 and the element's place
+/// in the groups.
+struct ScalePlace {
   std::uint64_t number = 0;
+  std::uint64_t group = 0;
+};
+
+/// `elem` is counted from the job's source.
+ScalePlace scale_place(const DequantizeJob& job, std::uint64_t elem) {
+  ScalePlace place;
   for (std::uint32_t d = job.dim_count; d-- > 0;) {
     const DequantizeDim& dim = job.dims[d];
     elem += dim.first;
-    number += (d != 0 ? elem % dim.extent : elem) / dim.block * dim.grid_stride;
+    const std::uint64_t index = d != 0 ? elem % dim.extent : elem;
+    if (job.groups != 0 && job.group_strides[d] != 0) {
+      place.group += index * job.group_strides[d];
+    } else {
+      place.number += index / dim.block * dim.grid_stride;
+    }
     elem /= dim.extent;
   }
-  return number;
+  return place;
 }
 
 /// Where something that a job only has parts of would begin on the host. The parts are in one region, so that it is the
@@ -126,7 +138,7 @@ class Begin {
   std::optional<Address> found_;
 };
 
-/// As of a MoveJob; looks at every element, its scale and its zero point.
+/// As of a MoveJob; looks at every element, its group, its scale and its zero point.
 bool translate(const Reach& reach, DequantizeJob& job) {
   if (job.loop_count > kMaxJobLoops || job.dim_count > kMaxScaleDims || job.run_elems == 0) return false;
   std::byte* const source = reach(job.source, 1);
@@ -139,6 +151,7 @@ bool translate(const Reach& reach, DequantizeJob& job) {
   const std::uint64_t target_bytes = result_bytes(job);
   Begin scales;
   Begin zeros;
+  Begin groups;
   for (std::uint64_t number = job.first_elem; number < job.first_elem + job.elems; ++number) {
     std::uint64_t elem = number % job.run_elems;
     std::uint64_t from = (job.first_code + elem) / codes_in_byte;
@@ -159,7 +172,15 @@ bool translate(const Reach& reach, DequantizeJob& job) {
         return false;
       }
     }
-    const std::uint64_t scale = scale_number(job, elem);
+    const ScalePlace place = scale_place(job, elem);
+    std::uint64_t scale = place.number;
+    if (job.groups != 0) {
+      const std::uint64_t at = place.group * sizeof(std::uint32_t);
+      if (!groups.find(reach, job.groups, {at, at + sizeof(std::uint32_t)})) return false;
+      std::uint32_t group = 0;
+      std::memcpy(&group, reach(job.groups + at, sizeof(group)), sizeof(group));
+      scale += group * job.group_grid_stride;
+    }
     if (!scales.find(reach, job.scales, {scale * scale_bytes, (scale + 1) * scale_bytes})) return false;
     if (job.has_zeros != 0 && !zeros.find(reach, job.zeros, {scale, scale + 1})) return false;
   }
@@ -167,6 +188,7 @@ bool translate(const Reach& reach, DequantizeJob& job) {
   job.target = number_of(target);
   job.scales = scales.on_host();
   job.zeros = zeros.on_host();
+  job.groups = groups.on_host();
   return true;
 }
 
