@@ -1,6 +1,7 @@
 """The oracle of packed codes (tests/zoo/packed.py) beside the tools that write and read such files. Without them, it would
 only agree with itself. compressed-tensors, AutoGPTQ and AutoAWQ are no requirements of lading: their tests run where they
-can be imported, as with `pip install --no-deps --target DIR compressed-tensors loguru` and DIR in PYTHONPATH."""
+can be imported, as with `pip install --no-deps --target DIR compressed-tensors==0.18.0 loguru` and DIR in PYTHONPATH.
+Later versions of compressed-tensors have no activation order."""
 
 import sys
 
@@ -69,7 +70,12 @@ def scheme_of_theirs(scheme):
     from compressed_tensors.quantization import QuantizationConfig
 
     config = scheme.config(["lm_head"])
-    read = QuantizationConfig.model_validate(config)
+    try:
+        read = QuantizationConfig.model_validate(config)
+    except ValueError as error:
+        if "actorder='group' has been removed" in str(error):
+            pytest.skip("this version of compressed-tensors has no activation order")
+        raise
     assert read.format == config["format"]
     (group,) = read.config_groups.values()
     return config["format"], group
