@@ -43,7 +43,7 @@ from .outcome import dtype_notes, passed_over, unexpected_keys, unfollowed
 from .patterns import matches
 from .peft_files import AdapterFile
 from .preparing import Prepared, prepare, rank_facts
-from .quantized import forget_quantization, notes_of
+from .quantized import forget_quantization, notes_of, refuse_transposed
 from .report import HostMemory, LoadedFrom, LoadedTensor, Report
 from .shared_inputs import SharedInputs
 from .showing import Display, StoppedByUser, checked, display_for, stopped
@@ -338,6 +338,7 @@ def _agreed_plan(
         _refuse_idle_recipes(options, prepared.skeleton)
         request = _request(prepared, options, location, devices, ranks.rank)
         plan = _planned(request, prepared)
+        refuse_transposed(plan, prepared.entries)
         prepared.refreshes += finer_masters(plan, prepared.entries, request, prepared.notes)
         kept = [name for one in plan.destinations if one.provenance == "kept" for name in (one.name, *one.aliases)]
         if lost := kept_unwritten(kept, prepared.entries, options.spoken_for()):

@@ -18,6 +18,7 @@ _FIELDS = ("quantization_config", "compression_config")
 # A class that has one of these of its own does not hold its values as plain memory, or changes them as it moves.
 _OWN_FORM = ("__torch_dispatch__", "__tensor_flatten__", "to", "cuda", "cpu")
 _WHOLE = ("torch", "builtins", "lading")
+_PACKED = "I32"  # the words of GPTQ and AWQ
 _LOAD_FIRST = "Load the model first, and let that library convert it afterwards; or name the tensor in keep=."
 
 
@@ -31,6 +32,27 @@ def notes_of(plan: _engine.Plan) -> list[str]:
     count = dequantized(plan)
     how = "each payload times its scale, rounded once"
     return [f"{count} quantized tensor{'s' if count > 1 else ''} dequantized: {how}"] if count else []
+
+
+def refuse_transposed(plan: _engine.Plan, entries: Sequence[Entry]) -> None:
+    """GPTQ and AWQ store every weight as of a Linear, [out, in]; a Conv1D of transformers (GPT-2) has [in, out]. The
+    engine refuses other shapes, but knows no modules, and a square weight has the same shape."""
+    holders = {entry.name: entry for entry in entries}
+    problems = []
+    for one in plan.destinations:
+        is_unpacked = one.provenance == "file" and one.checkpoint_dtype == _PACKED != one.dtype
+        holder = holders.get(one.name)
+        if is_unpacked and holder is not None and _is_conv1d(holder.module) and holder.attribute == "weight":
+            message = "the weight of a Conv1D is packed by GPTQ or AWQ, where it is transposed: lading does not load it"
+            remedy = "Load a checkpoint that is not quantized."
+            problems.append(Problem("mapping", message, tensor=one.name, rule="R48", remedy=remedy))
+    if problems:
+        raise LadingError(problems, stage="planning", exit_code=4)
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    known = ("transformers.pytorch_utils", "Conv1D")
+    return any((cls.__module__, cls.__name__) == known for cls in type(module).__mro__)
 
 
 def forget_quantization(plan: _engine.Plan, parts: Sequence[nn.Module]) -> list[str]:

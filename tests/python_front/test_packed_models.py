@@ -2,6 +2,7 @@
 audits. The oracle is tests/zoo/packed.py's, loaded as an ordinary checkpoint by transformers itself."""
 
 import json
+from dataclasses import fields
 
 import pytest
 
@@ -151,6 +152,24 @@ def test_R48_a_plan_says_it_and_changes_nothing(made):
 
 def test_the_dtype_is_that_of_the_config_if_nothing_is_asked_for(made):
     assert load(made("awq")).model.layers[0].mlp.up_proj.weight.dtype == BF16
+
+
+@pytest.mark.parametrize("scheme", ["gptq", "awq"])
+def test_R48_a_square_weight_of_a_conv1d_is_refused(tmp_path, scheme):
+    """It would be transposed, and its shape does not tell."""
+    sizes = {"vocab_size": 97, "n_positions": 16, "bos_token_id": 1, "eos_token_id": 1}
+    config = transformers.GPT2Config(n_embd=64, n_layer=1, n_head=4, **sizes)
+
+    class Square(type(models.SCHEMES[scheme])):
+        def quantizes(self, key, weight):
+            return key.endswith("attn.c_proj.weight")
+
+    square = Square(**{one.name: getattr(models.SCHEMES[scheme], one.name) for one in fields(Square)})
+    folder = models.make(tmp_path, square, config)
+    for call in (load, lambda folder: lading.plan(transformers.AutoModelForCausalLM.from_config(config), folder)):
+        with pytest.raises(lading.LadingError, match="the weight of a Conv1D is packed by GPTQ or AWQ") as caught:
+            call(folder)
+        assert [one.tensor for one in caught.value.problems] == ["transformer.h.0.attn.c_proj.weight"]
 
 
 # ---- names
