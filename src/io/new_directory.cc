@@ -167,7 +167,8 @@ Error NewDirectory::failed(std::string_view what, std::string_view name, int err
 }
 
 std::string NewDirectory::path() const {
-  return (std::filesystem::absolute(parent_path_) / temporary_).lexically_normal().string();
+  // Not made normal: in "link/..", the kernel follows the link first.
+  return (std::filesystem::absolute(parent_path_) / temporary_).string();
 }
 std::string NewDirectory::path_of(std::string_view relative) const {
   return fmt::format("{}/{}/{}", parent_path_, temporary_, relative);
@@ -212,6 +213,14 @@ Result<bool> NewDirectory::discard(const std::string& place, const std::string& 
 Result<void> NewDirectory::check_place(IfExists if_exists) const {
   struct stat status = {};
   const std::string path = fmt::format("{}/{}", parent_path_, name_);
+  const std::size_t added = prefix_of("").size() + kRandomDigits;
+  const auto longest = ::fpathconf(parent_.get(), _PC_NAME_MAX);
+  if (longest > 0 && name_.size() + added > static_cast<std::size_t>(longest)) {
+    return fail(refused(path, "the directory's name is too long: a longer one is needed beside it while it is written",
+                        "Pass a path with a shorter last name.")
+                    .wanted(fmt::format("at most {} bytes", static_cast<std::size_t>(longest) - added))
+                    .got(fmt::format("{} bytes", name_.size())));
+  }
   if (::faccessat(parent_.get(), ".", W_OK | X_OK, 0) != 0) {
     return fail(failed_at(parent_path_, "write to the directory to save in", errno));
   }

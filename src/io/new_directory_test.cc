@@ -114,6 +114,26 @@ TEST_F(NewDirectoryTest, OnlyADirectoryGivesWay) {
   EXPECT_THAT(names(), ElementsAre("link", "out", "real"));
 }
 
+TEST_F(NewDirectoryTest, ANameThatIsTooLongIsRefusedBeforeAnythingIsMade) {
+  for (const std::size_t size : {226U, 255U, 256U}) {
+    const auto made = NewDirectory::create(place(std::string(size, 'x')), IfExists::kRefuse);
+    ASSERT_FALSE(made) << size;
+    EXPECT_EQ(made.error().code, Code::kUsage);
+    EXPECT_THAT(made.error().text(), HasSubstr("225 bytes"));
+  }
+  EXPECT_THAT(names(), IsEmpty());
+  EXPECT_TRUE(NewDirectory::create(place(std::string(225, 'x')), IfExists::kRefuse));
+}
+
+TEST_F(NewDirectoryTest, LinksAreFollowedBeforeAParentIsTaken) {
+  dir_.mkdir("elsewhere/deep");
+  dir_.link("link", "elsewhere/deep");
+  const auto made = NewDirectory::create(place("link/../out"), IfExists::kRefuse);
+  ASSERT_TRUE(made) << made.error().text();
+  EXPECT_THAT(names("elsewhere"), ElementsAre(made->temporary(), "deep"));
+  EXPECT_TRUE(std::filesystem::exists(made->path()));
+}
+
 TEST_F(NewDirectoryTest, LeftoversAreRemovedAndSavesUnderWayAreNot) {
   std::string left;
   { left = filled().temporary(); }  // nobody has it locked any more
