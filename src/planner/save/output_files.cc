@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <string_view>
 #include <utility>
 
 #include "base/checked.h"
@@ -49,7 +48,7 @@ std::string header_of(const OutputShard& shard) {
     json += ':';
   };
   if (!shard.metadata.empty()) {
-    begin_member("__metadata__");
+    begin_member(kMetadataKey);
     json += '{';
     for (const auto& [key, value] : shard.metadata) {
       if (json.back() != '{') json += ',';

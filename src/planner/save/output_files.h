@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,9 @@
 #include "lading/save_options.h"
 
 namespace lading::planner {
+
+/// No tensor can have this name in a safetensors file.
+inline constexpr std::string_view kMetadataKey = "__metadata__";
 
 struct OutputKey {
   std::string key;

@@ -15,6 +15,7 @@
 #include "mapping/resolve.h"
 #include "planner/input_checks.h"
 #include "planner/source_coverage.h"
+#include "planner/source_refusals.h"
 #include "policy/policy.h"
 
 namespace lading::planner {
@@ -101,6 +102,11 @@ class KeyChooser {
     for (std::size_t i = 0; i < order.size(); ++i) {
       by_place_[order[i]] = i;
       sorted.push_back(std::move(wanted_[order[i]]));
+      if (sorted[i].key == kMetadataKey) {
+        errors_.add(Error(Code::kPlan, "a safetensors header has its metadata under this name, so it can be no key")
+                        .of_tensor(sorted[i].key)
+                        .try_this("Rename the tensor."));
+      }
       if (i > 0 && sorted[i - 1].key == sorted[i].key) {
         errors_.add(
             Error(Code::kPlan, "the key is listed twice").of_tensor(sorted[i].key).try_this("List each key once."));
@@ -111,7 +117,8 @@ class KeyChooser {
 
   void resolve() {
     std::vector<mapping::Target> targets;
-    for (const Tensor& t : inputs_.skeleton.tensors) targets.push_back({t.name, &t.shape, can_be_in_a_file(t.kind)});
+    // Also of non-persistent buffers: an old base may have keys of theirs, which would be lost.
+    for (const Tensor& t : inputs_.skeleton.tensors) targets.push_back({t.name, &t.shape});
     std::vector<std::string_view> keys;
     for (const WantedKey& key : wanted_) keys.push_back(key.key);
     auto resolved =
@@ -143,11 +150,12 @@ class KeyChooser {
   void sort_out_tensors() {
     makers_.resize(wanted_.size());
     left_out_keys_.resize(wanted_.size());
+    is_dequantized_.resize(wanted_.size());
     std::set<std::uint32_t> saved_classes;
     for (const Tensor& tensor : inputs_.skeleton.tensors) {
       const auto found = resolved_.expressions.find(tensor.name);
-      if (found == resolved_.expressions.end()) continue;
-      if (!is_left_out(tensor) && tensor.tie_class) saved_classes.insert(*tensor.tie_class);
+      if (found == resolved_.expressions.end() || is_left_out(tensor) || !tensor.tie_class) continue;
+      if (fits_its_keys(tensor, found->second)) saved_classes.insert(*tensor.tie_class);
     }
     for (const Tensor& tensor : inputs_.skeleton.tensors) {
       const auto found = resolved_.expressions.find(tensor.name);
@@ -157,7 +165,7 @@ class KeyChooser {
         if (expression != nullptr) {
           for (const std::string& key : expression->keys()) left_out_keys_[number_of(key)] = true;
         }
-      } else if (expression != nullptr) {
+      } else if (expression != nullptr && fits_its_keys(tensor, *expression)) {
         add(tensor, *expression);
       } else if (tensor.tie_class && saved_classes.contains(*tensor.tie_class)) {
         out_.tensors.push_back({&tensor, nullptr});
@@ -165,9 +173,23 @@ class KeyChooser {
         lacks_key(tensor);
       } else {
         out_.not_saved.push_back(tensor.name);
+        if (expression == nullptr) continue;
+        for (const std::string& key : expression->keys()) unfit_.emplace(key, &tensor);
       }
     }
     relocate_expressions();
+  }
+
+  // No file needs a non-persistent buffer. Where its value cannot become that of the key, the key is left out like one
+  // that no tensor makes. All other tensors have to fit, or are errors later.
+  [[nodiscard]] bool fits_its_keys(const Tensor& tensor, const Expression& expression) const {
+    if (can_be_in_a_file(tensor.kind)) return true;
+    const auto pieces = mapping::expand(expression, [&](std::string_view key) { return shape_of(key); });
+    if (!pieces || pieces->shape != tensor.shape) return false;
+    const std::vector<std::string> keys = expression.keys();
+    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) {
+      return can_become(tensor.dtype, asked_dtype(number_of(key), tensor.dtype));
+    });
   }
 
   void add(const Tensor& tensor, const Expression& expression) {
@@ -186,7 +208,8 @@ class KeyChooser {
     Error error = Error(Code::kPlan, fmt::format("the {} has no key to be saved under", describe(tensor.kind)))
                       .of_tensor(tensor.name)
                       .by_rule("R69")
-                      .try_this("Leave the tensor out (leave_out), or save without this base.");
+                      .try_this(inputs_.base != nullptr ? "Save without this base, under the model's own names."
+                                                        : "List a key for it, or save with a base that has one.");
     if (const auto note = resolved_.tensor_notes.find(tensor.name); note != resolved_.tensor_notes.end()) {
       error.found = note->second;
     }
@@ -199,17 +222,13 @@ class KeyChooser {
     const checkpoint::QuantizedKeys quantized(*inputs_.base);
     for (const checkpoint::CatalogTensor& tensor : inputs_.base->tensors_of(0)) {
       const std::size_t i = number_of(tensor.name);
-      if (!is_dequantized(i)) continue;
+      const bool is_float_in_memory = !makers_[i].empty() && policy::is_ordinary_float(makers_[i].front()->dtype);
+      if (!is_float_in_memory || !checkpoint::is_low_precision(*tensor.dtype)) continue;
       for (const checkpoint::CatalogTensor* companion : quantized.companions_of(tensor)) {
         companions_.insert(companion->name);
+        is_dequantized_[i] = true;  // without scales its numbers are the values themselves
       }
     }
-  }
-
-  // A payload of the base that is an ordinary float in memory.
-  [[nodiscard]] bool is_dequantized(std::size_t i) const {
-    return inputs_.base != nullptr && wanted_[i].dtype && checkpoint::is_low_precision(*wanted_[i].dtype) &&
-           !makers_[i].empty() && policy::is_ordinary_float(makers_[i].front()->dtype);
   }
 
   void sort_out_unread() {
@@ -223,8 +242,6 @@ class KeyChooser {
         drop(i, "its tensor is left out");
       } else if (companions_.contains(key)) {
         drop(i, "the model is not quantized");
-      } else if (rule == mapping::kNonPersistent) {
-        drop(i, "the model derives its value");
       } else if (options_.unmapped == saving::UnmappedKeys::kDrop) {
         drop(i, "no tensor of the model makes it");
       } else {
@@ -246,6 +263,11 @@ class KeyChooser {
     if (!rule.empty()) error.found = fmt::format("rule {} of the mapping ignores it", quote(rule));
     const auto note = resolved_.key_notes.find(key);
     if (rule.empty() && note != resolved_.key_notes.end()) error.found = note->second;
+    if (const auto unfit = unfit_.find(key); unfit != unfit_.end()) {
+      const Tensor& buffer = *unfit->second;
+      error.found = fmt::format("the {} {}, which is {} {} in memory", describe(buffer.kind), quote(buffer.name),
+                                name(buffer.dtype), buffer.shape.text());
+    }
     errors_.add(std::move(error));
   }
 
@@ -260,6 +282,11 @@ class KeyChooser {
       if (tensor.tie_class && !of_classes.emplace(*tensor.tie_class, out_.expressions[i].text()).second) continue;
       auto pieces = mapping::expand(out_.expressions[i], [&](std::string_view key) { return shape_of(key); });
       if (pieces) {
+        if (pieces->shape != tensor.shape) {
+          const std::string found = fmt::format("{} from {}", pieces->shape.text(), out_.expressions[i].text());
+          errors_.add(
+              differs_in_shape(tensor, found, "Save without this base, under the model's own names.").by_rule("R41"));
+        }
         all.push_back(*std::move(pieces));
       } else {
         for (Error error : pieces.error()) errors_.add(std::move(error).of_tensor(tensor.name));
@@ -317,12 +344,8 @@ class KeyChooser {
     const auto& makers = makers_[i];
     const DType memory = makers.front()->dtype;
     const auto asked = asked_dtype(i, memory);
-    const bool may_lose =
-        options_.dtypes == FileDTypes::kBase || (options_.dtypes == FileDTypes::kGiven && asked == options_.dtype);
     for (const Tensor* maker : makers) {
-      const bool is_fit = maker->dtype == asked || (policy::cast_is_possible(maker->dtype, asked) &&
-                                                    (may_lose || policy::is_wide_enough(maker->dtype, asked)));
-      if (is_fit) continue;
+      if (can_become(maker->dtype, asked)) continue;
       const bool is_possible = policy::cast_is_possible(maker->dtype, asked);
       errors_.add(Error(Code::kDType, is_possible ? "saving this tensor in the file's dtype could lose bits"
                                                   : "this tensor cannot be saved in the file's dtype")
@@ -338,17 +361,21 @@ class KeyChooser {
     return asked;
   }
 
+  [[nodiscard]] bool can_become(DType memory, DType asked) const {
+    const bool may_lose =
+        options_.dtypes == FileDTypes::kBase || (options_.dtypes == FileDTypes::kGiven && asked == options_.dtype);
+    return memory == asked ||
+           (policy::cast_is_possible(memory, asked) && (may_lose || policy::is_wide_enough(memory, asked)));
+  }
+
   [[nodiscard]] DType asked_dtype(std::size_t i, DType memory) const {
     const std::optional<DType>& base = wanted_[i].dtype;
-    if (options_.dtypes == FileDTypes::kMemory || !base || is_dequantized(i)) {
-      if (options_.dtypes == FileDTypes::kGiven && policy::is_ordinary_float(memory)) return *options_.dtype;
-      return memory;
+    const bool is_given = options_.dtypes == FileDTypes::kGiven && policy::is_ordinary_float(memory);
+    if (options_.dtypes == FileDTypes::kMemory || !base || is_dequantized_[i]) {
+      return is_given ? *options_.dtype : memory;
     }
-    if (options_.dtypes == FileDTypes::kGiven && policy::is_ordinary_float(memory) &&
-        policy::is_ordinary_float(*base)) {
-      return *options_.dtype;
-    }
-    return *base;
+    const bool is_float = policy::is_ordinary_float(*base) || checkpoint::is_low_precision(*base);
+    return is_given && is_float ? *options_.dtype : *base;
   }
 
   const SaveInputs& inputs_;
@@ -360,7 +387,9 @@ class KeyChooser {
   std::vector<std::vector<const Tensor*>> makers_;  // by wanted_
   std::vector<bool> left_out_keys_;                 // by wanted_
   std::vector<bool> is_dropped_;                    // by wanted_
+  std::vector<bool> is_dequantized_;                // by wanted_: a payload whose scales the base has
   std::set<std::string, std::less<>> companions_;
+  std::map<std::string, const Tensor*, std::less<>> unfit_;  // keys of non-persistent buffers of another form
   OutputKeys out_;
   Errors errors_;
 };

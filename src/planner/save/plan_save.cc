@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "checkpoint/header.h"
 #include "checkpoint/index.h"
+#include "planner/input_checks.h"
 #include "planner/planner.h"
 #include "planner/save/choose_writers.h"
 #include "planner/save/output_files.h"
@@ -109,7 +110,7 @@ class SavePlanner {
     for (const SavedTensor& saved : keys.tensors) {
       model::Tensor& tensor = tensors.emplace_back();
       tensor.name = saved.tensor->name;
-      tensor.kind = saved.tensor->kind;
+      tensor.kind = can_be_in_a_file(saved.tensor->kind) ? saved.tensor->kind : model::Kind::kBuffer;
       tensor.shape = saved.tensor->shape;
       tensor.dtype = saved.tensor->dtype;
       tensor.requires_grad = saved.tensor->requires_grad;

@@ -156,11 +156,31 @@ TEST(SaveDecisions, WhatIsLeftOutAndWhatIsDropped) {
               ElementsAre(Pair("gone", HasSubstr("no tensor")), Pair("head", HasSubstr("left out"))));
 }
 
-TEST(SaveDecisions, R46_AKeyWhoseValueTheModelDerivesIsDropped) {
-  const Saved saved{{{{"w", {2}}, {"rope.inv_freq", {2}}}, {param("w", {2}), table("rope.inv_freq", {2})}}};
-  const auto made = saved.plan();
-  EXPECT_THAT(contents(made), ElementsAre("model-0.safetensors: w F32 [2]"));
-  EXPECT_THAT(made->dropped_keys, ElementsAre(Pair("rope.inv_freq", HasSubstr("derives"))));
+TEST(SaveDecisions, R46_AKeyOfANonPersistentBufferIsWrittenIfItsValueFits) {
+  Saved saved{{{{"w", {2}}, {"rope.inv_freq", {2}}}, {param("w", {2}), table("rope.inv_freq", {2})}}};
+  EXPECT_THAT(contents(saved.plan()),
+              ElementsAre("model-0.safetensors: rope.inv_freq F32 [2]", "model-0.safetensors: w F32 [2]"));
+  for (const auto& [dtype, shape] : {std::pair(DType::kBF16, Shape{2}), std::pair(DType::kF32, Shape{3})}) {
+    saved.options.unmapped = saving::UnmappedKeys::kRefuse;
+    saved.world.keys[1].dtype = dtype;
+    saved.world.keys[1].shape = shape;
+    EXPECT_THAT(refusal(saved), AllOf(HasSubstr("\"rope.inv_freq\": no tensor of the model makes this key"),
+                                      HasSubstr("non-persistent buffer \"rope.inv_freq\", which is F32 [2]")));
+    saved.options.unmapped = saving::UnmappedKeys::kDrop;
+    const auto made = saved.plan();
+    EXPECT_THAT(contents(made), ElementsAre("model-0.safetensors: w F32 [2]"));
+    EXPECT_THAT(made->dropped_keys, ElementsAre(Pair("rope.inv_freq", HasSubstr("no tensor"))));
+  }
+}
+
+TEST(SaveDecisions, R41_AKeyOfAnotherShapeIsRefused) {
+  EXPECT_THAT(refusal({{{{"w", {3}}}, {param("w", {2})}}}),
+              AllOf(HasSubstr("shape"), HasSubstr("[3] from"), HasSubstr("without this base")));
+}
+
+TEST(SaveDecisions, NoKeyHasTheNameOfTheMetadata) {
+  const Saved saved{{{}, {param("__metadata__", {2}), param("w", {2})}}, {}, false};
+  EXPECT_THAT(refusal(saved), AllOf(HasSubstr("\"__metadata__\""), HasSubstr("Rename")));
 }
 
 TEST(SaveDecisions, R24_ACastThatLosesBitsIsOnlyMadeOnRequest) {
@@ -194,6 +214,18 @@ TEST(SaveDecisions, R48_ADequantizedModelIsSavedUnquantized) {
   const auto made = saved.plan();
   EXPECT_THAT(contents(made), ElementsAre("model-0.safetensors: x.weight BF16 [256, 256]"));
   EXPECT_THAT(made->dropped_keys, ElementsAre(Pair("x.weight_scale_inv", HasSubstr("not quantized"))));
+}
+
+TEST(SaveDecisions, R24_NumbersOfFewBitsWithoutScalesAreOrdinaryValues) {
+  Saved saved{{{{"x.weight", {4}, DType::kF8E4M3}}, {param("x.weight", {4})}}};
+  EXPECT_THAT(refusal(saved), AllOf(HasSubstr("could lose bits"), HasSubstr("F8_E4M3 of the key")));
+  saved.options.dtypes = saving::FileDTypes::kBase;
+  EXPECT_THAT(contents(saved.plan()), ElementsAre("model-0.safetensors: x.weight F8_E4M3 [4]"));
+  saved.options.dtypes = saving::FileDTypes::kMemory;
+  EXPECT_THAT(contents(saved.plan()), ElementsAre("model-0.safetensors: x.weight F32 [4]"));
+  saved.options.dtypes = saving::FileDTypes::kGiven;
+  saved.options.dtype = DType::kBF16;
+  EXPECT_THAT(contents(saved.plan()), ElementsAre("model-0.safetensors: x.weight BF16 [4]"));
 }
 
 TEST(SaveDecisions, ReplicasShareTheWork) {
