@@ -279,7 +279,7 @@ class Agreement:
         ended = self._last = OnThread(step)
         while not ended.wait(_LOOK_S):
             if self.is_stopped() or is_exiting():
-                raise stopped("the load was stopped while this rank waited for others")
+                raise stopped("the call was stopped while this rank waited for others")
         if ended.error is None:
             return ended.result
         if not isinstance(ended.error, LadingError):
@@ -414,7 +414,7 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 def stopped(message: str) -> LadingError:
-    return LadingError(Problem("cancelled", message, remedy="Load again."))
+    return LadingError(Problem("cancelled", message, remedy="Make the call again."))
 
 
 def as_error(error: BaseException) -> LadingError:

@@ -12,6 +12,7 @@ from .errors import LadingError, Problem
 from .inventory import PARAMETER, Entry
 from .placements import Placements, is_dtensor
 
+SEVERAL = "Pass device=: the whole model then goes there."
 _REMEDY = 'Write the index ("cuda:0"), or start the ranks with torchrun, which sets LOCAL_RANK.'
 
 
@@ -79,7 +80,7 @@ def _followed(sharded: torch.device | None, entries: list[Entry], *, in_place: b
         raise nowhere()
     places = ", ".join(sorted(str(device) for device in real))
     message = f"the model's parameters are on several devices: {places}"
-    raise _refused(message, "Pass device=: the whole model then goes there.")
+    raise _refused(message, SEVERAL)
 
 
 def _mesh_device(placements: Placements, entries: list[Entry]) -> torch.device | None:

@@ -57,7 +57,7 @@ def awaited_at_exit(stop: Callable[[], None] | None = None) -> Iterator[None]:
             _running.calls[key] = thread, stop
     if not may_begin:
         if is_inner:
-            problem = Problem("cancelled", "the load was stopped because Python exits", remedy="Load again.")
+            problem = Problem("cancelled", "the call was stopped because Python exits", remedy="Make it again.")
             raise LadingError(problem, stage="loading")
         _park(thread)
     try:

@@ -37,7 +37,7 @@ from .host_values import Recipe
 from .huggingface import forget_untied
 from .inventory import EXTRA_STATE, parts_of
 from .last_look import LastLook
-from .locating import Location, located
+from .locating import Location, located, resolved
 from .options import POLICY_FIELDS, Options
 from .outcome import dtype_notes, passed_over, unexpected_keys, unfollowed
 from .patterns import matches
@@ -255,7 +255,8 @@ def load_together(
     report = _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
     report.memory = load.memory
     report._has_checkpoint = location is not None
-    report._source = LoadedFrom(location, options.naming, options.quantized)
+    place = None if location is None else resolved(location, plan.answer["path"])
+    report._source = LoadedFrom(location, options.naming, options.quantized, place)
     ignored = passed_over(plan, report)
     tell(parts, report, unfollowed(report.warnings), passed_over=ignored, is_first=ranks.rank == 0)
     return report

@@ -83,6 +83,11 @@ def pinned(location: Location, folder: Path | None) -> Location:
     return location if folder is None or is_path else Location(location, folder.name)
 
 
+def resolved(location: Location, file: str) -> Location:
+    """What this location means now. `file`: of the checkpoint, its index or its only file, as the engine found it."""
+    return Location(file if os.path.isfile(location) else str(Path(file).parent))
+
+
 def download_command(location: str) -> str:
     """The command that downloads a repository; "" if this is not the name of one."""
     revision = revision_of(location)

@@ -114,8 +114,8 @@ def _regular(ranks: torch.Tensor, place_of: dict[int, int]) -> list[tuple[Span, 
     flat = ranks.reshape(-1).tolist()
     unknown = [rank for rank in flat if rank not in place_of]
     if unknown:
-        message = f"the tensor's mesh has rank {unknown[0]}, which does not take part in this load"
-        raise _IrregularError(message, "Call materialize on all ranks of the mesh, with a group that contains them.")
+        message = f"the tensor's mesh has rank {unknown[0]}, which does not take part in this call"
+        raise _IrregularError(message, "Make the call on all ranks of the mesh, with a group that contains them.")
     places = torch.tensor([place_of[rank] for rank in flat], dtype=torch.int64).reshape(ranks.shape)
     base = int(places.reshape(-1)[0])
     expected = torch.full_like(places, base)

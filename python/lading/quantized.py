@@ -19,7 +19,7 @@ _FIELDS = ("quantization_config", "compression_config")
 _OWN_FORM = ("__torch_dispatch__", "__tensor_flatten__", "to", "cuda", "cpu")
 _WHOLE = ("torch", "builtins", "lading")
 _PACKED = "I32"  # the words of GPTQ and AWQ
-_LOAD_FIRST = "Load the model first, and let that library convert it afterwards; or name the tensor in keep=."
+LOAD_FIRST = "Load the model first, and let that library convert it afterwards; or name the tensor in keep=."
 
 
 def dequantized(plan: _engine.Plan) -> int:
@@ -89,7 +89,7 @@ def why_wrapped(tensor: Any) -> str:
 def refuse_wrapped(entries: Sequence[Entry], keep: Sequence[Pattern]) -> None:
     """Parameters of bitsandbytes, torchao and the like would be filled as if they were plain memory."""
     problems = [
-        Problem("skeleton", why, tensor=entry.name, rule="R48", remedy=_LOAD_FIRST)
+        Problem("skeleton", why, tensor=entry.name, rule="R48", remedy=LOAD_FIRST)
         for entry in entries
         if entry.is_tensor
         and (why := why_wrapped(entry.value))

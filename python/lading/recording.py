@@ -40,10 +40,11 @@ _snapshots: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, Snapshot]] = we
 
 
 _REMEDY = "Build the model under lading.skeleton(), or pass the value in external= or recipes=."
+NESTED = "Store it as plain tensors, or list it in keep=."
 _REMEDIES = {
     "internal": "Please report this bug in lading.",
-    "lazy": "Run a forward pass on real inputs, or give the layer its sizes, before the load.",
-    "nested": "Store it as plain tensors, or list it in keep=.",
+    "lazy": "Run a forward pass on real inputs first, or give the layer its sizes.",
+    "nested": NESTED,
     "duplicate_name": "Rename one of the two tensors.",
     "unknown_dtype": "Use a dtype that safetensors has.",
     "autocast": "Build the model outside torch.autocast.",

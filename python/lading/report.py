@@ -20,9 +20,10 @@ _UNEXPECTED = "R39"
 class LoadedFrom(NamedTuple):
     """What a save needs to know to write what a load has read."""
 
-    location: Any  # None: the model started without a checkpoint
+    location: Any  # as the user named it; None: the model started without a checkpoint
     naming: Any  # what the user said about names
     quantized: str
+    place: Any  # the same, wherever the working directory, a link or a branch leads later
 
 
 class LoadedTensor(NamedTuple):
@@ -120,7 +121,7 @@ class Report:
     memory: HostMemory = HostMemory()
     _engine_report: Any = dataclasses.field(default=None, repr=False)
     _has_checkpoint: bool = dataclasses.field(default=True, repr=False)
-    _source: LoadedFrom = dataclasses.field(default=LoadedFrom(None, None, "dequantize"), repr=False)
+    _source: LoadedFrom = dataclasses.field(default=LoadedFrom(None, None, "dequantize", None), repr=False)
 
     @functools.cached_property
     def ledger(self) -> str:

@@ -1,9 +1,10 @@
 """What stands beside the weights in a saved checkpoint: config, generation config, tokenizer.
 
-    write_config(model, "/models/.out.tmp", dtype)      # the model's own config, as its save_pretrained would write it
+    files = config_files(model, dtype, None)            # the model's own config, as its save_pretrained would write it
     copy_beside("/models/base", "/models/.out.tmp")     # the tokenizer's files, of the checkpoint that was loaded
 
-They are few and small, and written by one rank into the save's temporary directory, before the engine syncs it.
+They are few and small. Configs are made before anything is written, because transformers may refuse to write them. One
+rank puts all of them into the save's temporary directory, before the engine syncs it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import copy
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +21,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from .errors import LadingError, Problem
 from .huggingface_view import Library, View, original_class
 from .inventory import Entry
 
 _MAX_BYTES = 1 << 30  # of one file that is copied; a tokenizer has some MB
 
+CONFIG = "config.json"
+_GENERATION = "generation_config.json"
 # Of transformers' processors and tokenizers. A file of another name stays where it is.
 _BESIDE = (
-    "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    _GENERATION, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm",
     "sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json", "preprocessor_config.json",
     "processor_config.json", "video_preprocessor_config.json", "feature_extractor_config.json",
@@ -41,16 +46,41 @@ def transformers_model(parts: Sequence[nn.Module], entries: Sequence[Entry]) -> 
     return view.model if view is not None else None
 
 
-def write_config(model: Any, folder: str | os.PathLike[str], dtype: torch.dtype) -> list[str]:
-    """As `save_pretrained` does, but in a copy: the model's own config stays as it is. Names of the files."""
+def config_files(model: Any, dtype: torch.dtype, base: Path | None) -> dict[str, bytes]:
+    """What `save_pretrained` writes beside the weights, by name. Of a copy: the model's own config stays as it is. The
+    generation config is only the model's where `base` has none. LadingError where transformers refuses to write it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="lading-config-") as folder:
+            _write_config(model, dtype, folder)
+            if (
+                model.can_generate()
+                and getattr(model, "generation_config", None) is not None
+                and not (base is not None and _is_file(base / _GENERATION))
+            ):
+                _written("generation_config", model.generation_config, folder)
+            return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
+    except OSError as error:
+        message, remedy = f"could not write the config: {error.strerror}", "Free space, or set TMPDIR to another directory."
+        problem = Problem("write_failed", message, file=str(error.filename or tempfile.gettempdir()), remedy=remedy)
+        raise LadingError(problem, stage="documents", exit_code=4) from error
+
+
+def _write_config(model: Any, dtype: torch.dtype, folder: str) -> None:
     config = copy.deepcopy(model.config)
     config.dtype = str(dtype).removeprefix("torch.")
     config.architectures = [original_class(model).__name__]
-    before = set(os.listdir(folder))
-    config.save_pretrained(folder)
-    if model.can_generate() and getattr(model, "generation_config", None) is not None:
-        model.generation_config.save_pretrained(folder)
-    return sorted(set(os.listdir(folder)) - before)
+    _written("config", config, folder)
+
+
+def _written(name: str, config: Any, folder: str) -> None:
+    try:
+        config.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:  # whatever transformers' code raises
+        message = f"transformers cannot save model.{name}: {type(error).__name__}: {error}"
+        remedy = f"Correct model.{name}, so that its save_pretrained accepts it."
+        raise LadingError(Problem("usage", message, remedy=remedy), stage="request", exit_code=2) from error
 
 
 def copy_beside(base: Path, folder: str | os.PathLike[str], *, has_code: bool = False) -> list[str]:

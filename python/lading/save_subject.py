@@ -11,34 +11,56 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _engine, peft
+from . import _engine, peft, zero3
 from .allocate import is_made_with
 from .conversion import Conversion, conversion_of
-from .devices import rank_device
+from .devices import SEVERAL, rank_device
 from .errors import LadingError, Problem
 from .holders import seen_in
-from .inventory import ATTRIBUTE, PARAMETER, Entry, canonical_modules, is_sharded, take_inventory, tensors_of
+from .inventory import (
+    ATTRIBUTE,
+    NON_PERSISTENT,
+    PARAMETER,
+    Entry,
+    canonical_modules,
+    is_sharded,
+    take_inventory,
+    tensors_of,
+)
 from .inventory_json import SCHEMA, dtype_name, tie_classes
 from .load_hooks import hooked
 from .locating import Location
 from .placements import Layout, Placements, is_elsewhere, is_foreign, read_placements
 from .preparing import resharded
-from .quantized import refuse_wrapped
-from .recording import SkeletonError
+from .quantized import LOAD_FIRST, refuse_wrapped
+from .recording import NESTED, SkeletonError
 from .save_memory import refuse_without_value
 from .save_names import SavedTensor, in_files, model_keys, parameter_count
 
 _NO_STAGES = "Save before the model is cut into stages, or save each stage's tensors with torch.distributed.checkpoint."
+_ONE_DEVICE = "Move the whole model to one device, and save it then."
+_DEEPSPEED = "Save with DeepSpeed's own save_16bit_model or save_checkpoint."
+_FOR_SAVES = {  # by remedies of a load, of what a save finds too
+    zero3.OUTSIDE: "Save outside forward passes and outside deepspeed.zero.GatheredParameters.",
+    zero3.BEFORE: _DEEPSPEED,
+    zero3.BEFORE_WITHOUT_NVME: _DEEPSPEED,
+    zero3.BEFORE_QUANTIZED: _DEEPSPEED,
+    LOAD_FIRST: "Save with the library that made the class, or convert the tensor to a plain one first.",
+    NESTED: "Store it as plain tensors.",
+    SEVERAL: _ONE_DEVICE,
+}
 _MERGE = "Call merge_and_unload() and save the result, or save the adapter alone with the model's save_pretrained."
 
 
 @dataclasses.dataclass
 class Base:
-    """The checkpoint that a save follows, and what was said about its names when it was loaded."""
+    """The checkpoint that a save follows, and what was said about its names when it was loaded. `named`: as the user
+    named it, which may be a path that means another place by now, or on another rank."""
 
     location: Location
     naming: Any
     quantized: str
+    named: Location
 
 
 @dataclasses.dataclass
@@ -113,11 +135,19 @@ def subject_of(
         keys, conversion, folder, notes = _checkpoint(parts, entries, base, dtype, max_bytes)
         skeleton = _skeleton(held)
     except SkeletonError as error:
-        problem = Problem("skeleton", error.reason, tensor=error.tensor or None, remedy=error.remedy)
+        problem = Problem("skeleton", error.reason, tensor=error.tensor or None, remedy=_fitting(error.remedy))
         raise LadingError(problem, stage="documents", exit_code=4) from error
+    except LadingError as error:
+        problems = [dataclasses.replace(one, remedy=_fitting(one.remedy)) for one in error.problems]
+        kept = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "not_listed")}
+        raise LadingError(problems, **kept) from error
     spots = {name: dataclasses.replace(spot, slots=()) for name, spot in placements.layout.spots.items()}
     layout = Layout(placements.layout.size, spots, placements.layout.names)
     return Subject(entries, parts, skeleton, layout, device, conversion, keys, folder, notes)
+
+
+def _fitting(remedy: str) -> str:
+    return _FOR_SAVES.get(remedy, remedy)
 
 
 def _device(placements: Placements, held: list[Entry]) -> torch.device:
@@ -141,10 +171,11 @@ def _refuse_hooks(parts: list[nn.Module], entries: list[Entry]) -> None:
 
 
 def _may_be_in_files(entry: Entry) -> bool:
-    """Non-persistent buffers too, as long as they are plain: old checkpoints have keys of some."""
+    """Non-persistent buffers too, as long as they are plain and have a value: old checkpoints have keys of some."""
     return (
         entry.is_tensor
         and entry.kind != ATTRIBUTE
+        and not (entry.kind == NON_PERSISTENT and entry.is_meta)
         and not is_elsewhere(entry.value)
         and not is_foreign(entry)
         and not is_made_with(entry)

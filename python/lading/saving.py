@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import time
@@ -31,9 +32,9 @@ from .exiting import ending_before_python
 from .inventory import parts_of
 from .loading import is_incomplete
 from .locating import located, revision_of
-from .report import LoadedFrom, Report
+from .report import Report
 from .save_engine import SavePlan, commit, discard, save_plan
-from .save_files import copy_beside, transformers_model, write_config
+from .save_files import CONFIG, config_files, copy_beside, transformers_model
 from .save_memory import Memories, memories_of
 from .save_names import size_of
 from .save_report import SavedKey, SaveReport
@@ -174,14 +175,14 @@ class Asked:
             "version": _engine.version(),
             "call": "save",
             "directory": self.directory,
-            "base": None if self.base is None else str(self.base.location),
-            "revision": None if self.base is None else revision_of(self.base.location),
+            "base": None if self.base is None else str(self.base.named),
+            "revision": None if self.base is None else revision_of(self.base.named),
             "dtype": self.dtype,
             "max_shard_size": self.max_bytes,
             "unmapped": self.unmapped,
             "exist": self.exist,
             "device": str(subject.device),
-            "path": os.path.abspath(self.directory),
+            "path": _absolute(self.directory),
         }
 
 
@@ -191,25 +192,28 @@ def _named(directory: StrPath) -> str:
     if not name:
         raise ValueError("directory is empty: pass the path of the directory that is to be written")
     try:
-        os.path.abspath(name).encode()
+        _absolute(name).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"directory is {os.path.abspath(name)!r}; it should be a path in UTF-8") from None
+        raise ValueError(f"directory is {_absolute(name)!r}; it should be a path in UTF-8") from None
     return name
 
 
+def _absolute(name: str) -> str:
+    """`link/..` stays as it is: the kernel follows the link first."""
+    return str(Path(name).absolute())
+
+
 def _base_of(base: StrPath | Report | None, revision: str | None) -> Base | None:
-    source = LoadedFrom(None, None, "dequantize")
     if revision is not None and (base is None or isinstance(base, Report)):
         raise ValueError(f"revision is {revision!r}, but base names no repository: omit revision, or pass base too")
     if isinstance(base, Report):
         if base._source.location is None:
             raise ValueError("base is the report of a model that was initialised without a checkpoint; omit base")
-        source = base._source
-    elif base is not None:
-        source = source._replace(location=located(base, revision))
-    if source.location is None:
+        return Base(base._source.place, base._source.naming, base._source.quantized, base._source.location)
+    if base is None:
         return None
-    return Base(source.location, source.naming, source.quantized)
+    location = located(base, revision)
+    return Base(location, None, "dequantize", location)
 
 
 def _refuse_unfit(parts: list[nn.Module]) -> None:
@@ -231,6 +235,7 @@ class _Save:
         self._asked, self._subject, self._ranks, self._devices = asked, subject, ranks, devices
         self._plan: SavePlan
         self._memories: Memories
+        self._configs: dict[str, bytes] = {}  # by the name of the file
         self._is_writer = ranks.rank == 0  # of what one rank does for all
 
     def plan_together(self) -> None:
@@ -244,6 +249,8 @@ class _Save:
                 wanted["unmapped"] = asked.unmapped
             self._plan = save_plan(subject.request(ranks.rank, self._devices, asked.base, wanted))
             self._memories = memories_of(self._plan.destinations, subject.entries)
+            if self._is_writer:
+                self._configs = self._config_files()
             _wait(subject.device)
             step.message = {"plan": self._plan.answer["plan_digest"]}
         if len({message["plan"] for message in step.answers}) > 1:
@@ -297,7 +304,7 @@ class _Save:
                 addresses = self._memories.addresses
                 return self._plan.write(addresses, place, progress=show, cancelled=self._ranks.has_failed)
         except StoppedByUser as stop:
-            raise stopped(stop.error, begun=False) from stop.error
+            raise stopped(stop.error, begun=False, what="save") from stop.error
         except LadingError as error:
             if not error.begun:
                 raise
@@ -317,16 +324,22 @@ class _Save:
         index = self._plan.answer["index"]
         return sorted({*beside, *([index] if index else []), _LEDGER})
 
-    def _small_files(self, folder: Path) -> list[str]:
-        subject, names = self._subject, []
+    def _config_files(self) -> dict[str, bytes]:
+        """Made before anything is written: transformers refuses configs that are not valid."""
+        subject = self._subject
         model = transformers_model(subject.parts, subject.entries)
-        if model is not None:
-            dtype = subject.file_dtype(self._plan.answer["keys"])
-            names += write_config(model, folder, torch_dtype(dtype) if dtype else model.dtype)
-        if subject.folder is not None:
-            has_code = bool(getattr(getattr(model, "config", None), "auto_map", None))
-            names += copy_beside(subject.folder, folder, has_code=has_code)
-        return names
+        if model is None:
+            return {}
+        dtype = subject.file_dtype(self._plan.answer["keys"])
+        return config_files(model, torch_dtype(dtype) if dtype else model.dtype, subject.folder)
+
+    def _small_files(self, folder: Path) -> list[str]:
+        for name, content in self._configs.items():
+            (folder / name).write_bytes(content)
+        if self._subject.folder is None:
+            return [*self._configs]
+        has_code = bool(json.loads(self._configs.get(CONFIG, "{}")).get("auto_map"))
+        return [*self._configs, *copy_beside(self._subject.folder, folder, has_code=has_code)]
 
     def _report(self, path: str, written: dict[str, Any], beside: list[str], *, replaced: bool) -> SaveReport:
         answer = self._plan.answer

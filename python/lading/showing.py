@@ -42,8 +42,8 @@ class StoppedByUser(Exception):  # noqa: N818
         self.error = error
 
 
-def stopped(cause: Exception, *, begun: bool) -> LadingError:
-    message = f"the load was stopped: the progress function raised {type(cause).__name__}: {cause}".rstrip(": ")
+def stopped(cause: Exception, *, begun: bool, what: str = "load") -> LadingError:
+    message = f"the {what} was stopped: the progress function raised {type(cause).__name__}: {cause}".rstrip(": ")
     remedy = "Correct the function that was passed as progress."
     return LadingError(Problem("cancelled", message, remedy=remedy), stage="loading", begun=begun, exit_code=5)
 

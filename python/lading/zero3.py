@@ -36,10 +36,10 @@ from .watch import has_no_value
 
 PARTITION, SECONDARY, GATHERED = "", "secondary", "gathered"  # names of slots (docs/schema/layout.md)
 
-_BEFORE = "Load before deepspeed.initialize."
-_BEFORE_WITHOUT_NVME = "Load before deepspeed.initialize, without offload to NVMe."
-_BEFORE_QUANTIZED = "Load before deepspeed.initialize, or do not quantize."
-_OUTSIDE = "Load outside forward passes and outside deepspeed.zero.GatheredParameters."
+BEFORE = "Load before deepspeed.initialize."
+BEFORE_WITHOUT_NVME = "Load before deepspeed.initialize, without offload to NVMe."
+BEFORE_QUANTIZED = "Load before deepspeed.initialize, or do not quantize."
+OUTSIDE = "Load outside forward passes and outside deepspeed.zero.GatheredParameters."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,18 +83,18 @@ def refusal(value: Any) -> tuple[str, str]:
     """Why it cannot be filled, and what to do; "" if it can."""
     partition = value.ds_tensor
     if partition is None:
-        return "ZeRO-3 has not partitioned this parameter yet", _OUTSIDE
+        return "ZeRO-3 has not partitioned this parameter yet", OUTSIDE
     if getattr(partition, "final_location", None) == "nvme":
-        return "the ZeRO-3 partition is on NVMe, which lading does not write", _BEFORE_WITHOUT_NVME
+        return "the ZeRO-3 partition is on NVMe, which lading does not write", BEFORE_WITHOUT_NVME
     if any(hasattr(one, "ds_quant_scale") for one in (partition, getattr(value, "ds_secondary_tensor", None))):
-        return "the ZeRO-3 partition is quantized (ZeRO++), but no file has such values", _BEFORE_QUANTIZED
+        return "the ZeRO-3 partition is quantized (ZeRO++), but no file has such values", BEFORE_QUANTIZED
     is_held = getattr(value, "_ds_z3_gathered_param_context_depth", 0) or getattr(value, "ds_active_sub_modules", ())
     if is_held or _status(value) == "INFLIGHT":
-        return "ZeRO-3 has gathered this parameter, which is in use", _OUTSIDE
+        return "ZeRO-3 has gathered this parameter, which is in use", OUTSIDE
     if len({memory_of(value, one.slot).device for one in memories(value)}) > 1:
-        return "the ZeRO-3 memories of this parameter are on several devices", _BEFORE
+        return "the ZeRO-3 memories of this parameter are on several devices", BEFORE
     if not _is_known_to_its_optimizer(value):
-        return "DeepSpeed's optimizer does not expose its copy of this parameter", _BEFORE
+        return "DeepSpeed's optimizer does not expose its copy of this parameter", BEFORE
     return "", ""
 
 

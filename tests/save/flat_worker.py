@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import zero3_worker as zero3
 from geometry.launch import run_ranks
+from ranks_common import refused, same_everywhere
 from save_worker import guarded, written
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -51,7 +52,19 @@ def run(rank, folder, out):
             found[f"{layout}, {name}"] = guarded(
                 lambda build=build, name=name, target=target: saved(build(name), rank, target, folder / name)
             )
+    found["zero3, gathered"] = guarded(lambda: gathered(out / "gathered"))
     return found
+
+
+def gathered(target):
+    """Whoever has gathered a parameter may be changing it. The remedy is about the save."""
+    import deepspeed
+
+    model = partitioned("small")
+    with deepspeed.zero.GatheredParameters([model.embed.weight]):
+        error = refused(lambda: lading.save(model, target, timeout=60))
+    problems = same_everywhere(error.full_text())
+    return problems + ([] if "Save outside" in error.full_text() and not target.exists() else [error.full_text()])
 
 
 def saved(model, rank, target, wanted):

@@ -237,6 +237,17 @@ def into_another_dtype(mesh, rank, folder, out):
     return models.differences(out, out.parent / "wanted_bf16")
 
 
+def a_config_that_is_refused(mesh, rank, folder, out):
+    """One rank writes it, and all get the error, before anything is written."""
+    model = sharded("fsdp2", mesh, "llama")
+    model.generation_config.update(do_sample=False, temperature=0.5)
+    error = refused(lambda: lading.save(model, out, timeout=60))
+    problems = same_everywhere(error.full_text())
+    if error.code != "usage" or "generation_config" not in error.full_text() or out.exists():
+        problems.append(f"{error}")
+    return problems
+
+
 def meta_is_refused(mesh, rank, folder, out):
     with torch.device("meta"):
         model = models.MODELS["small"]()
@@ -271,6 +282,7 @@ CASES = {
         a_rank_that_cannot_write,
         after_a_step,
         into_another_dtype,
+        a_config_that_is_refused,
         meta_is_refused,
     ),
     "tp": (a_tie_taken_apart,),

@@ -1,5 +1,4 @@
-"""`lading.save` in one process: which keys, dtypes and files it writes, what it refuses, and what it leaves of what was
-there."""
+"""`lading.save` in one process: which keys, dtypes and files it writes, and what it refuses."""
 
 import json
 import math
@@ -12,7 +11,7 @@ import textwrap
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 import packed  # noqa: E402
 import packed_models  # noqa: E402
@@ -22,32 +21,9 @@ from huggingface_hub import split_torch_state_dict_into_shards  # noqa: E402
 from lading import _engine  # noqa: E402
 from lading.save_names import SavedTensor, in_files, size_of  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
+from save_checks import only, refused, save  # noqa: E402
 
 import lading  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    transformers.utils.logging.disable_progress_bar()
-    return models.make_checkpoints(tmp_path_factory.mktemp("saved"))
-
-
-def save(model, target, **options):
-    return lading.save(model, target, progress=False, **options)
-
-
-def refused(call):
-    with pytest.raises(lading.LadingError) as failure:
-        call()
-    assert not failure.value.begun
-    assert all(problem.remedy for problem in failure.value.problems), failure.value
-    return failure.value
-
-
-def only(target):
-    """Nothing is beside the target, neither temporary nor left over."""
-    return sorted(path.name for path in target.parent.iterdir()) == [target.name]
-
 
 # ---- what is written
 
@@ -127,6 +103,33 @@ def test_config_and_tokenizer(folder, tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*report.beside, *report.files}
 
 
+class WithTable(torch.nn.Linear):
+    """With a buffer that its own state dict leaves out, as older ones did not."""
+
+    def __init__(self):
+        super().__init__(2, 3)
+        self.register_buffer("table", torch.arange(4.0) / 3, persistent=False)
+
+
+def test_R46_a_key_of_a_non_persistent_buffer(tmp_path):
+    """It is in the base, and so it is in the new checkpoint, or an error."""
+    model, base = WithTable(), tmp_path / "model.safetensors"
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        save_file(model.state_dict() | {"table": torch.zeros(4, dtype=dtype)}, base)
+        if dtype == torch.bfloat16:
+            break
+        report = save(model, tmp_path / str(dtype), base=base)
+        found = load_file(tmp_path / str(dtype) / "model.safetensors")
+        assert torch.equal(found["table"], model.table.to(dtype)) and not report.dropped_keys
+    error = refused(lambda: save(model, tmp_path / "out", base=base))
+    assert error.tensors == ("table",) and "non-persistent" in str(error)
+    assert save(model, tmp_path / "out", base=base, unmapped="drop").dropped_keys == ("table",)
+    save(model, tmp_path / "rounded", base=base, dtype="base")
+    assert torch.equal(load_file(tmp_path / "rounded" / "model.safetensors")["table"], model.table.bfloat16())
+    model.table = model.table.to("meta")
+    assert refused(lambda: save(model, tmp_path / "meta", base=base)).tensors == ("table",)
+
+
 def test_the_ledger_is_of_the_files(folder, tmp_path):
     """Digests were taken from memory: a file that is damaged later shows."""
     save(models.original("qwen3_moe"), tmp_path / "out")
@@ -184,6 +187,21 @@ def test_dtypes_of_the_base(folder, tmp_path):
         save(model, tmp_path / "no", dtype="base")
 
 
+def test_R24_few_bits_without_scales(tmp_path):
+    """A float8 base is rounded to on request, and never another dtype without a word."""
+    model = torch.nn.Linear(8, 8)
+    state = {name: value.to(torch.float8_e4m3fn) for name, value in model.state_dict().items()}
+    base = tmp_path / "model.safetensors"
+    save_file(state, base)
+    error = refused(lambda: save(model, tmp_path / "out", base=base))
+    assert error.tensors == ("bias", "weight") and "F8_E4M3" in str(error) and 'dtype="base"' in error.full_text()
+    for dtype, wanted in (("base", torch.float8_e4m3fn), ("memory", torch.float32), ("bf16", torch.bfloat16)):
+        save(model, tmp_path / dtype, base=base, dtype=dtype)
+        found = load_file(tmp_path / dtype / "model.safetensors")
+        for name, value in model.state_dict().items():
+            assert found[name].dtype == wanted and torch.equal(found[name].float(), value.to(wanted).float())
+
+
 # ---- quantized
 
 
@@ -212,22 +230,6 @@ def test_R48_packed_codes_are_saved_as_ordinary_weights(tmp_path):
 # ---- refusals
 
 
-def test_what_is_there_stays(folder, tmp_path):
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / "mine.txt").write_text("mine")
-    model = models.original("small")
-    assert "exist" in str(refused(lambda: save(model, target)))
-    assert [path.name for path in target.iterdir()] == ["mine.txt"] and only(target)
-    report = save(model, target, exist="replace")
-    assert report.replaced and models.differences(target, folder / "small") == [] and only(target)
-
-
-def test_a_parent_that_is_missing(tmp_path):
-    error = refused(lambda: save(models.original("small"), tmp_path / "no" / "out"))
-    assert "no" in str(error) and not list(tmp_path.iterdir())
-
-
 def test_a_key_that_no_tensor_makes(folder, tmp_path):
     state = load_file(folder / "small" / "model.safetensors")
     save_file(state | {"surplus.weight": torch.zeros(2)}, tmp_path / "base.safetensors")
@@ -250,6 +252,54 @@ def test_a_parameter_that_no_key_has(folder, tmp_path):
 def test_what_is_not_supported_yet(tmp_path, later):
     error = refused(lambda: save(models.original("small"), tmp_path / "out", **later))
     assert error.code == "usage" and next(iter(later)) in str(error)
+
+
+def test_a_parameter_with_the_name_of_the_header(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    model.register_parameter("__metadata__", torch.nn.Parameter(torch.ones(2)))
+    error = refused(lambda: save(model, tmp_path / "out"))
+    assert error.tensors == ("__metadata__",) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("invalid", ["config", "generation_config"])
+def test_a_config_that_transformers_refuses(folder, tmp_path, monkeypatch, invalid):
+    """Before anything is written. The base's generation config would replace the model's, which is then not asked."""
+
+    def prepare(*_):
+        raise AssertionError("the save has begun to write")
+
+    model = models.original("llama")
+    monkeypatch.setattr(lading.save_engine.SavePlan, "prepare", prepare)
+    if invalid == "config":
+        monkeypatch.setattr(type(model.config), "save_pretrained", lambda *_: [][1])
+    else:
+        model.generation_config.update(do_sample=False, temperature=0.5)
+    error = refused(lambda: save(model, tmp_path / "out"))
+    assert error.code == "usage" and f"model.{invalid}:" in str(error) and not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    if invalid == "generation_config":
+        save(model, tmp_path / "out", base=folder / "llama")
+        assert models.differences(tmp_path / "out", folder / "llama") == []
+
+
+def test_another_shape(tmp_path):
+    """The remedies are those of a save, here and everywhere (`refused`)."""
+    save_file({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}, tmp_path / "base.safetensors")
+    error = refused(lambda: save(torch.nn.Linear(2, 4), tmp_path / "out", base=tmp_path / "base.safetensors"))
+    assert error.tensors == ("bias", "weight") and "[3, 2]" in str(error)
+
+
+def test_tensors_in_a_form_of_their_own(tmp_path):
+    class Wrapped(torch.Tensor):
+        def to(self, *arguments, **options):
+            raise AssertionError
+
+    model = torch.nn.Linear(2, 2)
+    model.bias = torch.nn.Parameter(torch.zeros(2).as_subclass(Wrapped))
+    assert refused(lambda: save(model, tmp_path / "out")).tensors == ("bias",)
+    model.bias = torch.nn.Parameter(torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]))
+    assert refused(lambda: save(model, tmp_path / "out")).tensors == ("bias",)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_adapter_is_refused(tmp_path):
@@ -295,27 +345,6 @@ def test_code_that_writes_what_is_no_tensor_of_the_module(tmp_path):
 
     error = refused(lambda: save(torch.nn.Sequential(torch.nn.Linear(2, 2), Packed()), tmp_path / "out"))
     assert error.code == "hooks" and "'1'" in str(error) and not list(tmp_path.iterdir())
-
-
-def test_a_directory_without_a_name(tmp_path, monkeypatch):
-    """An empty path would mean the working directory, and all that is in it."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.txt").write_text("mine")
-    for directory in ("", b""):
-        with pytest.raises(ValueError, match="directory is empty"):
-            save(models.original("small"), directory, exist="replace")
-    with pytest.raises(ValueError, match="UTF-8"):
-        save(models.original("small"), os.fsencode(tmp_path) + b"/\xff")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_a_revision_of_nothing(folder, tmp_path):
-    """It belongs to a repository; the report of a load has its own."""
-    model = lading.from_pretrained(folder / "llama", device="cpu", progress=False)
-    for base in (None, lading.report_of(model)):
-        with pytest.raises(ValueError, match="revision"):
-            save(model, tmp_path / "out", base=base, revision="main")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("size", [0, -1, True, "5 parsecs", "0GB", 1.5])

@@ -18,6 +18,7 @@ CASES = (
     ("fsdp2", "a_rank_that_cannot_write"),
     ("fsdp2", "after_a_step"),
     ("fsdp2", "into_another_dtype"),
+    ("fsdp2", "a_config_that_is_refused"),
     ("fsdp2", "meta_is_refused"),
     ("tp", "a_tie_taken_apart"),
 )
