@@ -1,6 +1,7 @@
 // How long it takes to plan and check one rank of a very large load: the shape of DeepSeek-V3 (published
-// configuration; about 92,000 source tensors, 256 experts, stacked in the model), 1,024 ranks, experts
-// over ep and ep_shard, everything else FSDP2 over all ranks. Prints one JSON object.
+// configuration; about 90,000 source tensors, 256 experts, stacked in the model), 1,024 ranks, experts
+// over ep and ep_shard, everything else FSDP2 over all ranks. The files hold FP8 in blocks, the model is BF16.
+// Prints one JSON object.
 //
 //   plan_large [RANK] [REPEATS]
 #include <fmt/format.h>
@@ -34,10 +35,14 @@ class Builder {
     in_file(name, dtype, shape);
     in_model(name, dtype, shape);
   }
-  // An FP8 weight and the scales of its blocks.
-  void quantised(const std::string& name, std::uint64_t rows, std::uint64_t columns) {
-    both(name + ".weight", DType::kF8E4M3, {rows, columns});
-    both(name + ".weight_scale_inv", DType::kF32, scales(rows, columns));
+  // A weight that is FP8 in the files, beside the scales of its blocks.
+  void quantized(const std::string& name, std::uint64_t rows, std::uint64_t columns) {
+    quantized_in_file(name, rows, columns);
+    in_model(name + ".weight", DType::kBF16, {rows, columns});
+  }
+  void quantized_in_file(const std::string& name, std::uint64_t rows, std::uint64_t columns) {
+    in_file(name + ".weight", DType::kF8E4M3, {rows, columns});
+    in_file(name + ".weight_scale_inv", DType::kF32, {(rows + kBlock - 1) / kBlock, (columns + kBlock - 1) / kBlock});
   }
   void in_file(const std::string& name, DType dtype, const Shape& shape) {
     const std::uint64_t bytes = *shape.size_bytes(dtype);
@@ -52,9 +57,6 @@ class Builder {
     tensor.dtype = dtype;
     tensor.shape = shape;
     tensors.push_back(std::move(tensor));
-  }
-  static Shape scales(std::uint64_t rows, std::uint64_t columns) {
-    return {(rows + kBlock - 1) / kBlock, (columns + kBlock - 1) / kBlock};
   }
   void next_file() {
     catalog.files.push_back({fmt::format("model-{:05}.safetensors", catalog.files.size() + 1), at_, 0, 0, {}});
@@ -71,38 +73,31 @@ class Builder {
 void add_attention(Builder& b, const std::string& layer) {
   b.both(layer + "input_layernorm.weight", DType::kBF16, {kHidden});
   b.both(layer + "post_attention_layernorm.weight", DType::kBF16, {kHidden});
-  b.quantised(layer + "self_attn.q_a_proj", 1536, kHidden);
+  b.quantized(layer + "self_attn.q_a_proj", 1536, kHidden);
   b.both(layer + "self_attn.q_a_layernorm.weight", DType::kBF16, {1536});
-  b.quantised(layer + "self_attn.q_b_proj", 24576, 1536);
-  b.quantised(layer + "self_attn.kv_a_proj_with_mqa", 576, kHidden);
+  b.quantized(layer + "self_attn.q_b_proj", 24576, 1536);
+  b.quantized(layer + "self_attn.kv_a_proj_with_mqa", 576, kHidden);
   b.both(layer + "self_attn.kv_a_layernorm.weight", DType::kBF16, {512});
-  b.quantised(layer + "self_attn.kv_b_proj", 32768, 512);
-  b.quantised(layer + "self_attn.o_proj", kHidden, 16384);
+  b.quantized(layer + "self_attn.kv_b_proj", 32768, 512);
+  b.quantized(layer + "self_attn.o_proj", kHidden, 16384);
 }
 
 void add_mlp(Builder& b, const std::string& prefix, std::uint64_t width) {
-  b.quantised(prefix + "gate_proj", width, kHidden);
-  b.quantised(prefix + "up_proj", width, kHidden);
-  b.quantised(prefix + "down_proj", kHidden, width);
+  b.quantized(prefix + "gate_proj", width, kHidden);
+  b.quantized(prefix + "up_proj", width, kHidden);
+  b.quantized(prefix + "down_proj", kHidden, width);
 }
 
 void add_experts(Builder& b, const std::string& mlp) {
   for (std::uint64_t e = 0; e < kExperts; ++e) {
     const std::string expert = fmt::format("{}experts.{}.", mlp, e);
     for (const char* projection : {"gate_proj", "up_proj"}) {
-      b.in_file(expert + projection + ".weight", DType::kF8E4M3, {kExpertWidth, kHidden});
-      b.in_file(expert + projection + ".weight_scale_inv", DType::kF32, Builder::scales(kExpertWidth, kHidden));
+      b.quantized_in_file(expert + projection, kExpertWidth, kHidden);
     }
-    b.in_file(expert + "down_proj.weight", DType::kF8E4M3, {kHidden, kExpertWidth});
-    b.in_file(expert + "down_proj.weight_scale_inv", DType::kF32, Builder::scales(kHidden, kExpertWidth));
+    b.quantized_in_file(expert + "down_proj", kHidden, kExpertWidth);
   }
-  const auto stacked = [&](const std::string& name, std::uint64_t rows, std::uint64_t columns) {
-    const Shape blocks = Builder::scales(rows, columns);
-    b.in_model(mlp + "experts." + name, DType::kF8E4M3, {kExperts, rows, columns});
-    b.in_model(mlp + "experts." + name + "_scale_inv", DType::kF32, {kExperts, blocks[0], blocks[1]});
-  };
-  stacked("gate_up_proj", 2 * kExpertWidth, kHidden);
-  stacked("down_proj", kHidden, kExpertWidth);
+  b.in_model(mlp + "experts.gate_up_proj", DType::kBF16, {kExperts, 2 * kExpertWidth, kHidden});
+  b.in_model(mlp + "experts.down_proj", DType::kBF16, {kExperts, kHidden, kExpertWidth});
 }
 
 Builder deepseek_shape() {
@@ -125,6 +120,7 @@ Builder deepseek_shape() {
   b.next_file();
   std::sort(b.catalog.tensors.begin(), b.catalog.tensors.end(),
             [](const auto& x, const auto& y) { return x.name < y.name; });
+  b.catalog.quantization = checkpoint::Quantization{"fp8", "", {kBlock, kBlock}};
   return b;
 }
 
@@ -132,13 +128,8 @@ constexpr char kMapping[] = R"({"schema": "lading.mapping/1", "rules": [
   {"id": "gate_up", "kind": "build", "to": "model.layers.{l}.mlp.experts.gate_up_proj", "expression": {"concat": {"dim": 1, "parts": [
     {"stack": {"dim": 0, "over": "e", "of": "model.layers.{l}.mlp.experts.{e}.gate_proj.weight"}},
     {"stack": {"dim": 0, "over": "e", "of": "model.layers.{l}.mlp.experts.{e}.up_proj.weight"}}]}}},
-  {"id": "gate_up_scale", "kind": "build", "to": "model.layers.{l}.mlp.experts.gate_up_proj_scale_inv", "expression": {"concat": {"dim": 1, "parts": [
-    {"stack": {"dim": 0, "over": "e", "of": "model.layers.{l}.mlp.experts.{e}.gate_proj.weight_scale_inv"}},
-    {"stack": {"dim": 0, "over": "e", "of": "model.layers.{l}.mlp.experts.{e}.up_proj.weight_scale_inv"}}]}}},
   {"id": "down", "kind": "build", "to": "model.layers.{l}.mlp.experts.down_proj", "expression":
-    {"stack": {"dim": 0, "over": "e", "of": "model.layers.{l}.mlp.experts.{e}.down_proj.weight"}}},
-  {"id": "down_scale", "kind": "build", "to": "model.layers.{l}.mlp.experts.down_proj_scale_inv", "expression":
-    {"stack": {"dim": 0, "over": "e", "of": "model.layers.{l}.mlp.experts.{e}.down_proj.weight_scale_inv"}}}
+    {"stack": {"dim": 0, "over": "e", "of": "model.layers.{l}.mlp.experts.{e}.down_proj.weight"}}}
 ]})";
 
 constexpr char kLayout[] =
