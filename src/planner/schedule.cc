@@ -210,12 +210,16 @@ class Scheduler {
   }
 
   void join() {
-    std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) {
+    const auto is_before = [](const Wanted& a, const Wanted& b) {
       const auto key = [](const Wanted& w) {
         return std::tuple(w.read.is_comparison(), w.read.file, w.read.begin_bytes, w.read.transfers[0]);
       };
       return key(a) < key(b);
-    });
+    };
+    // Files often have the order of the model.
+    if (!std::is_sorted(wanted_.begin(), wanted_.end(), is_before)) {
+      std::sort(wanted_.begin(), wanted_.end(), is_before);
+    }
     std::vector<std::optional<std::size_t>> last_of(devices_.size());  // into wanted_, which is joined in place
     std::size_t joined = 0;
     for (std::size_t i = 0; i < wanted_.size(); ++i) {

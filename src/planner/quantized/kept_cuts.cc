@@ -105,6 +105,8 @@ class KeptBlocks {
  public:
   KeptBlocks(const PlanInputs& inputs, const Decisions& decisions) : catalog_(inputs.catalog) {
     const Plan& plan = decisions.plan;
+    const auto is_payload = [](const Source& one) { return !one.scaling && checkpoint::is_payload_dtype(one.dtype); };
+    if (std::none_of(plan.sources.begin(), plan.sources.end(), is_payload)) return;
     std::set<std::string_view> read;
     for (const Source& source : plan.sources) {
       if (plan.files[source.file].checkpoint == 0 && !source.scaling) read.insert(source.key);
@@ -113,7 +115,7 @@ class KeptBlocks {
     const std::set<std::string> cut = cut_keys(decisions);
     std::optional<PackedWeights> packed;
     for (const Source& source : plan.sources) {
-      if (source.scaling || !checkpoint::is_payload_dtype(source.dtype) || !read.contains(source.key)) continue;
+      if (!is_payload(source) || !read.contains(source.key)) continue;
       const CatalogTensor& payload = *catalog_.find(source.key);
       const auto companions = keys.companions_of(payload);
       const auto is_read = [&](const CatalogTensor* one) { return read.contains(one->name); };

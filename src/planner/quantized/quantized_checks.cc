@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -236,7 +237,10 @@ QuantizedProblems check_companions(const PlanInputs& inputs, const NotDequantize
 
 Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions) {
   Errors errors;
-  if (!has_payloads(decisions) || (!inputs.catalog.quantization && inputs.is_part_of_model)) return errors;
+  const auto may_have_lost = [](const Source& one) { return !one.scaling && checkpoint::is_low_precision(one.dtype); };
+  const auto& sources = decisions.plan.sources;
+  if (std::none_of(sources.begin(), sources.end(), may_have_lost)) return errors;
+  if (!inputs.catalog.quantization && inputs.is_part_of_model) return errors;
   const QuantizedKeys keys(inputs.catalog);
   const std::set<std::string_view> bound = bound_keys(decisions);
   const bool is_said = inputs.catalog.quantization || has_scaled_floats(inputs.catalog, keys);
@@ -248,7 +252,7 @@ Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions) {
     if (!policy::is_ordinary_float(inputs.skeleton.tensors[i.number()].dtype)) continue;
     for (const SourceId number : sources_of(decisions, i)) {
       const Source& source = decisions.plan.sources[number];
-      if (!checkpoint::is_low_precision(source.dtype) || source.scaling) continue;
+      if (!may_have_lost(source)) continue;
       const CatalogTensor& payload = *inputs.catalog.find(source.key);
       if (!keys.companions_of(payload).empty()) continue;
       // Without a config, it may be a number of its own.
@@ -271,7 +275,7 @@ Errors check_lost_scales(const PlanInputs& inputs, Decisions& decisions) {
 Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
   Errors errors;
   if (!inputs.catalog.quantization || !has_payloads(decisions)) return errors;
-  const QuantizedKeys keys(inputs.catalog);
+  std::optional<QuantizedKeys> keys;  // of large checkpoints, they take long to find
   PayloadGroups groups;
   for (const StatementId i : decisions.plan.statements.ids()) {
     const Statement& s = decisions.plan.statements[i];
@@ -282,7 +286,8 @@ Errors check_payload_casts(const PlanInputs& inputs, Decisions& decisions) {
                               (checkpoint::is_payload_dtype(source.dtype) && checkpoint::is_weight_name(source.key));
       if (!is_payload || source.dtype == s.storage || source.scaling) continue;
       const CatalogTensor& payload = *inputs.catalog.find(source.key);
-      if (!keys.companions_of(payload).empty()) continue;  // which are loaded too
+      if (!keys) keys.emplace(inputs.catalog);
+      if (!keys->companions_of(payload).empty()) continue;  // which are loaded too
       groups[{part_pattern_of(s.name), part_pattern_of(source.key)}].add(s, payload);
     }
   }
