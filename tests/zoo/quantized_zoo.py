@@ -17,6 +17,7 @@ import dataclasses
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of numpy: no threads before ranks are forked
@@ -133,6 +134,10 @@ def main():
         _, _asked["scheme"] = sys.argv[place : place + 2]
         del sys.argv[place : place + 2]
     zoo_ranks.reference = reference
+    if "--cache" not in sys.argv and "check" in sys.argv:  # zoo_ranks.py has other checkpoints of the same names in its own
+        name = "_".join(["zoo_quantized_cache", *filter(None, _asked.values())]).replace(" ", "_")
+        place = sys.argv.index("check") + 1
+        sys.argv[place:place] = ["--cache", os.path.join(tempfile.gettempdir(), name)]
     return zoo_ranks.main()
 
 
