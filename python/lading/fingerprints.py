@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -125,7 +125,7 @@ def fingerprint(
         for one, digest in zip(loaded.destinations, loaded.digests, strict=True)
     }
     with Agreement.of(group, timeout) as ranks:
-        return Fingerprint(_added_up(ranks.say("the digests", own)))
+        return Fingerprint(_by_name(ranks.say("the digests", own)))
 
 
 def _tensors(source: Any) -> dict[str, torch.Tensor]:
@@ -148,7 +148,7 @@ def _refusal(entry: Entry) -> Problem | None:
     return Problem("layout", message, tensor=entry.name, remedy=remedy)
 
 
-def _added_up(said: Sequence[Mapping[str, Any]]) -> dict[str, TensorFingerprint]:
+def _by_name(said: Sequence[Mapping[str, Any]]) -> dict[str, TensorFingerprint]:
     """Each part counts once, whichever ranks have it; ranks that have it must have the same bits (R17)."""
     parts: dict[str, dict[int, str]] = {}
     facts: dict[str, Any] = {}
@@ -172,14 +172,15 @@ def _added_up(said: Sequence[Mapping[str, Any]]) -> dict[str, TensorFingerprint]
         raise LadingError(problems, stage="agreement", exit_code=7)
     found = {}
     for name, (dtype, shape, aliases) in facts.items():
-        digest = _sum(parts[name].values())
+        digest = added_up(parts[name].values())
         names = (name, *aliases)
         for one in names:
             found[one] = TensorFingerprint(dtype, shape, digest, tuple(other for other in names if other != one))
     return dict(sorted(found.items()))
 
 
-def _sum(digests: Any) -> str:
+def added_up(digests: Iterable[str]) -> str:
+    """The digest of a tensor, of those of its parts."""
     lanes = [0, 0]
     for digest in digests:
         for lane in (0, 1):

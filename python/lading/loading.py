@@ -27,7 +27,7 @@ from torch import nn
 from . import _engine
 from .agreement import TIMEOUT_S, Agreement, agreed
 from .allocate import KEEP, Slot, attach, elsewhere, make_slots, settle
-from .conversion import NoCheckpoint
+from .conversion import Conversion, NoCheckpoint
 from .emptied import kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
 from .exchange import Exchange, agreed_exchange
@@ -35,7 +35,7 @@ from .exiting import ending_before_python
 from .handed_in import HandedIn
 from .host_values import Recipe
 from .huggingface import forget_untied
-from .inventory import EXTRA_STATE, parts_of
+from .inventory import EXTRA_STATE, NON_PERSISTENT, parts_of
 from .last_look import LastLook
 from .locating import Location, located, resolved
 from .options import POLICY_FIELDS, Options
@@ -44,7 +44,7 @@ from .patterns import matches
 from .peft_files import AdapterFile
 from .preparing import Prepared, prepare, rank_facts
 from .quantized import forget_quantization, notes_of, refuse_transposed
-from .report import HostMemory, LoadedFrom, LoadedTensor, Report
+from .report import HostMemory, LoadedFrom, LoadedTensor, OfWhole, Report
 from .shared_inputs import SharedInputs
 from .showing import Display, StoppedByUser, checked, display_for, stopped
 from .skeleton_recorder import is_recording
@@ -255,11 +255,19 @@ def load_together(
     report = _report(plan, loaded, prepared, options, ranks, verification, time.perf_counter() - began)
     report.memory = load.memory
     report._has_checkpoint = location is not None
+    report._whole = _of_whole(prepared) if options.whole is not None else None
     place = None if location is None else resolved(location, plan.answer["path"])
     report._source = LoadedFrom(location, options.naming, options.quantized, place)
     ignored = passed_over(plan, report)
     tell(parts, report, unfollowed(report.warnings), passed_over=ignored, is_first=ranks.rank == 0)
     return report
+
+
+def _of_whole(prepared: Prepared) -> OfWhole:
+    known = prepared.conversion
+    tables = [entry.name for entry in prepared.origin.entries if entry.kind == NON_PERSISTENT]
+    conversion = Conversion(known.mapping, known.ignore, with_key=known.with_key)
+    return OfWhole(conversion, prepared.skeleton["ties"], tables)
 
 
 def is_incomplete(model: nn.Module) -> str:

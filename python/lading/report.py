@@ -26,6 +26,14 @@ class LoadedFrom(NamedTuple):
     place: Any  # the same, wherever the working directory, a link or a branch leads later
 
 
+class OfWhole(NamedTuple):
+    """What a load of pipeline stages was told of the model that they were cut from, for a save of them."""
+
+    conversion: Any  # of the checkpoint's keys
+    ties: list[list[str]]
+    not_in_files: list[str]  # its non-persistent buffers
+
+
 class LoadedTensor(NamedTuple):
     """One tensor in this rank's memory."""
 
@@ -121,6 +129,7 @@ class Report:
     memory: HostMemory = HostMemory()
     _engine_report: Any = dataclasses.field(default=None, repr=False)
     _has_checkpoint: bool = dataclasses.field(default=True, repr=False)
+    _whole: OfWhole | None = dataclasses.field(default=None, repr=False)
     _source: LoadedFrom = dataclasses.field(default=LoadedFrom(None, None, "dequantize", None), repr=False)
 
     @functools.cached_property

@@ -13,6 +13,7 @@ from torch import nn
 
 from . import _engine, peft, zero3
 from .allocate import is_made_with
+from .bits import same_bits
 from .conversion import Conversion, conversion_of
 from .devices import SEVERAL, rank_device
 from .errors import LadingError, Problem
@@ -34,10 +35,11 @@ from .placements import Layout, Placements, is_elsewhere, is_foreign, read_place
 from .preparing import resharded
 from .quantized import LOAD_FIRST, refuse_wrapped
 from .recording import NESTED, SkeletonError
+from .report import OfWhole
 from .save_memory import refuse_without_value
 from .save_names import SavedTensor, in_files, model_keys, parameter_count
 
-_NO_STAGES = "Save before the model is cut into stages, or save each stage's tensors with torch.distributed.checkpoint."
+_TABLES = (NON_PERSISTENT, ATTRIBUTE)
 _ONE_DEVICE = "Move the whole model to one device, and save it then."
 _DEEPSPEED = "Save with DeepSpeed's own save_16bit_model or save_checkpoint."
 _FOR_SAVES = {  # by remedies of a load, of what a save finds too
@@ -61,21 +63,34 @@ class Base:
     naming: Any
     quantized: str
     named: Location
+    whole: OfWhole | None = None
 
 
 @dataclasses.dataclass
 class Subject:
-    """A model on this rank. `keys` is None where the base checkpoint says which there are."""
+    """A model on this rank. `keys` is None where the base checkpoint says which there are. `whole_parts` and
+    `whole_entries` are the model itself, and where ranks have parts of one, what stands for all of it (save_stages.py).
+    """
 
     entries: list[Entry]
     parts: list[nn.Module]
     skeleton: dict[str, Any]
     layout: Layout
     device: torch.device
-    conversion: Conversion
-    keys: dict[str, list[SavedTensor]] | None  # by file
-    folder: Path | None  # of the base
-    notes: list[str]
+    whole_parts: list[nn.Module]
+    whole_entries: list[Entry]
+    conversion: Conversion = dataclasses.field(default_factory=Conversion)
+    keys: dict[str, list[SavedTensor]] | None = None  # by file
+    folder: Path | None = None  # of the base
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def choose_keys(
+        self, base: Base | None, dtype: str | None, max_bytes: int | None, known: Conversion | None = None
+    ) -> None:
+        """`dtype`: of floats in the files, where that is neither the base's nor the memory's. `known`: how the base's
+        keys are converted, if a load knew it."""
+        chosen = _checkpoint(self.whole_parts, self.whole_entries, base, dtype, max_bytes, known)
+        self.keys, self.conversion, self.folder, self.notes = chosen
 
     def request(self, rank: int, devices: Sequence[str], base: Base | None, asked: Mapping[str, Any]) -> dict[str, Any]:
         """docs/schema/request.md"""
@@ -84,7 +99,7 @@ class Subject:
             "layout": self.layout.document(devices),
             "mapping": self.conversion.mapping_document(),
             "ranks": [rank],
-            "index_metadata": {"total_parameters": parameter_count(self.entries)},
+            "index_metadata": {"total_parameters": parameter_count(self.whole_entries)},
             **asked,
         }
         if self.keys is None:
@@ -101,26 +116,16 @@ class Subject:
         """What the config says of the files: the dtype there of the model's first floating parameter; "" without one.
         """
         made = {name: str(one["dtype"]) for one in keys for name in one["tensors"]}
-        floats = {one.name for one in self.entries if one.kind == PARAMETER and one.value.is_floating_point()}
-        ordered = (name for part in self.parts for name, _ in tensors_of(canonical_modules(part)))
-        return next((made[name] for name in ordered if name in floats and name in made), "")
-
-    def refuse_stages(self, skeleton: Mapping[str, Any]) -> None:
-        """The skeleton of all ranks may have tensors that this rank's model does not."""
-        own = {entry.name for entry in self.entries}
-        if others := sorted(tensor["name"] for tensor in skeleton["tensors"] if tensor["name"] not in own):
-            message = "other ranks hold this tensor, and this rank's model does not have it: stages are not saved yet"
-            problem = Problem("layout", message, tensor=others[0], rule="R51", remedy=_NO_STAGES)
-            raise LadingError(problem, stage="documents", exit_code=4)
+        floats = {one.name for one in self.whole_entries if one.kind == PARAMETER and one.value.is_floating_point()}
+        ordered = (name for part in self.whole_parts for name, _ in tensors_of(canonical_modules(part)))
+        return next((made[name] for name in (*ordered, *sorted(floats)) if name in floats and name in made), "")
 
 
-def subject_of(
-    parts: list[nn.Module], base: Base | None, dtype: str | None, max_bytes: int | None, ranks: Sequence[int]
-) -> Subject:
-    """`dtype`: of floats in the files, where that is neither the base's nor the memory's."""
+def subject_of(parts: list[nn.Module], ranks: Sequence[int]) -> Subject:
+    """What can be said without the other ranks: all but the keys."""
     try:
         modules = resharded(parts)
-        entries = take_inventory(parts)
+        entries = _inventory(parts)
         if peft.unwrapped(parts, entries) is not None:
             message = "the model is wrapped by PEFT, and adapters are not saved yet"
             raise LadingError(Problem("adapter", message, remedy=_MERGE), stage="documents", exit_code=4)
@@ -132,7 +137,6 @@ def subject_of(
         if placements.problems:
             raise LadingError(placements.problems, stage="documents", exit_code=4)
         device = _device(placements, held)
-        keys, conversion, folder, notes = _checkpoint(parts, entries, base, dtype, max_bytes)
         skeleton = _skeleton(held)
     except SkeletonError as error:
         problem = Problem("skeleton", error.reason, tensor=error.tensor or None, remedy=_fitting(error.remedy))
@@ -143,7 +147,26 @@ def subject_of(
         raise LadingError(problems, **kept) from error
     spots = {name: dataclasses.replace(spot, slots=()) for name, spot in placements.layout.spots.items()}
     layout = Layout(placements.layout.size, spots, placements.layout.names)
-    return Subject(entries, parts, skeleton, layout, device, conversion, keys, folder, notes)
+    return Subject(entries, parts, skeleton, layout, device, parts, entries)
+
+
+def _inventory(parts: list[nn.Module]) -> list[Entry]:
+    """Stages that were cut from copies of a model have a copy each of its tables, such as those of rotary embeddings."""
+    problems: list[SkeletonError] = []
+    entries = take_inventory(parts, problems)
+    copies: dict[str, list[Entry]] = {}
+    for part in parts if problems else ():
+        for entry in take_inventory(part):
+            copies.setdefault(entry.name, []).append(entry)
+    for error in problems:
+        first, *others = copies[error.tensor]
+        if first.kind not in _TABLES or first.is_meta or not all(_is_copy(one, first) for one in others):
+            raise error
+    return entries
+
+
+def _is_copy(one: Entry, other: Entry) -> bool:
+    return one.kind == other.kind and one.device == other.device and same_bits(one.value, other.value)
 
 
 def _fitting(remedy: str) -> str:
@@ -183,13 +206,19 @@ def _may_be_in_files(entry: Entry) -> bool:
 
 
 def _checkpoint(
-    parts: list[nn.Module], entries: list[Entry], base: Base | None, dtype: str | None, max_bytes: int | None
+    parts: list[nn.Module],
+    entries: list[Entry],
+    base: Base | None,
+    dtype: str | None,
+    max_bytes: int | None,
+    known: Conversion | None,
 ) -> tuple[dict[str, list[SavedTensor]] | None, Conversion, Path | None, list[str]]:
     """The keys by file, if no base says which there are; how they are loaded; the base's folder; notes."""
     answer = _engine.inspect(base.location) if base is not None else None
     folder = Path(answer["path"]).parent if answer is not None else None
     if base is not None and answer is not None and not _is_unpacked(answer, entries):
-        conversion = conversion_of(parts, base.location, entries, naming=base.naming, quantized=base.quantized)
+        how = {"naming": base.naming, "quantized": base.quantized}
+        conversion = known or conversion_of(parts, base.location, entries, **how)
         if conversion.problems:
             raise LadingError(conversion.problems, stage="documents", exit_code=4)
         return None, conversion, folder, []

@@ -38,6 +38,8 @@ from .save_files import CONFIG, config_files, copy_beside, transformers_model
 from .save_memory import Memories, memories_of
 from .save_names import size_of
 from .save_report import SavedKey, SaveReport
+from .save_shared import refuse_differences
+from .save_stages import choose_keys
 from .save_subject import Base, Subject, subject_of
 from .showing import Display, StoppedByUser, checked, display_for, stopped
 from .skeleton_recorder import is_recording
@@ -82,7 +84,8 @@ def save(
     complete when it appears. All ranks of the group must call this; either all of them raise the same error, or none.
 
     Args:
-        model: a model in memory, sharded or not. Nothing of it may be on meta.
+        model: a model in memory, sharded or not, or this rank's pipeline stage, or a list of its stages. Nothing of it
+            may be on meta.
         directory: the directory of the new checkpoint. Its parent must exist.
         base: a checkpoint, or the report of the load that filled the model. Keys, shapes, dtypes, files and their names
             are then as in that checkpoint, and its tokenizer is copied. None: the keys that the `save_pretrained` of
@@ -112,10 +115,10 @@ def save(
             checked(progress)
             parts = parts_of(model)
             _refuse_unfit(parts)
-            subject = subject_of(parts, asked.base, asked.narrowed, asked.max_bytes, ranks.ranks)
+            subject = subject_of(parts, ranks.ranks)
             step.message = asked.facts(subject)
-            step.must_match = [name for name in step.message if name not in ("device", "path")]
-        save_of = _Save(asked, subject, ranks, [message["device"] for message in step.answers])
+            step.must_match = [name for name in step.message if name not in ("device", "path", "has_config")]
+        save_of = _Save(asked, subject, ranks, step.answers)
         save_of.plan_together()
         report = save_of.run(step.answers[0]["path"], display_for(progress, is_first=ranks.rank == 0))
     report = dataclasses.replace(report, seconds=time.perf_counter() - began)
@@ -160,6 +163,8 @@ class Asked:
                 raise ValueError(f"{name} is {value!r}; it should be one of {', '.join(map(repr, get_args(words)))}")
         in_files = dtype if dtype in _FILE_DTYPES else requested_dtype(dtype)
         found = _base_of(base, revision)
+        if found is not None and isinstance(base, Report):
+            found.whole = base._whole
         if in_files == "base" and found is None:
             raise ValueError('dtype is "base", but there is no base: pass base= too')
         max_bytes = None if max_shard_size is None else size_of(max_shard_size)
@@ -170,7 +175,7 @@ class Asked:
         return None if self.dtype in _FILE_DTYPES else self.dtype
 
     def facts(self, subject: Subject) -> dict[str, Any]:
-        """What this rank says about itself; all but device and path must be the same on every rank."""
+        """What this rank says about itself; all but device, path and has_config must be the same on every rank."""
         return {
             "version": _engine.version(),
             "call": "save",
@@ -183,6 +188,7 @@ class Asked:
             "exist": self.exist,
             "device": str(subject.device),
             "path": _absolute(self.directory),
+            "has_config": transformers_model(subject.parts, subject.entries) is not None,
         }
 
 
@@ -231,23 +237,26 @@ def _refuse_unfit(parts: list[nn.Module]) -> None:
 class _Save:
     """One save on one rank, once all ranks know what they are asked for."""
 
-    def __init__(self, asked: Asked, subject: Subject, ranks: Agreement, devices: list[str]) -> None:
-        self._asked, self._subject, self._ranks, self._devices = asked, subject, ranks, devices
+    def __init__(self, asked: Asked, subject: Subject, ranks: Agreement, said: list[dict[str, Any]]) -> None:
+        self._asked, self._subject, self._ranks = asked, subject, ranks
+        self._devices = [message["device"] for message in said]
         self._plan: SavePlan
         self._memories: Memories
         self._configs: dict[str, bytes] = {}  # by the name of the file
-        self._is_writer = ranks.rank == 0  # of what one rank does for all
+        # What one rank does for all, one does that has a config to write.
+        self._writer = next((rank for rank, message in enumerate(said) if message["has_config"]), 0)
+        self._is_writer = ranks.rank == self._writer
 
     def plan_together(self) -> None:
         subject, ranks, asked = self._subject, self._ranks, self._asked
         with agreed(ranks, "the plan") as step:
-            skeleton, layout = joined(ranks, subject.skeleton, subject.layout)
-            subject.refuse_stages(skeleton)
-            subject.skeleton, subject.layout = skeleton, layout
+            subject.skeleton, subject.layout = joined(ranks, subject.skeleton, subject.layout)
+            choose_keys(ranks, subject, asked.base, asked.narrowed, asked.max_bytes)
             wanted: dict[str, Any] = {"dtype": asked.dtype, "max_shard_bytes": asked.max_bytes}
             if subject.keys is None:
                 wanted["unmapped"] = asked.unmapped
             self._plan = save_plan(subject.request(ranks.rank, self._devices, asked.base, wanted))
+            refuse_differences(ranks, subject, self._devices, self._plan.answer["keys"])
             self._memories = memories_of(self._plan.destinations, subject.entries)
             if self._is_writer:
                 self._configs = self._config_files()
@@ -268,19 +277,19 @@ class _Save:
                     made = self._plan.prepare(target)
                     target["temporary"] = made["temporary"]
                     step.message = {"temporary": made["temporary"], "path": made["temporary_path"]}
-            target["temporary"] = step.answers[0]["temporary"]
-            folder = Path(step.answers[0]["path"])
+            target["temporary"] = step.answers[self._writer]["temporary"]
+            folder = Path(step.answers[self._writer]["path"])
             with agreed(self._ranks, "what was written", while_alive=True) as step:
                 written = self._write(target, display)
                 step.message = {"bytes": written["written_bytes"]}
             with agreed(self._ranks, "the files", while_alive=True) as step:
                 if self._is_writer:
                     step.message = {"beside": self._finish(target, folder)}
-            beside = step.answers[0]["beside"]
+            beside = step.answers[self._writer]["beside"]
             with agreed(self._ranks, "the rename", while_alive=True) as step:
                 if self._is_writer:
                     step.message = {"replaced": commit(target)["replaced"]}
-        return self._report(path, written, beside, replaced=step.answers[0]["replaced"])
+        return self._report(path, written, beside, replaced=step.answers[self._writer]["replaced"])
 
     @contextlib.contextmanager
     def _undone_on_failure(self, target: dict[str, str]) -> Iterator[None]:

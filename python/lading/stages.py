@@ -83,7 +83,7 @@ def _join(
         }
         ties += [tie for tie in document["ties"] if tie not in ties]
         pins += [pin for pin in document["pins"] if pin not in pins]
-    ties = _joined_classes(ties)
+    ties = joined_classes(ties)
     problems += _different_ties(ties, documents)
     if problems:
         raise LadingError(list(dict.fromkeys(problems)), stage="agreement", exit_code=4)
@@ -106,7 +106,7 @@ def _different_ties(ties: Sequence[Sequence[str]], documents: Sequence[dict[str,
     known: dict[int, tuple[set[str], dict[str, int]]] = {}  # by document: its names, and the class of those with ties
     for one in documents:
         if id(one) not in known:
-            own = {name: place for place, names in enumerate(_joined_classes(one["ties"])) for name in names}
+            own = {name: place for place, names in enumerate(joined_classes(one["ties"])) for name in names}
             known[id(one)] = ({tensor["name"] for tensor in one["tensors"]}, own)
     for tie in ties:
         parts: dict[tuple[tuple[str, ...], ...], list[int]] = {}  # how the class is on ranks that have some of it
@@ -176,7 +176,7 @@ class Origin:
             return
         skeleton, layout, conversion = (prepared.skeleton, prepared.layout, prepared.conversion)
         held = {tensor["name"]: tensor for tensor in skeleton["tensors"]}
-        ties = _joined_classes([*tie_classes(self.entries), *conversion.ties])
+        ties = joined_classes([*tie_classes(self.entries), *conversion.ties])
         spots, holders = dict(layout.spots), dict(layout.holders)
         kinds = {entry.name: entry.kind for entry in self.entries}
         aliases = []
@@ -209,7 +209,7 @@ def _other_shape(entry: Entry, origin: Entry) -> Problem | None:
     )
 
 
-def _joined_classes(classes: Sequence[Sequence[str]]) -> list[list[str]]:
+def joined_classes(classes: Sequence[Sequence[str]]) -> list[list[str]]:
     """Classes that have a name in common are one."""
     found: list[set[str]] = []
     for names in classes:

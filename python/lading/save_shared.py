@@ -1,0 +1,141 @@
+"""Values that a save writes once although several pipeline stages hold them: they must be equal.
+
+    refuse_differences(ranks, subject, devices, plan.answer["keys"])    # before anything is written
+
+An embedding that is tied to the head of another stage, or a tensor that two stages have under one name, drifts apart if
+a training loop forgets to add up its gradients. Ranks exchange a digest of each part (docs/how-it-works/digests.md).
+Ranks that hold the same names are replicas, and taken to be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from . import _engine
+from .agreement import Agreement, ranges
+from .errors import LadingError, Problem
+from .fingerprints import added_up
+from .fsdp1 import FlatMember
+from .inventory import BUFFER, PARAMETER, Entry
+from .placements import Layout
+from .save_memory import memories_of
+from .save_subject import Subject
+from .zero3 import is_partitioned
+
+_EQUAL = "Add up the gradients of what stages share, or copy one stage's values to the others, and save it then."
+_UNSHARD = "Save with FSDP2, or keep what stages share out of FSDP1 and ZeRO-3."
+
+
+def refuse_differences(
+    ranks: Agreement, subject: Subject, devices: Sequence[str], keys: Sequence[Mapping[str, Any]]
+) -> None:
+    """LadingError on all ranks with every tensor whose values differ. `keys`: as the plan of the save has them."""
+    names = set(_shared(subject, {name for key in keys for name in key["tensors"]}))
+    if not names:
+        return
+    own = [entry for entry in subject.entries if entry.name in names]
+    problems = [problem for entry in own if (problem := _refusal(entry)) is not None]
+    if problems:
+        raise LadingError(problems, stage="documents", exit_code=4)
+    said = ranks.say("the values that stages share", _digests(ranks.rank, subject, own, devices))
+    problems = [*_different_copies(said), *_different_names(said, subject.skeleton["ties"])]
+    if problems:
+        raise LadingError(problems, stage="agreement", exit_code=4)
+
+
+def _shared(subject: Subject, written: set[str]) -> Iterator[str]:
+    """Names that ranks with other names have too, and those of ties that ranks do not have together."""
+    layout, everywhere = subject.layout, tuple(range(subject.layout.size))
+    holders = {
+        tensor["name"]: layout.holders.get(tensor["name"], everywhere)
+        for tensor in subject.skeleton["tensors"]
+        if tensor["kind"] in (PARAMETER, BUFFER) or tensor["name"] in written
+    }
+    held: dict[int, list[str]] = {rank: [] for rank in everywhere}
+    for name, ranks in sorted(holders.items()):
+        for rank in ranks:
+            held[rank].append(name)
+    stages: dict[tuple[str, ...], int] = {}
+    stage_of = {rank: stages.setdefault(tuple(names), len(stages)) for rank, names in held.items()}
+    for name, ranks in holders.items():
+        if len({stage_of[rank] for rank in ranks}) > 1:
+            yield name
+    for tie in subject.skeleton["ties"]:
+        if len({holders[name] for name in tie if name in holders}) > 1:
+            yield from (name for name in tie if name in holders)
+
+
+def _refusal(entry: Entry) -> Problem | None:
+    if not isinstance(entry.value, FlatMember) and not is_partitioned(entry.value):
+        return None
+    message = "stages share the values of this tensor, and those that FSDP1 or ZeRO-3 has flattened are not compared"
+    return Problem("layout", message, entry.name, remedy=_UNSHARD)
+
+
+def _digests(rank: int, subject: Subject, own: Sequence[Entry], devices: Sequence[str]) -> dict[str, list[Any]]:
+    """By name: the first rank that has the same part, and the part's digest."""
+    if subject.device.type != "cpu":
+        torch.get_device_module(subject.device.type).synchronize(subject.device)
+    found: dict[str, list[Any]] = {}
+    for entries in _without_ties(own):
+        plan = _engine.plan(_request(rank, subject, entries, devices))
+        memories = memories_of(plan.destinations, entries)
+        loaded = plan.load(memories.addresses)
+        for one, digest in zip(loaded.destinations, loaded.digests, strict=True):
+            found[one.name] = [min(one.replicas), digest]
+    return found
+
+
+def _without_ties(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """A plan refuses names of one memory that are no tie, and the names of a tie may have different holders here."""
+    left = list(entries)
+    while left:
+        first = {entry.name if entry.tie_class is None else entry.tie_class: entry for entry in reversed(left)}
+        yield list(first.values())
+        left = [entry for entry in left if all(entry is not one for one in first.values())]
+
+
+def _request(rank: int, subject: Subject, entries: Sequence[Entry], devices: Sequence[str]) -> dict[str, Any]:
+    """docs/schema/request.md: a load that keeps these tensors as they are, and digests them."""
+    own = {entry.name: {"presence": "real", "device": str(entry.device)} for entry in entries}
+    tensors = [tensor | own[tensor["name"]] for tensor in subject.skeleton["tensors"] if tensor["name"] in own]
+    whole = subject.layout
+    spots = {name: whole.spots[name] for name in own}
+    holders = {name: ranks for name, ranks in whole.holders.items() if name in own}
+    return {
+        "start": "nothing",
+        "skeleton": subject.skeleton | {"tensors": tensors, "ties": []},
+        "layout": Layout(whole.size, spots, whole.names, holders).document(devices),
+        "policy": {"schema": "lading.policy/1", "dtype": "auto", "cast": "destination", "keep": ["*"]},
+        "ranks": [rank],
+    }
+
+
+def _different_copies(said: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    ranks: dict[tuple[str, int], dict[str, list[int]]] = {}  # by name and part: those with each digest
+    for rank, own in enumerate(said):
+        for name, (first, digest) in own.items():
+            ranks.setdefault((name, first), {}).setdefault(digest, []).append(rank)
+    told = set()
+    for (name, _), by_digest in sorted(ranks.items()):
+        if len(by_digest) > 1 and name not in told:
+            told.add(name)
+            found = "; ".join(f"one value on ranks {ranges(members)}" for members in by_digest.values())
+            message = "several stages hold this tensor, and their values differ"
+            yield Problem("values_differ", message, name, rule="R50", found=found, remedy=_EQUAL)
+
+
+def _different_names(said: Sequence[Mapping[str, Any]], ties: Sequence[Sequence[str]]) -> Iterator[Problem]:
+    parts: dict[str, dict[int, str]] = {}
+    for own in said:
+        for name, (first, digest) in own.items():
+            parts.setdefault(name, {}).setdefault(first, digest)
+    for tie in ties:
+        known = [name for name in tie if name in parts]
+        if len({added_up(parts[name].values()) for name in known}) > 1:
+            others = ", ".join(known[1:])
+            message = f"the tensor and {others} are tied, so that the checkpoint has one value for them, but their values differ"
+            yield Problem("values_differ", message, known[0], rule="R50", remedy=_EQUAL)
