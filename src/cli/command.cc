@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/text.h"
+#include "cli/convert/convert_command.h"
 #include "cli/diff_command.h"
 #include "cli/doctor_command.h"
 #include "cli/help/help_command.h"
@@ -82,6 +83,7 @@ Exit run_command(const std::vector<std::string>& arguments, Output& output) {
   LoadArguments load_arguments;
   VerifyArguments verify_arguments;
   DiffArguments diff_arguments;
+  ConvertArguments convert_arguments;
   DoctorArguments doctor_arguments;
   HelpArguments help_arguments;
   DemoArguments demo_arguments;
@@ -90,6 +92,7 @@ Exit run_command(const std::vector<std::string>& arguments, Output& output) {
   const CLI::App* load = add_load(app, load_arguments);
   const CLI::App* verify = add_verify(app, verify_arguments);
   const CLI::App* diff = add_diff(app, diff_arguments);
+  const CLI::App* convert = add_convert(app, convert_arguments);
   const CLI::App* doctor = add_doctor(app, doctor_arguments);
   const CLI::App* help = add_help(app, help_arguments);
   CLI::App* demo =
@@ -118,6 +121,7 @@ Exit run_command(const std::vector<std::string>& arguments, Output& output) {
       help_arguments.commands.push_back(one->get_name());
     return run_help(help_arguments, output);
   }
+  if (convert->parsed()) return run_convert(convert_arguments, output);
   if (doctor->parsed()) return run_doctor(doctor_arguments, output);
   if (verify->parsed()) return run_verify(verify_arguments, output);
   if (diff->parsed()) return run_diff(diff_arguments, output);

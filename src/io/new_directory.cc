@@ -230,7 +230,7 @@ Result<void> NewDirectory::check_place(IfExists if_exists) const {
   }
   if (if_exists == IfExists::kRefuse) {
     return fail(refused(path, "something stands at this path already",
-                        "Pass another path, or exist=\"replace\" to replace the directory."));
+                        "Pass another path, or replace the directory (exist=\"replace\", --exist replace)."));
   }
   if (!S_ISDIR(status.st_mode)) {
     return fail(refused(path, "what is to be replaced is not a directory", "Pass another path."));
@@ -358,7 +358,7 @@ Result<bool> NewDirectory::commit(IfExists if_exists) {
   }
   if (error == EEXIST) {
     return fail(refused(fmt::format("{}/{}", parent_path_, name_), "something stands at this path by now",
-                        "Pass another path, or exist=\"replace\" to replace the directory."));
+                        "Pass another path, or replace the directory (exist=\"replace\", --exist replace)."));
   }
   if (error != 0) return fail(failed("put the new directory in place", name_, error));
   if (::fsync(parent) != 0) return fail(failed("sync the directory that the checkpoint is in", name_, errno));

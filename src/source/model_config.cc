@@ -228,7 +228,19 @@ std::optional<checkpoint::Quantization> quantization_of(const JsonValue& config)
   return all;
 }
 
-// Python writes numbers that JSON does not have. Of them, nothing here is read: zeros stand in for them.
+Result<std::optional<checkpoint::Quantization>, Errors> read(const io::File& file) {
+  if (file.size_bytes() > kMaxBytes) {
+    return fail(Error(Code::kReadFailed, "the model's configuration file is too large")
+                    .wanted(fmt::format("at most {} bytes", kMaxBytes))
+                    .got(fmt::format("{} bytes", file.size_bytes())));
+  }
+  JsonBuffer buffer(file.size_bytes());
+  LADING_TRY(file.read_exact(0, {buffer.data(), file.size_bytes()}));
+  return parse_model_config(buffer);
+}
+
+}  // namespace
+
 std::string with_numbers_of_json(std::string_view text) {
   constexpr std::array<std::string_view, 3> kWords = {"NaN", "-Infinity", "Infinity"};
   std::string plain(text);
@@ -249,19 +261,6 @@ std::string with_numbers_of_json(std::string_view text) {
   }
   return plain;
 }
-
-Result<std::optional<checkpoint::Quantization>, Errors> read(const io::File& file) {
-  if (file.size_bytes() > kMaxBytes) {
-    return fail(Error(Code::kReadFailed, "the model's configuration file is too large")
-                    .wanted(fmt::format("at most {} bytes", kMaxBytes))
-                    .got(fmt::format("{} bytes", file.size_bytes())));
-  }
-  JsonBuffer buffer(file.size_bytes());
-  LADING_TRY(file.read_exact(0, {buffer.data(), file.size_bytes()}));
-  return parse_model_config(buffer);
-}
-
-}  // namespace
 
 Result<std::optional<checkpoint::Quantization>, Errors> parse_model_config(const JsonBuffer& buffer) {
   const std::string_view text = buffer.text();

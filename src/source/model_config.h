@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/json_reader.h"
 #include "checkpoint/catalog.h"
@@ -10,6 +11,10 @@
 #include "lading/result.h"
 
 namespace lading::source {
+
+/// The text with zeros in the place of numbers that Python writes and JSON does not have, such as NaN, and otherwise as
+/// it was: every other byte keeps its place.
+[[nodiscard]] std::string with_numbers_of_json(std::string_view text);
 
 /// Pure. Of a document that says nothing of quantization: nothing.
 [[nodiscard]] Result<std::optional<checkpoint::Quantization>, Errors> parse_model_config(const JsonBuffer& buffer);

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(os.environ.get("LADING_COMMAND", ROOT / "build/dev/lading"))
 PAGE = ROOT / "docs/reference/command-line.md"
 REQUEST = ROOT / "docs/schema/request.md"
-COMMANDS = ("inspect", "plan", "load", "verify", "diff", "doctor", "help")
+COMMANDS = ("inspect", "plan", "load", "verify", "diff", "convert", "doctor", "help")
 
 
 def help_of(command):

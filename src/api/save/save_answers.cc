@@ -102,6 +102,33 @@ std::string answer_of(const FinishedSave& finished) {
   return end_answer(json, {}, {});
 }
 
+std::string answer_of(const ConvertReport& report, const SavePlace& place) {
+  JsonWriter json;
+  begin_answer(json, "convert", Exit::kOk);
+  json.key("path").string(report.path);
+  json.key("directory").string(place.directory);
+  json.key("replaced").boolean(report.replaced);
+  json.key("file_count").number(std::uint64_t{report.plan.files.size()});
+  json.key("key_count").number(std::uint64_t{report.plan.keys.size()});
+  json.key("dequantized").number(report.dequantized);
+  json.key("bytes").number(report.plan.bytes);
+  json.key("data_bytes").number(report.plan.data_bytes);
+  json.key("bytes_proved").number(report.plan.bytes_proved);
+  json.key("read_bytes").number(report.read_bytes);
+  json.key("written_bytes").number(report.written_bytes);
+  json.key("part_count").number(report.plan.mesh.ranks());
+  json.key("part_bytes").number(report.part_bytes);
+  json.key("staging_bytes").number(report.staging_bytes);
+  json.key("planning_seconds").number(report.planning_seconds);
+  json.key("converting_seconds").number(report.converting_seconds);
+  json.key("index").string(report.plan.index);
+  json.key("ledger").string(report.finished.ledger);
+  write_strings(json, "beside", report.beside, Lines::kMany);
+  write_files(json, report.plan);
+  write_keys(json, report.plan);
+  return end_answer(json, report.warnings, {});
+}
+
 std::string answer_of_commit(const SavePlace& place, bool replaced) {
   JsonWriter json;
   begin_answer(json, "save_commit", Exit::kOk);

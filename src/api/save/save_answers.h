@@ -1,9 +1,10 @@
-// Answers of the steps of a save as JSON texts (docs/schema/request.md). Pure.
+// Answers of the steps of a save, and of a conversion, as JSON texts (docs/schema/request.md). Pure.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "lading/convert.h"
 #include "lading/save.h"
 
 namespace lading {
@@ -13,6 +14,8 @@ namespace lading {
 [[nodiscard]] std::string answer_of(const PreparedSave& prepared);
 [[nodiscard]] std::string answer_of(const SaveShareReport& share);
 [[nodiscard]] std::string answer_of(const FinishedSave& finished);
+/// docs/schema/convert.md
+[[nodiscard]] std::string answer_of(const ConvertReport& report, const SavePlace& place);
 [[nodiscard]] std::string answer_of_commit(const SavePlace& place, bool replaced);
 [[nodiscard]] std::string answer_of_discard(bool removed);
 

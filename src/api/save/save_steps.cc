@@ -8,6 +8,7 @@
 #include "api/refuse.h"
 #include "api/save/planned_save.h"
 #include "api/save/save_part.h"
+#include "api/save/write_share.h"
 #include "api/shared/destinations.h"
 #include "exec/save/write_files.h"
 #include "io/anchor.h"
@@ -177,29 +178,12 @@ Result<PreparedSave> prepare_save(const SavePlanReport& plan, const SavePlace& p
   return prepared;
 }
 
-Result<SaveShareReport, Errors> write_save(const SavePlanReport& plan, const SavePlace& place,
-                                           const std::string& temporary, const SaveWriting& writing) {
-  if (!PlannedSave::is_behind(plan)) return fail(Errors(not_a_planned_save()));
+Result<SaveShareReport, Errors> write_share(const SavePlanReport& plan, const SaveShare& share, const SavePlace& place,
+                                            const std::string& temporary, const SaveWriting& writing) {
   const PlannedSave& planned = PlannedSave::of(plan);
   const auto directory = io::NewDirectory::open(place.directory, temporary);
   if (!directory) return fail(Errors(directory.error()));
-  exec::SaveInputs inputs{planned.plan, planned.ranks, {}, {}};
-  Errors problems;
-  const std::vector<DestinationInfo> destinations = destinations_of(plan);
-  auto next = destinations.begin();
-  for (const std::uint32_t r : planned.ranks) {
-    auto& of_rank = inputs.memory.emplace_back();
-    for (; next != destinations.end() && next->rank == planned.plan.ranks[r].rank; ++next) {
-      auto memory = writing.memory(*next);
-      if (memory) {
-        // Nobody writes to it: the engine's memories are those of loads.
-        of_rank.push_back({const_cast<std::byte*>(memory->data()), memory->size(), false});
-      } else {
-        problems.add(std::move(memory).error().of_tensor(next->name).on_rank(static_cast<int>(next->rank)));
-      }
-    }
-  }
-  if (!problems.empty()) return fail(std::move(problems));
+  exec::SaveInputs inputs{planned.plan, share.ranks, share.memory, {}};
   inputs.open = [&](plan::FileId id) -> Result<exec::OutputFile> {
     const plan::PlannedFile& file = planned.plan.load.files[id];
     LADING_ASSIGN_OR_RETURN(io::Fd fd, directory->open_file(file.name, file.size_bytes));
@@ -215,12 +199,36 @@ Result<SaveShareReport, Errors> write_save(const SavePlanReport& plan, const Sav
   exec::SaveOutcome outcome = exec::write_files(inputs, options);
   if (!outcome.errors.empty()) return fail(std::move(outcome.errors));
   SavePart part{plan.digest, {}, std::move(outcome.keys)};
-  for (const std::uint32_t r : planned.ranks) part.ranks.push_back(planned.plan.ranks[r].rank);
+  for (const std::uint32_t r : share.ranks) part.ranks.push_back(planned.plan.ranks[r].rank);
   if (auto noted = directory->write_file(part_name(part.ranks.front()), part_json(part)); !noted) {
     return fail(Errors(noted.error()));
   }
   return SaveShareReport{outcome.written_bytes, outcome.staging_bytes, outcome.threads, outcome.writing_seconds,
                          outcome.sync_seconds};
+}
+
+Result<SaveShareReport, Errors> write_save(const SavePlanReport& plan, const SavePlace& place,
+                                           const std::string& temporary, const SaveWriting& writing) {
+  if (!PlannedSave::is_behind(plan)) return fail(Errors(not_a_planned_save()));
+  const PlannedSave& planned = PlannedSave::of(plan);
+  SaveShare share{planned.ranks, {}};
+  Errors problems;
+  const std::vector<DestinationInfo> destinations = destinations_of(plan);
+  auto next = destinations.begin();
+  for (const std::uint32_t r : planned.ranks) {
+    auto& of_rank = share.memory.emplace_back();
+    for (; next != destinations.end() && next->rank == planned.plan.ranks[r].rank; ++next) {
+      auto memory = writing.memory(*next);
+      if (memory) {
+        // Nobody writes to it: the engine's memories are those of loads.
+        of_rank.push_back({const_cast<std::byte*>(memory->data()), memory->size(), false});
+      } else {
+        problems.add(std::move(memory).error().of_tensor(next->name).on_rank(static_cast<int>(next->rank)));
+      }
+    }
+  }
+  if (!problems.empty()) return fail(std::move(problems));
+  return write_share(plan, share, place, temporary, writing);
 }
 
 Result<FinishedSave, Errors> finish_save(const SavePlanReport& plan, const SavePlace& place,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/error_json.h"
@@ -14,7 +16,8 @@ using Lines = JsonWriter::Lines;
 
 // Answers that the command line gives too have a schema of their own.
 std::string schema_of(std::string_view kind) {
-  const bool has_own = kind == "help" || kind == "inspect" || kind == "load" || kind == "verify";
+  constexpr std::array<std::string_view, 5> kOwn = {"convert", "help", "inspect", "load", "verify"};
+  const bool has_own = std::find(kOwn.begin(), kOwn.end(), kind) != kOwn.end();
   return has_own ? fmt::format("lading.{}/1", kind) : "lading.answer/1";
 }
 

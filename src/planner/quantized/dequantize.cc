@@ -213,24 +213,13 @@ void add_scales(const Expression& expression, std::vector<std::string>& scales) 
   for (const Expression& part : expression.parts) add_scales(part, scales);
 }
 
-// Modules that compute with payloads scale their inputs too, and what they put into caches. Ordinary floats need none
-// of that. Scales of keys and values stand beside the weights (modelopt), or in the module around them.
 void leave_other_scales(mapping::Resolved& resolved) {
-  constexpr std::array<std::string_view, 7> kOfModule = {"input_scale",      "input_global_scale", "input_zero_point",
-                                                         "activation_scale", "output_scale",       "k_scale",
-                                                         "v_scale"};
-  constexpr std::array<std::string_view, 4> kOfAttention = {"k_scale", "v_scale", "k_zero_point", "v_zero_point"};
-  const auto leave = [&](const std::string& module, const auto& endings) {
-    for (const std::string_view ending : endings) {
-      const auto found = resolved.unread.find(module + std::string(ending));
-      if (found != resolved.unread.end() && found->second.empty()) found->second = kBesideWeights;
-    }
-  };
   const std::function<void(const Expression&)> visit = [&](const Expression& expression) {
     if (expression.op == Op::kDequantize) {
-      const std::string module = expression.key.substr(0, expression.key.rfind('.') + 1);
-      leave(module, kOfModule);
-      if (module.size() > 1) leave(module.substr(0, module.rfind('.', module.size() - 2) + 1), kOfAttention);
+      for (const std::string& key : scales_beside(expression.key)) {
+        const auto found = resolved.unread.find(key);
+        if (found != resolved.unread.end() && found->second.empty()) found->second = kBesideWeights;
+      }
     }
     std::for_each(expression.parts.begin(), expression.parts.end(), visit);
   };
@@ -238,6 +227,21 @@ void leave_other_scales(mapping::Resolved& resolved) {
 }
 
 }  // namespace
+
+std::vector<std::string> scales_beside(std::string_view payload) {
+  constexpr std::array<std::string_view, 7> kOfModule = {"input_scale",      "input_global_scale", "input_zero_point",
+                                                         "activation_scale", "output_scale",       "k_scale",
+                                                         "v_scale"};
+  constexpr std::array<std::string_view, 4> kOfAttention = {"k_scale", "v_scale", "k_zero_point", "v_zero_point"};
+  std::vector<std::string> keys;
+  const auto add = [&](std::string_view module, const auto& endings) {
+    for (const std::string_view ending : endings) keys.push_back(fmt::format("{}{}", module, ending));
+  };
+  const std::string_view module = payload.substr(0, payload.rfind('.') + 1);
+  add(module, kOfModule);
+  if (module.size() > 1) add(module.substr(0, module.rfind('.', module.size() - 2) + 1), kOfAttention);
+  return keys;
+}
 
 std::uint64_t count_dequantized(const Plan& plan) {
   return static_cast<std::uint64_t>(std::count_if(plan.sources.begin(), plan.sources.end(),

@@ -4,6 +4,8 @@
 
 #include <map>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "mapping/resolve.h"
 #include "planner/plan_types.h"
@@ -17,6 +19,11 @@ using NotDequantized = std::map<std::string, Reason, std::less<>>;
 
 /// How many keys the plan dequantizes.
 [[nodiscard]] std::uint64_t count_dequantized(const Plan& plan);
+
+/// Keys that a checkpoint may have beside a payload, and that ordinary floats have no use for. Modules that compute
+/// with payloads scale their inputs too, and what they put into caches; scales of keys and values stand beside the
+/// weights (modelopt), or in the module around them.
+[[nodiscard]] std::vector<std::string> scales_beside(std::string_view payload);
 
 /// Which elements of a payload of 8-bit floats share a scale: as config.json says, or as the shapes leave no doubt.
 /// Otherwise why not.

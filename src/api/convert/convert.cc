@@ -1,0 +1,262 @@
+#include "lading/convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "api/convert/beside_files.h"
+#include "api/convert/check_place.h"
+#include "api/convert/config_text.h"
+#include "api/open_checkpoint.h"
+#include "api/refuse.h"
+#include "api/save/write_share.h"
+#include "checker/checker.h"
+#include "exec/executor.h"
+#include "exec/own_memory.h"
+#include "io/choose.h"
+#include "io/new_directory.h"
+#include "planner/amount_checks.h"
+#include "planner/convert/converted_model.h"
+#include "planner/convert/parts.h"
+#include "planner/planner.h"
+#include "policy/policy.h"
+#include "source/checkpoint_source.h"
+
+namespace lading {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+SaveFailure refusal(Stage stage, Errors problems) { return {stage, std::move(problems)}; }
+
+std::string folder_of(const source::CheckpointSource& checkpoint) {
+  const source::SourceFile& main = checkpoint.index() ? *checkpoint.index() : checkpoint.shards().front();
+  return std::filesystem::path(main.relative).parent_path().string();
+}
+
+class Converting {
+ public:
+  Converting(const ConvertRequest& request, const SavePlace& place, source::CheckpointSource checkpoint)
+      : request_(request),
+        place_(place),
+        checkpoint_(std::move(checkpoint)),
+        beside_(checkpoint_.anchor(), folder_of(checkpoint_)) {}
+
+  Result<ConvertReport, SaveFailure> run() {
+    const Clock::time_point begin = Clock::now();
+    if (auto planned = plan(); !planned) return fail(std::move(planned).error());
+    report_.planning_seconds = seconds_since(begin);
+    const Clock::time_point writing = Clock::now();
+    const auto prepared = prepare_save(report_.plan, place_);
+    if (!prepared) return fail(SaveFailure{{}, prepared.error()});
+    if (auto done = write(prepared->temporary); !done) {
+      (void)discard_save(place_, prepared->temporary);
+      return fail(SaveFailure{{}, std::move(done).error()});
+    }
+    report_.converting_seconds = seconds_since(writing);
+    return std::move(report_);
+  }
+
+ private:
+  Result<void, SaveFailure> plan() {
+    if (auto checked = check_place(checkpoint_, place_.directory); !checked) {
+      return fail(refusal(Stage::kRequest, checked.error()));
+    }
+    const checkpoint::Catalog& catalog = checkpoint_.catalog();
+    if (Errors problems = planner::check_amount(catalog); !problems.empty()) {
+      return fail(refusal(Stage::kPlanning, std::move(problems)));
+    }
+    if (auto looked = look_beside(); !looked) return fail(refusal(Stage::kCheckpoint, std::move(looked).error()));
+    const planner::ConvertedDTypes dtypes{request_.dtype, config_dtype_.value_or(DType::kBF16)};
+    auto skeleton = planner::converted_model(catalog, dtypes);
+    if (!skeleton) return fail(refusal(Stage::kPlanning, std::move(skeleton).error()));
+    const layout::Layout layout = planner::cut_into_parts(*skeleton, request_.part_bytes);
+    if (auto planned = plan_load(*skeleton, layout); !planned) return planned;
+    if (auto planned = plan_files(*skeleton, layout); !planned) return planned;
+    return change_config();
+  }
+
+  Result<void> look_beside() {
+    LADING_ASSIGN_OR_RETURN(config_, beside_.config());
+    CopyCode code = CopyCode::kNo;
+    if (config_) {
+      report_.beside.emplace_back(kConfigName);
+      // One that is no JSON is refused by change_config(), if it has to be changed.
+      if (const auto facts = config_facts(*config_)) {
+        config_dtype_ = facts->dtype;
+        code = facts->names_code ? CopyCode::kYes : CopyCode::kNo;
+      }
+    }
+    LADING_ASSIGN_OR_RETURN(copied_, beside_.find(code));
+    report_.beside.insert(report_.beside.end(), copied_.begin(), copied_.end());
+    return {};
+  }
+
+  // One rank after the other is loaded, so each of them has the staging memory that one rank needs.
+  Result<void, SaveFailure> plan_load(const model::Skeleton& skeleton, const layout::Layout& layout) {
+    policy::Policy policy;
+    policy.cast = policy::Cast::kDestination;
+    policy.budget_bytes = policy::kLeastBudgetBytes * layout.mesh.ranks();
+    std::vector<bool> is_cached;
+    for (const source::SourceFile& shard : checkpoint_.shards()) {
+      const auto file = checkpoint_.open_file(shard);
+      is_cached.push_back(file && io::Chooser::is_in_memory(*file));
+    }
+    std::vector<std::uint64_t> ranks(layout.mesh.ranks());
+    std::iota(ranks.begin(), ranks.end(), std::uint64_t{0});
+    auto made =
+        planner::make_plan({checkpoint_.catalog(), skeleton, layout, {}, policy, false, std::move(is_cached)}, ranks);
+    if (!made) return fail(refusal(Stage::kPlanning, std::move(made).error()));
+    const auto checked = checker::check_plan(*made);
+    if (!checked) return fail(refusal(Stage::kProof, checked.error()));
+    load_ = *std::move(made);
+    report_.path = checkpoint_.main_path();
+    report_.dequantized = load_.keys.dequantized;
+    report_.warnings = checkpoint_.warnings();
+    report_.warnings.add(load_.warnings);
+    for (const plan::RankPlan& rank : load_.ranks) {
+      report_.part_bytes = std::max(report_.part_bytes, rank.owned_bytes);
+    }
+    return {};
+  }
+
+  // Warnings of this plan are about ranks that write at the same time.
+  Result<void, SaveFailure> plan_files(const model::Skeleton& skeleton, const layout::Layout& layout) {
+    SaveRequest request;
+    request.skeleton = skeleton;
+    request.layout = layout;
+    request.ranks.reset();
+    request.options.dtypes = saving::FileDTypes::kMemory;
+    request.options.max_shard_bytes = request_.max_shard_bytes;
+    const saving::Metadata& metadata = checkpoint_.catalog().files.front().metadata;
+    if (report_.dequantized == 0 && !metadata.empty()) request.options.metadata = metadata;
+    auto planned = plan_save(request);
+    if (!planned) return fail(refusal(planned.error().stage, std::move(planned.error().problems)));
+    report_.plan = *std::move(planned);
+    return {};
+  }
+
+  Result<void, SaveFailure> change_config() {
+    const bool has_dequantized = report_.dequantized > 0;
+    ConfigChange change{has_dequantized, request_.dtype};
+    if (has_dequantized && !request_.dtype && !config_dtype_) change.dtype = DType::kBF16;
+    if (!config_ || (!change.drops_quantization && !change.dtype)) return {};
+    auto changed = changed_config(*config_, change);
+    if (!changed) {
+      changed.error().relocate(checkpoint_.anchor().display(config_path()), 0);
+      return fail(refusal(Stage::kDocuments, std::move(changed).error()));
+    }
+    config_ = *std::move(changed);
+    return {};
+  }
+
+  [[nodiscard]] std::string config_path() const {
+    return (std::filesystem::path(folder_of(checkpoint_)) / kConfigName).string();
+  }
+
+  Result<void, Errors> write(const std::string& temporary) {
+    std::vector<plan::RankPlan> ranks = std::exchange(load_.ranks, {});
+    std::uint64_t done_bytes = 0;
+    for (std::uint32_t r = 0; r < ranks.size(); ++r) {
+      load_.ranks.assign(1, std::move(ranks[r]));
+      LADING_TRY(convert_part(r, temporary, done_bytes));
+      done_bytes = report_.written_bytes;
+    }
+    LADING_TRY(write_beside(temporary));
+    LADING_ASSIGN_OR_RETURN(report_.finished, finish_save(report_.plan, place_, temporary));
+    const auto replaced = commit_save(place_, temporary);
+    if (!replaced) return fail(Errors(replaced.error()));
+    report_.replaced = *replaced;
+    return {};
+  }
+
+  // Loads the only rank of load_, and writes it.
+  Result<void, Errors> convert_part(std::uint32_t number, const std::string& temporary, std::uint64_t done_bytes) {
+    exec::OwnMemory memory;
+    if (auto allocated = memory.allocate(load_); !allocated) return fail(Errors(std::move(allocated).error()));
+    exec::Inputs inputs{load_, {}, {}, {}};
+    auto& destinations = inputs.memory.emplace_back();
+    for (const std::span<std::byte> one : memory.destinations()) destinations.push_back({one.data(), one.size()});
+    inputs.open = [this](plan::FileId file) {
+      return checkpoint_.open_file(checkpoint_.shards()[load_.files[file].catalog_file]);
+    };
+    exec::Options options;
+    options.threads = request_.threads;
+    options.verify = exec::Verify::kOff;  // digests are taken as it is written
+    options.cancelled = request_.cancelled;
+    exec::Outcome outcome = exec::execute(inputs, options);
+    if (!outcome.errors.empty()) return fail(std::move(outcome.errors));
+    report_.read_bytes += outcome.read_bytes;
+
+    SaveWriting writing;
+    writing.threads = request_.threads;
+    writing.cancelled = request_.cancelled;
+    if (request_.progress) {
+      writing.progress = [&](const LoadProgress& p) {
+        request_.progress({done_bytes + p.done_bytes, report_.plan.data_bytes, report_.read_bytes});
+      };
+    }
+    SavePlace without_sync = place_;
+    without_sync.durable = Durable::kNo;  // finish_save() syncs all files
+    LADING_ASSIGN_OR_RETURN(
+        const SaveShareReport written,
+        write_share(report_.plan, {{number}, std::move(inputs.memory)}, without_sync, temporary, writing));
+    report_.written_bytes += written.written_bytes;
+    report_.staging_bytes = std::max({report_.staging_bytes, outcome.staging_bytes, written.staging_bytes});
+    return {};
+  }
+
+  Result<void, Errors> write_beside(const std::string& temporary) {
+    const auto copy = [&]() -> Result<void> {
+      LADING_ASSIGN_OR_RETURN(const io::NewDirectory directory, io::NewDirectory::open(place_.directory, temporary));
+      LADING_TRY(beside_.copy(copied_, directory));
+      return config_ ? directory.write_file(kConfigName, *config_) : Result<void>();
+    };
+    if (auto copied = copy(); !copied) return fail(Errors(std::move(copied).error()));
+    return {};
+  }
+
+  const ConvertRequest& request_;
+  const SavePlace& place_;
+  source::CheckpointSource checkpoint_;
+  BesideFiles beside_;
+  std::optional<std::string> config_;
+  std::optional<DType> config_dtype_;
+  std::vector<std::string> copied_;
+  plan::Plan load_;
+  ConvertReport report_;
+};
+
+Errors check_request(const ConvertRequest& request) {
+  Errors problems;
+  if (request.dtype && !policy::is_ordinary_float(*request.dtype)) {
+    problems.add(usage("floating tensors cannot be converted to this dtype")
+                     .wanted("F64, F32, F16 or BF16")
+                     .got(std::string(name(*request.dtype)))
+                     .try_this("Choose one of these dtypes."));
+  }
+  if (request.max_shard_bytes == 0 || request.part_bytes == 0) {
+    problems.add(usage("the size of a file or of a part is 0").try_this("Pass a size of 1 byte or more."));
+  }
+  return problems;
+}
+
+}  // namespace
+
+Result<ConvertReport, SaveFailure> convert(const ConvertRequest& request, const SavePlace& place) {
+  if (Errors problems = check_request(request); !problems.empty()) {
+    return fail(refusal(Stage::kRequest, std::move(problems)));
+  }
+  auto checkpoint = open_checkpoint(request.checkpoint);
+  if (!checkpoint) return fail(refusal(Stage::kCheckpoint, std::move(checkpoint).error()));
+  return Converting(request, place, *std::move(checkpoint)).run();
+}
+
+}  // namespace lading

@@ -1,0 +1,97 @@
+#include "cli/convert/convert_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "api/answers.h"
+#include "api/save/save_answers.h"
+#include "base/text.h"
+#include "cli/columns.h"
+#include "cli/inspect_command.h"
+#include "cli/problems.h"
+#include "cli/progress.h"
+#include "cli/style.h"
+
+namespace lading::cli {
+namespace {
+
+const std::map<std::string, DType> kFloats = {{"bf16", DType::kBF16}, {"f16", DType::kF16}, {"f32", DType::kF32}};
+const std::map<std::string, ExistingDirectory> kExisting = {{"refuse", ExistingDirectory::kRefuse},
+                                                            {"replace", ExistingDirectory::kReplace}};
+
+Exit tell_failed(const SaveFailure& failure, const ConvertArguments& arguments, Output& output) {
+  if (arguments.json) {
+    output.out += answer_of({"convert", failure.refused, false, failure.exit_code()}, failure.problems);
+  }
+  tell(failure.problems, Style(output.err_colour).red(failure.refused ? "refused:" : "failed:"), output);
+  return failure.exit_code();
+}
+
+std::string convert_text(const ConvertReport& report, const ConvertArguments& arguments, Colour colour) {
+  const Style style(colour);
+  std::string out = style.bold(shorten(arguments.place.directory)) + "\n";
+  out += fmt::format("{}: {} in {}, {} in {:.2f} s ({:.2f} GB/s), planned in {:.2f} s\n", style.green("converted"),
+                     plural(report.plan.keys.size(), "tensor"), plural(report.plan.files.size(), "file"),
+                     human_bytes(report.plan.bytes), report.converting_seconds,
+                     static_cast<double>(report.plan.bytes) / std::max(report.converting_seconds, 1e-9) / 1e9,
+                     report.planning_seconds);
+  if (report.dequantized > 0) {
+    out += style.dim(fmt::format("dequantized {}\n", plural(report.dequantized, "quantized tensor")));
+  }
+  out += style.dim(fmt::format("read {} in {} of at most {}, with {} of staging\n", human_bytes(report.read_bytes),
+                               plural(report.plan.ranks.size(), "part"), human_bytes(report.part_bytes),
+                               human_bytes(report.staging_bytes)));
+  for (const std::string& name : report.beside) out += style.dim(fmt::format("with {}\n", shorten(name)));
+  return out;
+}
+
+}  // namespace
+
+CLI::App* add_convert(CLI::App& app, ConvertArguments& arguments) {
+  CLI::App* command = app.add_subcommand(
+      "convert", "Write a checkpoint anew: in another dtype, in other files, quantized weights as ordinary ones");
+  ConvertRequest& request = arguments.request;
+  command
+      ->add_option("CKPT", request.checkpoint.path,
+                   "A .safetensors file, an index, a directory, a Hugging Face cache folder, or org/name in that cache")
+      ->required();
+  command->add_option("OUT", arguments.place.directory, "The directory to be made")->required();
+  command
+      ->add_option_function<std::string>(
+          "--dtype", [&request](const std::string& word) { request.dtype = kFloats.at(word); },
+          "Of all floating tensors (default: as in the files, and of dequantized ones as config.json says, or bf16)")
+      ->check(CLI::IsMember(kFloats));
+  command
+      ->add_option("--max-shard-size", request.max_shard_bytes,
+                   "Bytes of tensors in a file, such as 2GB or 500MiB (default: 5GB)")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option_function<std::string>(
+          "--exist", [&arguments](const std::string& word) { arguments.place.existing = kExisting.at(word); },
+          "If OUT exists: refuse (default), or replace the directory in one step")
+      ->check(CLI::IsMember(kExisting));
+  command->add_option("--threads", request.threads, "Number of threads (0: chosen by lading)");
+  command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/convert.md)");
+  add_checkpoint_options(*command, request.checkpoint);
+  return command;
+}
+
+Exit run_convert(const ConvertArguments& arguments, Output& output) {
+  ConvertRequest request = arguments.request;
+  ProgressLine line(output);
+  request.progress = [&](const LoadProgress& progress) { line.show(progress, ProgressLine::Clock::now()); };
+  if (output.catch_signals) request.cancelled = output.catch_signals();
+  const auto report = convert(request, arguments.place);
+  line.clear();
+  if (!report) return tell_failed(report.error(), arguments, output);
+  tell_notes(report->warnings, output);
+  output.out +=
+      arguments.json ? answer_of(*report, arguments.place) : convert_text(*report, arguments, output.out_colour);
+  return Exit::kOk;
+}
+
+}  // namespace lading::cli

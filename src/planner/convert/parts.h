@@ -1,0 +1,18 @@
+// A model in parts that are in memory one after the other: a layout whose ranks hold about so many bytes each. Pure.
+//
+// Ranks form groups. Within a group large tensors are cut, row by row, into as many equal stretches as it has ranks; a
+// small tensor is whole on one of them. A group holds tensors that follow each other by name.
+#pragma once
+
+#include <cstdint>
+
+#include "layout/layout.h"
+#include "model/skeleton.h"
+
+namespace lading::planner {
+
+/// A rank holds about `part_bytes` at most, unless that needs more ranks than a save can have, or a tensor of packed
+/// elements is larger, which is not cut.
+[[nodiscard]] layout::Layout cut_into_parts(const model::Skeleton& skeleton, std::uint64_t part_bytes);
+
+}  // namespace lading::planner
