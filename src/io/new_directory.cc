@@ -280,7 +280,9 @@ Result<void> NewDirectory::check_exchange() const {
   const bool are_made = ::mkdirat(at, "a", kFolderMode) == 0 && ::mkdirat(at, "b", kFolderMode) == 0;
   int error = are_made ? 0 : errno;
   if (are_made && ::renameat2(at, "a", at, "b", RENAME_EXCHANGE) != 0) error = errno;
-  for (const char* const name : {"a", "b"}) ::unlinkat(at, name, AT_REMOVEDIR);
+  for (const char* const name : {"a", "b"}) {
+    if (::unlinkat(at, name, AT_REMOVEDIR) != 0 && errno != ENOENT && error == 0) error = errno;
+  }
   if (error == 0) return {};
   if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP) {
     return fail(Error(Code::kUsage, "the file system cannot exchange two directories in one step")

@@ -1,5 +1,5 @@
-// Every system call of a save fails once, one after the other: the save says so, or it is done; what stands at the
-// place is the old checkpoint or the complete new one; and nothing is left beside it.
+// Every system call of a save, and of a conversion, fails once, one after the other: it says so, or it is done; what
+// stands at the place is the old checkpoint or the complete new one; and nothing is left beside it.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,10 +12,13 @@
 #include <cstdarg>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "api/tests/save_model_for_tests.h"
+#include "lading/convert.h"
+#include "support/safetensors_bytes.h"
 #include "support/temp_dir.h"
 
 namespace {
@@ -98,6 +101,55 @@ TEST_P(SaveFaults, Fault47_R69_EveryCallThatFails) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(dir.path())) names.push_back(entry.path().filename());
   EXPECT_THAT(names, ::testing::ElementsAre("out"));
+}
+
+// By name, all but the ledger, which has times in it.
+std::map<std::string, std::string> files_in(const test::TempDir& dir, const std::string& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path(folder))) {
+    const std::string name = entry.path().filename();
+    const bool is_read = entry.is_regular_file() && name != "lading.ledger.json";
+    files[name] = is_read ? dir.read(folder + "/" + name) : "";
+  }
+  return files;
+}
+
+TEST_P(SaveFaults, Fault47_R69_EveryCallOfAConversionThatFails) {
+  const test::TempDir dir;
+  dir.write("in/model.safetensors",
+            test::safetensors_bytes(R"({"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}})",
+                                    "123456781234567812345678"));
+  dir.write("in/config.json", R"({"dtype": "float32", "auto_map": {}})");
+  dir.write("in/tokenizer.json", "words");
+  dir.write("in/code.py", "pass");
+  ConvertRequest request;
+  request.checkpoint.path = dir.path("in");
+  request.dtype = DType::kBF16;
+  request.part_bytes = 8;
+  ASSERT_TRUE(convert(request, {dir.path("new")}));
+  const auto wanted = files_in(dir, "new");
+  ASSERT_EQ(wanted.size(), 5U);
+  int told = 0;
+  int call = 1;
+  for (; call < kMostCalls; ++call) {
+    std::filesystem::remove_all(dir.path("out"));
+    dir.write("out/old", "old");
+    const auto old = files_in(dir, "out");
+    error_of_failure = GetParam();
+    calls_to_failure = call;
+    const auto converted = convert(request, {dir.path("out"), ExistingDirectory::kReplace});
+    const bool has_failed = calls_to_failure.exchange(0) <= 0;
+    const auto found = files_in(dir, "out");
+    ASSERT_TRUE(found == wanted || (found == old && !converted))
+        << "call " << call << ": " << ::testing::PrintToString(found);
+    if (!converted) ++told;
+    if (!has_failed) break;
+  }
+  EXPECT_LT(call, kMostCalls);
+  EXPECT_GT(told, 20) << "the calls were not the conversion's";
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path())) names.push_back(entry.path().filename());
+  EXPECT_THAT(names, ::testing::UnorderedElementsAre("in", "new", "out"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Errors, SaveFaults, ::testing::Values(ENOSPC, EIO, EACCES),
