@@ -165,7 +165,8 @@ class Converting {
     std::vector<plan::RankPlan> ranks = std::exchange(load_.ranks, {});
     std::uint64_t done_bytes = 0;
     for (std::uint32_t r = 0; r < ranks.size(); ++r) {
-      load_.ranks.assign(1, std::move(ranks[r]));
+      load_.ranks.clear();
+      load_.ranks.push_back(std::move(ranks[r]));
       LADING_TRY(convert_part(r, temporary, done_bytes));
       done_bytes = report_.written_bytes;
     }
