@@ -118,3 +118,9 @@ def own_device() -> torch.device:
 
 def _refused(message: str, remedy: str = "") -> LadingError:
     return LadingError(Problem("no_device", message, rule="R34", remedy=remedy), stage="request", exit_code=4)
+
+
+def wait_for(device: torch.device) -> None:
+    """What torch still does there: the engine reads and writes memory beside torch's streams."""
+    if device.type != "cpu":
+        torch.get_device_module(device.type).synchronize(device)

@@ -31,6 +31,7 @@ import torch.distributed as dist
 from . import _engine
 from .agreement import DEADLINE_S, VALUE, Agreement, OnThread, agreed, ranges, stopped
 from .allocate import IN_PLACE, Slot
+from .devices import wait_for
 from .errors import LadingError, Problem
 
 _BLOCK_BYTES = 64 << 20
@@ -321,9 +322,7 @@ class _Flight:
         if self._staging is not None and not self._is_mine:
             for part, place in self._places():
                 part.copy_(place)
-        device = self.block.device
-        if device.type != "cpu":
-            torch.get_device_module(device.type).synchronize(device)
+        wait_for(self.block.device)
 
     def _places(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each part, and where it lies in the staging memory."""

@@ -28,6 +28,7 @@ from . import _engine
 from .agreement import TIMEOUT_S, Agreement, agreed
 from .allocate import KEEP, Slot, attach, elsewhere, make_slots, settle
 from .conversion import Conversion, NoCheckpoint
+from .devices import wait_for
 from .emptied import kept_unwritten, mark_loaded
 from .errors import LadingError, Problem
 from .exchange import Exchange, agreed_exchange
@@ -479,7 +480,7 @@ def _agreed_load(
     settle(load.slots)
     load.last_look.refuse_changes(has_written=load.writes)
     verification = _verified(loaded, location, load.prepared.adapters, options, has_written=load.writes)
-    _wait(load.prepared.device)
+    wait_for(load.prepared.device)  # where values may have moved; the engine's own writes are done
     load.ranks.say("what was loaded", load.handed_in.digests, while_alive=True)
     load.ranks.agree_replicas(loaded)
     return loaded, verification
@@ -563,12 +564,6 @@ def _verified(
         problems = [Problem.from_json(problem) for problem in answer["problems"]]
         raise LadingError(problems, stage="loading", begun=has_written, exit_code=6)
     return answer
-
-
-def _wait(device: torch.device) -> None:
-    """The engine's writes are done when it returns; torch's own, of values that moved, are waited for here."""
-    if device.type != "cpu":
-        torch.get_device_module(device.type).synchronize(device)
 
 
 # ---- afterwards

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from . import _engine
 from .agreement import Agreement, ranges
+from .devices import wait_for
 from .errors import LadingError, Problem
 from .fingerprints import added_up
 from .fsdp1 import FlatMember
@@ -77,8 +76,7 @@ def _refusal(entry: Entry) -> Problem | None:
 
 def _digests(rank: int, subject: Subject, own: Sequence[Entry], devices: Sequence[str]) -> dict[str, list[Any]]:
     """By name: the first rank that has the same part, and the part's digest."""
-    if subject.device.type != "cpu":
-        torch.get_device_module(subject.device.type).synchronize(subject.device)
+    wait_for(subject.device)
     found: dict[str, list[Any]] = {}
     for entries in _without_ties(own):
         plan = _engine.plan(_request(rank, subject, entries, devices))

@@ -194,7 +194,7 @@ def _adopt(subject: Subject, facts: Mapping[str, Any]) -> None:
     for tie in facts["ties"]:
         first = next(name for name in tie if name in known)
         for name in tie:
-            if name not in known:  # another name of what is there, for its key
+            if name not in known:  # another name of a tensor that a rank holds, for its key
                 known[name] = known[first] | {"name": name}
                 spots[name], holders[name] = spots[first], holders.get(first, tuple(range(layout.size)))
     subject.layout = Layout(layout.size, spots, layout.names, holders)

@@ -21,11 +21,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
 from torch import nn
 
 from . import _engine
 from .agreement import TIMEOUT_S, Agreement, agreed
+from .devices import wait_for
 from .dtypes import requested_dtype, torch_dtype
 from .errors import LadingError, Problem
 from .exiting import ending_before_python
@@ -260,7 +260,7 @@ class _Save:
             self._memories = memories_of(self._plan.destinations, subject.entries)
             if self._is_writer:
                 self._configs = self._config_files()
-            _wait(subject.device)
+            wait_for(subject.device)
             step.message = {"plan": self._plan.answer["plan_digest"]}
         if len({message["plan"] for message in step.answers}) > 1:
             ranks.refuse_difference("the plan", self._records(), self._plan.answer["plan_digest"])
@@ -376,9 +376,3 @@ class _Save:
             notes=(*self._subject.notes, *self._memories.notes()),
             warnings=self._plan.warnings,
         )
-
-
-def _wait(device: torch.device) -> None:
-    """The engine reads memory beside torch's streams: what they still write is waited for."""
-    if device.type != "cpu":
-        torch.get_device_module(device.type).synchronize(device)

@@ -25,20 +25,31 @@ RANKS_DEADLINE_S = 120
 
 def main(layouts):
     """{layout: {case: [problem of a rank, …]}}"""
+    folder, scratch = made_checkpoints()
+    answers = {}
+    for layout in layouts:
+        by_rank = run_ranks(world_of(layout), run, RANKS_DEADLINE_S, layout, folder, scratch / "out" / layout)
+        answers[layout] = by_case(by_rank)
+    return answers
+
+
+def made_checkpoints():
+    """The folder of the models, and the one of all files; made before ranks are forked."""
     import transformers
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # its lock is shared by all processes that are forked
     assert transformers.LlamaForCausalLM
     scratch = Path(os.environ["LADING_SCRATCH"])
-    folder = models.make_checkpoints(scratch)
-    answers = {}
-    for layout in layouts:
-        by_rank = run_ranks(world_of(layout), run, RANKS_DEADLINE_S, layout, folder, scratch / "out" / layout)
-        answers[layout] = {case: [] for case in by_rank[0]}
-        for rank, found in enumerate(by_rank):
-            for case, problems in found.items():
-                answers[layout][case] += [f"rank {rank}: {problem}" for problem in problems]
+    return models.make_checkpoints(scratch), scratch
+
+
+def by_case(by_rank):
+    """{case: [problem of a rank, …]}"""
+    answers = {case: [] for case in by_rank[0]}
+    for rank, found in enumerate(by_rank):
+        for case, problems in found.items():
+            answers[case] += [f"rank {rank}: {problem}" for problem in problems]
     return answers
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from geometry.launch import run_ranks
 from ranks_common import refused, same_everywhere, tensor_parallel
-from save_worker import guarded, loaded_by_transformers
+from save_worker import by_case, guarded, loaded_by_transformers, made_checkpoints
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import fully_shard
@@ -29,19 +29,10 @@ EMBEDDING, FIRST, SECOND, HEAD = range(4)  # pieces of a model of two layers
 
 def main(worlds):
     """{case: [problem of a rank, …]}"""
-    import transformers
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()  # its lock is shared by all processes that are forked
-    assert transformers.LlamaForCausalLM
-    scratch = Path(os.environ["LADING_SCRATCH"])
-    folder = models.make_checkpoints(scratch)
+    folder, scratch = made_checkpoints()
     answers = {}
     for world in worlds:
-        by_rank = run_ranks(world, run, RANKS_DEADLINE_S, folder, scratch / f"out{world}")
-        for rank, found in enumerate(by_rank):
-            for case, problems in found.items():
-                answers.setdefault(case, []).extend(f"rank {rank}: {problem}" for problem in problems)
+        answers |= by_case(run_ranks(world, run, RANKS_DEADLINE_S, folder, scratch / f"out{world}"))
     return answers
 
 

@@ -1,4 +1,4 @@
-"""Where `lading.save` writes, and which checkpoint its base is: paths, links, names, and what is there already."""
+"""Where `lading.save` writes, and which checkpoint its base is: paths, links, names, and a directory that exists."""
 
 import json
 import os

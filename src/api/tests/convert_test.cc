@@ -121,7 +121,7 @@ class Convert : public ::testing::Test {
     EXPECT_EQ(report.error().exit_code(), exit_code) << problems_of(report.error());
   }
 
-  // Nothing but what was there: no half checkpoint, no temporary directory.
+  // The folder has these entries and no other: no half checkpoint, no temporary directory.
   void expect_names(const std::string& folder, const std::vector<std::string>& wanted) {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(dir_.path(folder))) {
