@@ -37,6 +37,8 @@ def notes_of(plan: _engine.Plan) -> list[str]:
 def refuse_transposed(plan: _engine.Plan, entries: Sequence[Entry]) -> None:
     """GPTQ and AWQ store every weight as of a Linear, [out, in]; a Conv1D of transformers (GPT-2) has [in, out]. The
     engine refuses other shapes, but knows no modules, and a square weight has the same shape."""
+    if not dequantized(plan):
+        return
     holders = {entry.name: entry for entry in entries}
     problems = []
     for one in plan.destinations:
