@@ -10,7 +10,7 @@
 #include "api/save/save_answers.h"
 #include "base/text.h"
 #include "cli/columns.h"
-#include "cli/inspect_command.h"
+#include "cli/plan_command.h"
 #include "cli/problems.h"
 #include "cli/progress.h"
 #include "cli/style.h"
@@ -54,10 +54,7 @@ CLI::App* add_convert(CLI::App& app, ConvertArguments& arguments) {
   CLI::App* command = app.add_subcommand(
       "convert", "Write a checkpoint anew: in another dtype, in other files, quantized weights as ordinary ones");
   ConvertRequest& request = arguments.request;
-  command
-      ->add_option("CKPT", request.checkpoint.path,
-                   "A .safetensors file, an index, a directory, a Hugging Face cache folder, or org/name in that cache")
-      ->required();
+  add_checkpoint(*command, request.checkpoint);
   command->add_option("OUT", arguments.place.directory, "The directory to be made")->required();
   command
       ->add_option_function<std::string>(
@@ -76,7 +73,6 @@ CLI::App* add_convert(CLI::App& app, ConvertArguments& arguments) {
       ->check(CLI::IsMember(kExisting));
   command->add_option("--threads", request.threads, "Number of threads (0: chosen by lading)");
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/convert.md)");
-  add_checkpoint_options(*command, request.checkpoint);
   return command;
 }
 
