@@ -209,10 +209,10 @@ def main() -> None:
     scheme = arguments.scheme
     arguments.layers = arguments.layers or LAYERS[scheme]
     arguments.dir = arguments.dir or Path("build") / f"bench-{scheme}"
-    if arguments.only:
-        return measure(arguments.only, scheme, arguments.dir, arguments.layers)
     if not (arguments.dir / "config.json").exists():
         write(scheme, arguments.dir, arguments.layers)
+    if arguments.only:
+        return measure(arguments.only, scheme, arguments.dir, arguments.layers)
     size = sum(file.stat().st_size for file in arguments.dir.glob("*.safetensors"))
     loaders = [loader for loader in LOADERS if scheme == "fp8" or loader != "dcp"]
     results: dict[str, list[dict]] = {loader: [] for loader in loaders}

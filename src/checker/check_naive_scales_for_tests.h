@@ -235,4 +235,36 @@ inline std::uint64_t memory_of_scales(const Plan& plan, const std::vector<ScaleR
   return bytes;
 }
 
+/// Where the reads are cut, each is in one batch, and no batch is empty.
+inline bool batches_good(const RankPlan& rank) {
+  std::set<std::uint64_t> ends(rank.batch_ends.begin(), rank.batch_ends.end());
+  const bool ascend = std::equal(ends.begin(), ends.end(), rank.batch_ends.begin(), rank.batch_ends.end());
+  return ends.empty() || (ascend && !ends.contains(0) && *ends.rbegin() == rank.reads.size());
+}
+
+/// Of the scales that are in memory at a time: when a batch runs, those of it and the next one, and those that some
+/// batch before and some batch behind takes. Reads and batches must be good.
+inline std::uint64_t memory_of_scales(const Plan& plan, const RankPlan& rank) {
+  if (rank.batch_ends.empty()) return memory_of_scales(plan, rank.scale_reads);
+  std::vector<std::set<SourceId>> taken(rank.batch_ends.size());
+  for (std::size_t b = 0; b < taken.size(); ++b) {
+    for (std::size_t r = b == 0 ? 0 : rank.batch_ends[b - 1]; r < rank.batch_ends[b]; ++r) {
+      for (const TransferRef& ref : rank.reads[r].transfers) taken[b].insert(rank.at(ref).source);
+    }
+  }
+  std::uint64_t most = 0;
+  for (std::size_t b = 0; b < taken.size(); ++b) {
+    std::vector<ScaleRead> there;
+    for (const ScaleRead& read : rank.scale_reads) {
+      const auto takes = [&](const std::set<SourceId>& batch) { return batch.contains(read.source); };
+      const auto at = taken.begin() + static_cast<std::ptrdiff_t>(b);
+      const auto next = b + 1 < taken.size() ? at + 2 : at + 1;
+      const bool begun = std::any_of(taken.begin(), next, takes);
+      if (begun && std::any_of(at, taken.end(), takes)) there.push_back(read);
+    }
+    most = std::max(most, memory_of_scales(plan, there));
+  }
+  return most;
+}
+
 }  // namespace lading::checker::naive

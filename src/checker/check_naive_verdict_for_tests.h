@@ -307,15 +307,16 @@ class Verdict {
     }
     if (sums.gap_bits / 8 != rank.flat_parameter_gap_bytes) return false;
     if (sums.destinations != rank.destinations.size() || sums.owned_bytes != rank.owned_bytes) return false;
-    return scale_reads_good(rank) && ReadsVerdict(plan_, rank).good();
+    if (!scale_reads_good(rank) || !ReadsVerdict(plan_, rank).good() || !batches_good(rank)) return false;
+    return rank.staging_bytes >= memory_of_scales(plan_, rank);
   }
 
-  // One read for each source, in any order, and memory for all of them.
+  // One read for each source, in any order.
   bool scale_reads_good(const RankPlan& rank) const {
     const std::vector<ScaleRead> wanted = scale_reads_of(plan_, rank);
     std::vector<ScaleRead> found = rank.scale_reads;
     std::sort(found.begin(), found.end(), [](const ScaleRead& a, const ScaleRead& b) { return a.source < b.source; });
-    return found == wanted && rank.staging_bytes >= memory_of_scales(plan_, wanted);
+    return found == wanted;
   }
 
   // One destination for all members of the class that the rank has in this slot, or none for nobody.

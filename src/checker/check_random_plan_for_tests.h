@@ -88,7 +88,7 @@ class PlanMaker {
       }
     }
     serve_again(*this, plan_, out);
-    out.staging_bytes = std::max(out.staging_bytes, memory_of_scales(plan_, out.scale_reads));
+    out.staging_bytes = std::max(out.staging_bytes, memory_of_scales(plan_, out));
     return out;
   }
 

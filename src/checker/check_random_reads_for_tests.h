@@ -113,6 +113,12 @@ void serve_again(Dice& dice, Plan& plan, RankPlan& rank) {
     rank.read_bytes += draft.read.total_bytes();
     rank.reads.push_back(std::move(draft.read));
   }
+  rank.batch_ends.clear();
+  if (rank.reads.empty() || dice.once_in(2)) return;
+  for (std::uint32_t end = 1; end < rank.reads.size(); ++end) {
+    if (dice.once_in(3)) rank.batch_ends.push_back(end);
+  }
+  rank.batch_ends.push_back(static_cast<std::uint32_t>(rank.reads.size()));
 }
 
 }  // namespace lading::checker::naive

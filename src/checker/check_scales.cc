@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "base/checked.h"
 #include "base/text.h"
@@ -46,7 +47,7 @@ std::uint64_t zeros_element(const Plan& plan, const Source& source, std::uint64_
   return (outer * *blocks_of(scales[dim], together) + along / together) * inner + number % inner;
 }
 
-// The rows of dim 0 that a transfer takes elements of: the first and the last.
+// The rows of dim 0 that a transfer takes elements of: the first and the last. Or batches that take them.
 struct Rows {
   std::uint64_t first = 0;
   std::uint64_t last = 0;
@@ -97,6 +98,57 @@ IndexedVector<SourceId, std::optional<Rows>> rows_taken(const Plan& plan, const 
   return taken;
 }
 
+std::optional<std::uint64_t> memory_of(const Plan& plan, const ScaleRead& read) {
+  const auto zeros = checked_mul(read.zeros.size_bytes(), codes_in_a_byte(plan.sources[read.source]));
+  const auto bytes = zeros ? checked_add(read.bytes.size_bytes(), *zeros) : std::nullopt;
+  const SourceId groups = plan.sources[read.source].scaling->groups;
+  return bytes && plan.sources.has(groups) ? checked_add(*bytes, plan.sources[groups].bytes.size_bytes()) : bytes;
+}
+
+// While the batch runs that needs most. Nothing: more than 2^63.
+std::optional<std::uint64_t> scale_memory(const Plan& plan, const RankPlan& rank) {
+  IndexedVector<SourceId, std::optional<Rows>> batches(plan.sources.size());  // the first and the last that takes it
+  std::uint64_t batch = 0;
+  for (std::uint64_t number = 0; number < rank.reads.size(); ++number) {
+    if (!rank.batch_ends.empty() && number == rank.batch_ends[batch]) ++batch;
+    for (const TransferRef& ref : rank.reads[number].transfers) {
+      const Transfer& transfer = rank.at(ref);
+      if (transfer.is_fill()) continue;
+      std::optional<Rows>& all = batches[transfer.source];
+      all = all ? Rows{all->first, batch} : Rows{batch, batch};
+    }
+  }
+  std::vector<std::optional<std::uint64_t>> in_memory(batch + 1, 0);
+  for (const ScaleRead& read : rank.scale_reads) {
+    const std::optional<std::uint64_t> bytes = memory_of(plan, read);
+    const Rows needed = batches[read.source].value_or(Rows{0, batch});
+    for (std::uint64_t b = needed.first - (needed.first > 0 ? 1 : 0); b <= needed.last; ++b) {
+      in_memory[b] = bytes && in_memory[b] ? checked_add(*in_memory[b], *bytes) : std::nullopt;
+    }
+  }
+  if (std::find(in_memory.begin(), in_memory.end(), std::nullopt) != in_memory.end()) return std::nullopt;
+  return **std::max_element(in_memory.begin(), in_memory.end());
+}
+
+Errors check_batches(const RankPlan& rank) {
+  Errors errors;
+  if (rank.batch_ends.empty()) return errors;
+  std::uint64_t end = 0;
+  for (const std::uint32_t next : rank.batch_ends) {
+    if (next <= end) {
+      errors.add(problem("a batch of reads is empty, or begins before the one in front of it ends", "R64"));
+      return errors;
+    }
+    end = next;
+  }
+  if (end != rank.reads.size()) {
+    errors.add(problem("the batches do not have all reads of the rank", "R64")
+                   .wanted(std::to_string(rank.reads.size()))
+                   .got(std::to_string(end)));
+  }
+  return errors;
+}
+
 }  // namespace
 
 std::optional<ScaleBytes> scale_bytes(const Plan& plan, const ScaleRead& read) {
@@ -110,20 +162,6 @@ std::optional<ScaleBytes> scale_bytes(const Plan& plan, const ScaleRead& read) {
     if (plan.sources.has(whole)) result.parts.push_back({whole, plan.sources[whole].bytes});
   }
   return result;
-}
-
-std::optional<std::uint64_t> scale_memory(const Plan& plan, const RankPlan& rank) {
-  std::optional<std::uint64_t> bytes = 0;
-  for (const ScaleRead& read : rank.scale_reads) {
-    // A read for a source that has no scales is refused elsewhere.
-    if (!plan.sources.has(read.source) || !plan.sources[read.source].scaling) continue;
-    const auto zeros = checked_mul(read.zeros.size_bytes(), codes_in_a_byte(plan.sources[read.source]));
-    const auto of_one = zeros ? checked_add(read.bytes.size_bytes(), *zeros) : std::nullopt;
-    bytes = bytes && of_one ? checked_add(*bytes, *of_one) : std::nullopt;
-    const SourceId groups = plan.sources[read.source].scaling->groups;
-    if (bytes && plan.sources.has(groups)) bytes = checked_add(*bytes, plan.sources[groups].bytes.size_bytes());
-  }
-  return bytes;
 }
 
 Errors check_scale_reads(const Plan& plan, const RankPlan& rank) {
@@ -153,6 +191,17 @@ Errors check_scale_reads(const Plan& plan, const RankPlan& rank) {
     errors.add(problem(
         fmt::format("the rank takes elements of {} but reads no scales for them", quote(plan.sources[source].key)),
         "R48"));
+  }
+  return errors;
+}
+
+Errors check_scale_memory(const Plan& plan, const RankPlan& rank) {
+  Errors errors = check_batches(rank);
+  if (!errors.empty()) return errors;
+  if (const auto scales = scale_memory(plan, rank); !scales || *scales > rank.staging_bytes) {
+    errors.add(problem("the rank's scales need more memory than it may have beside its tensors", "R64")
+                   .wanted(fmt::format("at most {}", rank.staging_bytes))
+                   .got(scales ? std::to_string(*scales) : "more than 2^63"));
   }
   return errors;
 }

@@ -2,7 +2,6 @@
 // the room.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 
 #include "base/inline_vector.h"
@@ -22,11 +21,12 @@ struct ScaleBytes {
 };
 [[nodiscard]] std::optional<ScaleBytes> scale_bytes(const Plan& plan, const ScaleRead& read);
 
-/// Host memory that the rank's scales take: as they are stored, and a byte for each zero point. Nothing: the sum is too
-/// large.
-[[nodiscard]] std::optional<std::uint64_t> scale_memory(const Plan& plan, const RankPlan& rank);
-
 /// The transfers must lie in their sources, and the scalings of these must hold.
 [[nodiscard]] Errors check_scale_reads(const Plan& plan, const RankPlan& rank);
+
+/// Batches of reads, if there are any, have each read in one of them; and the rank may have the memory that its scales
+/// take at most. These are in memory as they are stored, and a byte for each zero point: while a batch runs, those that
+/// it or the next one needs, and those that are needed both before and after. The reads must hold.
+[[nodiscard]] Errors check_scale_memory(const Plan& plan, const RankPlan& rank);
 
 }  // namespace lading::checker

@@ -233,7 +233,10 @@ TEST(CheckScales, R48_R64_WhatIsReadAndHeldInMemory) {
   plan.sources[SourceId(0)].scaling->tensor_scale = SourceId(3);
   RankPlan rank;
   rank.scale_reads = {{0, {1000, 1036}, {2000, 2016}}};
-  EXPECT_EQ(scale_memory(plan, rank), 36 + 16 * 2);
+  rank.staging_bytes = 36 + 16 * 2;
+  EXPECT_TRUE(check_scale_memory(plan, rank).empty());
+  --rank.staging_bytes;
+  EXPECT_FALSE(check_scale_memory(plan, rank).empty());
   rank.read_bytes = 36 + 16 + 4;
   const auto read = bytes_read(plan, rank);
   ASSERT_TRUE(read.has_value());

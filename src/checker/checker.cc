@@ -321,11 +321,6 @@ class RankCheck {
               .wanted(std::to_string(gap_bytes_))
               .got(std::to_string(rank_.flat_parameter_gap_bytes)));
     }
-    if (const auto scales = scale_memory(plan_, rank_); !scales || *scales > rank_.staging_bytes) {
-      add(problem("the rank's scales need more memory than it may have beside its tensors", "R64")
-              .wanted(fmt::format("at most {}", rank_.staging_bytes))
-              .got(scales ? std::to_string(*scales) : "more than 2^63"));
-    }
     if (rank_.staging_bytes > plan_.budget_bytes) {
       add(problem("the rank needs more memory beside its tensors than it may have", "R64")
               .wanted(fmt::format("at most {}", plan_.budget_bytes))
@@ -421,6 +416,7 @@ Result<CheckReport, Errors> check_plan(const Plan& plan) {
     errors.add(RankCheck(plan, facts, compared, rank).run(report, read_by_all));
     if (errors.empty()) errors.add(check_reads(plan, rank));  // of transfers that hold
     if (errors.empty()) errors.add(check_scale_reads(plan, rank));
+    if (errors.empty()) errors.add(check_scale_memory(plan, rank));
     // Shares of many ranks join to whole tensors: memory stays near that of one rank.
     if (read_by_all.size() > settle_at) {
       read_by_all.settle();

@@ -171,8 +171,10 @@ class Device {
   /// Memory of the device for who brings none; given back with the last copy of the pointer. An error says how many
   /// bytes are short.
   virtual Result<std::shared_ptr<std::byte>> allocate(std::uint64_t size_bytes) = 0;
-  /// Before the first move that is scaled by them; they stay until the device goes. For one thread at a time.
+  /// Before the first move that is scaled by them. Thread-safe.
   virtual Result<void> take_scales(const BlockScales& scales) = 0;
+  /// They were handed to take_scales(), and no lane is at work with them.
+  virtual void forget_scales(const BlockScales& scales) = 0;
   /// Adds to the accounts what the lanes have digested; once, when all have finished.
   virtual Result<void> collect_digests() = 0;
   /// What was done in another way than wanted, each once.

@@ -93,6 +93,7 @@ class HostDevice : public Device {
   }
 
   Result<void> take_scales(const BlockScales&) override { return {}; }
+  void forget_scales(const BlockScales&) override {}
   Result<void> collect_digests() override { return {}; }
   [[nodiscard]] std::vector<std::string> take_notes() override { return {}; }
 };

@@ -216,9 +216,12 @@ Result<void> compare_from(const Load& load, const Lanes& lanes, const io::File& 
   return lane.release_staging_buffer();
 }
 
-FileSet compare_with_files(const Load& load, const std::function<bool(const plan::Read&)>& wanted, Differs differs) {
-  const std::vector<ReadTask> tasks = tasks_of(load, ReadUse::kCompare, wanted);
-  return run_tasks(load, tasks, [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {
+FileSet compare_with_files(const Load& load,
+                           const std::function<bool(const plan::RankPlan&, const plan::Read&)>& wanted,
+                           Differs differs) {
+  const Batches batches = tasks_of(load, ReadUse::kCompare, wanted);
+  begin_tasks(load, batches);
+  return run_tasks(load, batches, [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {
     return compare_from(load, lanes, file, task, differs);
   });
 }
@@ -264,15 +267,16 @@ FileSet compare_ties(const Load& load) {
     return compare_constant(load, lanes, *constants[i].state, *constants[i].transfer);
   });
   return compare_with_files(
-      load, [](const plan::Read& read) { return read.is_comparison(); }, tie_differs);
+      load, [](const plan::RankPlan&, const plan::Read& read) { return read.is_comparison(); }, tie_differs);
 }
 
 void compare_again(const Load& load, const FileSet& files) {
   if (files.empty() || load.crew.stopped()) return;
   wait_for_writes(load, files);
-  compare_with_files(
-      load, [&](const plan::Read& read) { return files.contains(read.file); }, file_differs);
-  load.scales.compare_again(load, files);
+  const auto is_in_files = [&](const plan::RankPlan& rank, const plan::Read& read) {
+    return files.contains(read.file) || Scales::lie_in(files, load.inputs.plan, rank, read);
+  };
+  compare_with_files(load, is_in_files, file_differs);
 }
 
 }  // namespace lading::exec

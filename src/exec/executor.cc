@@ -127,17 +127,16 @@ void carry_out(const Load& load, std::uint32_t threads, Outcome& outcome) {
   outcome.threads = static_cast<std::uint32_t>(load.crew.threads());
   outcome.staging_bytes = outcome.threads * lane_bytes(load.devices);
   fetch_values(load);
-  load.scales.read(load);
-  for (std::string& note : load.scales.take_notes()) outcome.notes.push_back(std::move(note));
+  const Batches batches = begin_files(load);
   if (load.crew.stopped()) return;
   outcome.begun = true;
   if (load.options.poison == Poison::kOn) poison(load);
   make_deferred_values(load);
-  FileSet doubtful = read_files(load);
+  FileSet doubtful = read_files(load, batches);
   make_values(load);
   doubtful.merge(compare_ties(load));
-  doubtful.merge(load.scales.take_doubtful());
   compare_again(load, doubtful);
+  for (std::string& note : load.scales.notes(load.inputs.plan)) outcome.notes.push_back(std::move(note));
   if (!doubtful.empty()) {
     outcome.notes.push_back(fmt::format(
         "another program may have been writing to {} file(s) when the load began; lading read them twice and compared",

@@ -70,6 +70,7 @@ class FakeDevice : public device::Device {
     return fail(Error(Code::kOutOfMemory, "a fake device has no memory"));
   }
   Result<void> take_scales(const device::BlockScales&) override { return {}; }
+  void forget_scales(const device::BlockScales&) override {}
   Result<void> collect_digests() override { return {}; }
   [[nodiscard]] std::vector<std::string> take_notes() override { return {}; }
 

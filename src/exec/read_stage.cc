@@ -40,15 +40,22 @@ Result<void> fill_from(const Load& load, const Lanes& lanes, const io::File& fil
 
 }  // namespace
 
-FileSet read_files(const Load& load) {
-  const std::vector<ReadTask> tasks =
-      tasks_of(load, ReadUse::kWrite, [](const plan::Read& read) { return !read.is_comparison(); });
-  for (const ReadTask& task : tasks) {
-    for (const Step& step : task.steps) {
-      if (!is_dense(step)) load.states[step.destination]->digest_at_end = true;
+Batches begin_files(const Load& load) {
+  Batches batches = tasks_of(load, ReadUse::kWrite,
+                             [](const plan::RankPlan&, const plan::Read& read) { return !read.is_comparison(); });
+  begin_tasks(load, batches);
+  return batches;
+}
+
+FileSet read_files(const Load& load, const Batches& batches) {
+  for (const std::vector<ReadTask>& tasks : batches) {
+    for (const ReadTask& task : tasks) {
+      for (const Step& step : task.steps) {
+        if (!is_dense(step)) load.states[step.destination]->digest_at_end = true;
+      }
     }
   }
-  return run_tasks(load, tasks, [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {
+  return run_tasks(load, batches, [&](const Lanes& lanes, const io::File& file, const ReadTask& task) {
     return fill_from(load, lanes, file, task);
   });
 }

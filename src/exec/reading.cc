@@ -22,14 +22,19 @@ Error explain(const Load& load, Error error, const ReadTask& task) {
 
 }  // namespace
 
-std::vector<ReadTask> tasks_of(const Load& load, ReadUse use, const std::function<bool(const plan::Read&)>& wanted) {
+Batches tasks_of(const Load& load, ReadUse use,
+                 const std::function<bool(const plan::RankPlan&, const plan::Read&)>& wanted) {
   const plan::Plan& plan = load.inputs.plan;
-  std::vector<ReadTask> tasks;
+  Batches batches(1);
   std::uint32_t first_destination = 0;
   ReadJob job;
   for (const plan::RankPlan& rank : plan.ranks) {
-    for (const plan::Read& read : rank.reads) {
-      if (!wanted(read)) continue;
+    std::size_t batch = 0;
+    batches.resize(std::max(batches.size(), rank.batch_ends.size()));
+    for (std::size_t r = 0; r < rank.reads.size(); ++r) {
+      if (!rank.batch_ends.empty() && r == rank.batch_ends[batch]) ++batch;
+      const plan::Read& read = rank.reads[r];
+      if (!wanted(rank, read)) continue;
       job.served.clear();
       for (const plan::TransferRef& ref : read.transfers) {
         const std::uint32_t destination = first_destination + ref.destination.number();
@@ -44,23 +49,32 @@ std::vector<ReadTask> tasks_of(const Load& load, ReadUse use, const std::functio
       const LoadDevice& device = load.devices[job.device];
       job.staging_buffer_bytes = device.lane_options.staging_buffer_bytes;
       job.may_be_in_place = use == ReadUse::kWrite && device.device->is_host();
-      split_read(plan, job, tasks);
+      split_read(plan, job, batches[batch]);
     }
     first_destination += static_cast<std::uint32_t>(rank.destinations.size());
   }
   // Ranks that share a file read it together, so that it need not be opened twice.
-  std::stable_sort(tasks.begin(), tasks.end(), [](const ReadTask& a, const ReadTask& b) {
-    return std::pair(a.file, a.begin_bytes) < std::pair(b.file, b.begin_bytes);
-  });
-  return tasks;
+  for (std::vector<ReadTask>& tasks : batches) {
+    std::stable_sort(tasks.begin(), tasks.end(), [](const ReadTask& a, const ReadTask& b) {
+      return std::pair(a.file, a.begin_bytes) < std::pair(b.file, b.begin_bytes);
+    });
+  }
+  return batches;
 }
 
-FileSet run_tasks(const Load& load, const std::vector<ReadTask>& tasks, const UseTask& use) {
+void begin_tasks(const Load& load, const Batches& batches) {
+  load.scales.expect(load, batches);
+  const std::vector<Scales::Entry*> first = load.scales.first_needed_by(0);
+  load.crew.run(first.size(), [&](const Lanes&, std::size_t i) { return load.scales.read(load, *first[i]); });
+}
+
+FileSet run_tasks(const Load& load, const Batches& batches, const UseTask& use) {
   FileTable files([&](std::uint32_t file) { return load.inputs.open(plan::FileId(file)); },
                   load.inputs.plan.files.size());
-  for (const ReadTask& task : tasks) files.expect(task.file.number());
-  load.crew.run(tasks.size(), [&](const Lanes& lanes, std::size_t i) -> Result<void> {
-    const ReadTask& task = tasks[i];
+  for (const std::vector<ReadTask>& tasks : batches) {
+    for (const ReadTask& task : tasks) files.expect(task.file.number());
+  }
+  const auto run = [&](const Lanes& lanes, const ReadTask& task) -> Result<void> {
     Result<void> used;
     if (auto file = files.acquire(task.file.number())) {
       used = use(lanes, **file, task);
@@ -71,8 +85,16 @@ FileSet run_tasks(const Load& load, const std::vector<ReadTask>& tasks, const Us
     if (!used) return fail(explain(load, std::move(used).error(), task));
     if (!released) return fail(explain(load, std::move(released).error(), task));
     return {};
-  });
-  FileSet doubtful;
+  };
+  for (std::size_t b = 0; b < batches.size() && !load.crew.stopped(); ++b) {
+    const std::vector<ReadTask>& tasks = batches[b];
+    const std::vector<Scales::Entry*> next = load.scales.first_needed_by(b + 1);
+    load.crew.run(next.size() + tasks.size(), [&](const Lanes& lanes, std::size_t i) {
+      return i < next.size() ? load.scales.read(load, *next[i]) : run(lanes, tasks[i - next.size()]);
+    });
+    load.scales.forget(load, b);
+  }
+  FileSet doubtful = load.scales.take_doubtful();
   for (const std::uint32_t file : files.take_doubtful()) doubtful.insert(plan::FileId(file));
   return doubtful;
 }

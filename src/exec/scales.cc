@@ -6,14 +6,15 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <functional>
+#include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "base/element_bytes.h"
 #include "base/text.h"
+#include "device/digest.h"
 #include "device/quantized/scale_values.h"
-#include "exec/file_table.h"
 #include "exec/load.h"
 #include "io/read_exact.h"
 
@@ -130,127 +131,75 @@ std::vector<std::byte> unpacked_zeros(const plan::Plan& plan, const plan::ScaleR
   return out;
 }
 
-}  // namespace
-
-// Reads what entries need beside their payloads, a piece at a time, and hands each piece over: to be kept when they are
-// read, to be compared when they are read again.
-class Scales::Reader {
- public:
-  /// `first_byte`: where the piece begins in the part that the rank reads.
-  using Act = std::function<Result<void>(Part part, std::span<const std::byte> piece, std::uint64_t first_byte)>;
-  /// After all pieces of an entry.
-  using End = std::function<Result<void>()>;
-  struct Acts {
-    Act act;
-    End end;
-  };
-
-  explicit Reader(const Load& load)
-      : load_(load),
-        files_([this](std::uint32_t file) { return load_.inputs.open(plan::FileId(file)); },
-               load.inputs.plan.files.size()) {}
-
-  void run(const std::vector<const Entry*>& entries, const std::function<Acts(std::size_t)>& acts_of) {
-    for (const Entry* entry : entries) {
-      for (const Part part : kParts) {
-        if (const PartPlace place = place_in_plan(*entry, part); place.source != nullptr)
-          files_.expect(place.source->file.number());
-      }
-    }
-    load_.crew.run(entries.size(), [&](const Lanes&, std::size_t i) -> Result<void> {
-      const Entry& entry = *entries[i];
-      const Acts acts = acts_of(i);
-      Result<void> result;
-      const plan::Source* at = nullptr;  // that an error is about
-      for (const Part part : kParts) {
-        const PartPlace place = place_in_plan(entry, part);
-        if (place.source == nullptr) continue;
-        Result<void> used = result ? read(place, part, acts.act) : Result<void>{};
-        Result<void> released = files_.release(place.source->file.number());
-        for (Result<void>* one : {&used, &released}) {
-          if (*one || !result) continue;
-          result = std::move(*one);
-          at = place.source;
-        }
-      }
-      if (result) {
-        result = acts.end();
-        at = place_in_plan(entry, Part::kScales).source;
-      }
-      if (result) return {};
-      return fail(named(*at, std::move(result).error()).on_rank(static_cast<int>(entry.rank)));
-    });
-  }
-
-  FileSet take_doubtful() {
-    FileSet doubtful;
-    for (const std::uint32_t file : files_.take_doubtful()) doubtful.insert(plan::FileId(file));
-    return doubtful;
-  }
-
- private:
-  [[nodiscard]] PartPlace place_in_plan(const Entry& entry, Part part) const {
-    return place_of(load_.inputs.plan, entry.read, part);
-  }
-
-  [[nodiscard]] Error named(const plan::Source& source, Error error) const {
-    if (error.rule.empty()) error.rule = "R48";
-    if (error.tensor) return error;
-    return std::move(error).in_file(load_.inputs.plan.files[source.file].name).of_tensor(source.key);
-  }
-
-  Result<void> read(const PartPlace& place, Part part, const Act& act) {
-    LADING_ASSIGN_OR_RETURN(const io::File* const file, files_.acquire(place.source->file.number()));
-    std::vector<std::byte> codes;
-    for (std::uint64_t at = place.bytes.begin; at < place.bytes.end; at += codes.size()) {
-      codes.resize(std::min(kAtOnceBytes, place.bytes.end - at));
-      const ByteRange range{at, at + codes.size()};
-      io::ReadBackend& backend =
-          load_.options.backend != nullptr ? *load_.options.backend : load_.chooser.pick(*file, range);
-      LADING_TRY(io::read_exact(*file, backend, at, {reinterpret_cast<char*>(codes.data()), codes.size()}));
-      load_.crew.add_read(codes.size());
-      LADING_TRY(act(part, codes, at - place.bytes.begin));
-    }
-    return {};
-  }
-
-  const Load& load_;
-  FileTable files_;
-};
-
-void Scales::find_entries(const Load& load) {
-  const plan::Plan& plan = load.inputs.plan;
-  std::uint32_t first_destination = 0;
-  for (const plan::RankPlan& rank : plan.ranks) {
-    for (const plan::ScaleRead& read : rank.scale_reads) {
-      const plan::Source& source = plan.sources[read.source];
-      const plan::Source& scales = plan.sources[source.scaling->scales];
-      Entry& entry = entries_[{rank.rank, read.source}];
-      entry.read = read;
-      entry.rank = rank.rank;
-      entry.scales.shape = source.shape;
-      entry.scales.block = source.scaling->block;
-      entry.scales.first = (read.bytes.begin - scales.bytes.begin) * 8 / bits(scales.dtype);
-      entry.scales.dtype = scale_dtype(plan, *source.scaling);
-      entry.scales.product = source.scaling->product;
-      entry.scales.code = source.code();
-      entry.scales.zero = source.scaling->decoding.zero;
-      entry.scales.tensor_scale_is = source.scaling->decoding.tensor_scale;
-      entry.scales.groups_dim = source.scaling->decoding.groups_dim;
-    }
-    for (const plan::Read& read : rank.reads) {
-      for (const plan::TransferRef& ref : read.transfers) {
-        const DestinationState& state = *load.states[first_destination + ref.destination.number()];
-        if (state.memory.received) continue;
-        const auto found = entries_.find({rank.rank, rank.at(ref).source});
-        if (found != entries_.end()) found->second.devices.insert(state.device);
-      }
-    }
-    first_destination += static_cast<std::uint32_t>(rank.destinations.size());
-  }
-  // What another load hands over is dequantized.
-  std::erase_if(entries_, [](const auto& entry) { return entry.second.devices.empty(); });
+// Names where it went wrong, if nobody has.
+Error named(const Load& load, const plan::Source& source, std::uint64_t rank, Error error) {
+  if (error.rule.empty()) error.rule = "R48";
+  error.rank = static_cast<int>(rank);
+  if (error.tensor) return error;
+  return std::move(error).in_file(load.inputs.plan.files[source.file].name).of_tensor(source.key);
 }
+
+Error scales_changed() {
+  return Error(Code::kFileChanged, "another program wrote to the scales while lading read the checkpoint")
+      .by_rule("R45")
+      .try_this("Load again when no other program writes to the checkpoint.");
+}
+
+device::Digest digest_of(const device::BlockScales& scales) {
+  device::Digest digest = device::digest_of(std::as_bytes(std::span(&scales.tensor_scale, 1)), 0);
+  std::uint64_t at = sizeof(scales.tensor_scale);
+  for (const auto& bytes : {std::span<const std::byte>(scales.values), std::span<const std::byte>(scales.zeros),
+                            std::as_bytes(std::span(scales.groups))}) {
+    digest += device::digest_of(bytes, at);
+    at += bytes.size();
+  }
+  return digest;
+}
+
+// The first that is no number, or infinite. Powers of two have one byte for that.
+std::optional<std::size_t> find_not_finite(std::span<const std::byte> stored, DType dtype, double& value) {
+  if (dtype == DType::kF8E8M0) {
+    const auto bad = std::find(stored.begin(), stored.end(), std::byte{0xFF});
+    value = std::numeric_limits<double>::quiet_NaN();
+    return bad == stored.end() ? std::nullopt : std::optional<std::size_t>(bad - stored.begin());
+  }
+  const std::vector<double> values = widened(stored, dtype);
+  const auto bad = std::find_if(values.begin(), values.end(), [](double scale) { return !std::isfinite(scale); });
+  if (bad == values.end()) return std::nullopt;
+  value = *bad;
+  return bad - values.begin();
+}
+
+// Everything but what is read.
+device::BlockScales described(const plan::Plan& plan, const plan::ScaleRead& read) {
+  const plan::Source& source = plan.sources[read.source];
+  const plan::Source& from = plan.sources[source.scaling->scales];
+  device::BlockScales scales;
+  scales.shape = source.shape;
+  scales.block = source.scaling->block;
+  scales.first = (read.bytes.begin - from.bytes.begin) * 8 / bits(from.dtype);
+  scales.dtype = scale_dtype(plan, *source.scaling);
+  scales.values.reserve(read.bytes.size_bytes());
+  scales.product = source.scaling->product;
+  scales.code = source.code();
+  scales.zero = source.scaling->decoding.zero;
+  scales.tensor_scale_is = source.scaling->decoding.tensor_scale;
+  scales.groups_dim = source.scaling->decoding.groups_dim;
+  return scales;
+}
+
+bool has_odd_values(const device::BlockScales& scales) {
+  if (scales.tensor_scale < 0) return true;
+  if (scales.dtype == DType::kF8E8M0) return false;  // powers of two
+  for (std::size_t at = 0; at < scales.values.size(); at += kAtOnceBytes) {
+    const auto piece = std::span(scales.values).subspan(at, std::min(kAtOnceBytes, scales.values.size() - at));
+    const std::vector<double> values = widened(piece, scales.dtype);
+    if (std::any_of(values.begin(), values.end(), [](double scale) { return scale <= 0; })) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 // What the pieces of an entry come to.
 struct Scales::Gathered {
@@ -270,6 +219,13 @@ struct Scales::Gathered {
   }
 
   Result<void> take(Part part, std::span<const std::byte> piece, std::uint64_t first_byte) {
+    if (part == Part::kScales) {
+      double value = 0;
+      if (const auto bad = find_not_finite(piece, scales.dtype, value)) {
+        const std::uint64_t element = scales.first + first_byte * 8 / bits(scales.dtype) + *bad;
+        return fail(wrong_scale("a scale of a quantized tensor is not finite", value, element));
+      }
+    }
     std::vector<std::byte>& out = bytes_of(part);
     out.resize(std::max<std::size_t>(out.size(), first_byte + piece.size()));
     std::copy(piece.begin(), piece.end(), out.begin() + static_cast<std::ptrdiff_t>(first_byte));
@@ -301,115 +257,146 @@ struct Scales::Gathered {
   }
 };
 
-void Scales::read(const Load& load) {
-  find_entries(load);
-  if (entries_.empty()) return;
+void Scales::expect(const Load& load, const std::vector<std::vector<ReadTask>>& batches) {
   const plan::Plan& plan = load.inputs.plan;
-  std::vector<const Entry*> entries;
-  std::vector<Gathered> gathered;
-  for (auto& [key, entry] : entries_) {
-    entry.scales.values.reserve(entry.read.bytes.size_bytes());
-    entries.push_back(&entry);
-    gathered.push_back({std::move(entry.scales), {}, {}, {}});
+  forget(load, std::numeric_limits<std::size_t>::max());
+  doubtful_ = take_doubtful();
+  std::map<Key, const plan::ScaleRead*> reads;
+  for (const plan::RankPlan& rank : plan.ranks) {
+    for (const plan::ScaleRead& read : rank.scale_reads) reads.emplace(Key{rank.rank, read.source}, &read);
   }
-  Reader reader(load);
-  reader.run(entries, [&](std::size_t i) -> Reader::Acts {
-    const auto act = [&, i](Part part, std::span<const std::byte> piece, std::uint64_t first_byte) -> Result<void> {
-      if (part == Part::kScales) {
-        const DType dtype = gathered[i].scales.dtype;
-        const std::vector<double> values = widened(piece, dtype);
-        const auto bad = std::find_if(values.begin(), values.end(), [](double scale) { return !std::isfinite(scale); });
-        if (bad != values.end()) {
-          const std::uint64_t element = gathered[i].scales.first + first_byte * 8 / bits(dtype) +
-                                        static_cast<std::uint64_t>(bad - values.begin());
-          return fail(wrong_scale("a scale of a quantized tensor is not finite", *bad, element));
+  if (reads.empty()) return;
+  files_ = std::make_unique<FileTable>([&load](std::uint32_t file) { return load.inputs.open(plan::FileId(file)); },
+                                       plan.files.size());
+  for (std::size_t b = 0; b < batches.size(); ++b) {
+    for (const ReadTask& task : batches[b]) {
+      for (const Step& step : task.steps) {
+        if (!plan.sources[step.source].scaling) continue;
+        const Key key{load.states[step.destination]->rank, step.source};
+        const auto [found, is_new] = entries_.try_emplace(key);
+        Entry& entry = found->second;
+        entry.last_batch = b;
+        entry.devices.insert(task.device);
+        if (!is_new) continue;
+        entry.read = *reads.at(key);
+        entry.rank = key.first;
+        entry.first_batch = b;
+        for (const Part part : kParts) {
+          const PartPlace place = place_of(plan, entry.read, part);
+          if (place.source != nullptr) files_->expect(place.source->file.number());
         }
-      }
-      return gathered[i].take(part, piece, first_byte);
-    };
-    return {act, [&, i] { return gathered[i].finish(plan, entries[i]->read); }};
-  });
-  doubtful_ = reader.take_doubtful();
-  if (load.crew.stopped()) return;
-  auto made = gathered.begin();
-  for (auto& [key, entry] : entries_) {
-    entry.scales = std::move((made++)->scales);
-    for (const std::uint32_t device : entry.devices) {
-      if (Result<void> taken = load.devices[device].device->take_scales(entry.scales); !taken) {
-        const plan::Source& scales = *place_of(plan, entry.read, Part::kScales).source;
-        load.crew.add_error(
-            std::move(taken).error().in_file(plan.files[scales.file].name).of_tensor(scales.key).by_rule("R48"));
-        return;
       }
     }
   }
-  note_values(load);
+}
+
+std::vector<Scales::Entry*> Scales::first_needed_by(std::size_t batch) {
+  std::vector<Entry*> entries;
+  for (auto& [key, entry] : entries_) {
+    if (entry.first_batch == batch) entries.push_back(&entry);
+  }
+  return entries;
+}
+
+Result<void> Scales::read(const Load& load, Entry& entry) {
+  const plan::Plan& plan = load.inputs.plan;
+  const plan::Source& stored = *place_of(plan, entry.read, Part::kScales).source;
+  Gathered gathered{described(plan, entry.read), {}, {}, {}};
+  Result<void> gathering = read_parts(load, entry, gathered);
+  if (gathering) gathering = gathered.finish(plan, entry.read);
+  if (!gathering) {
+    // What was good before, and is not now, was written to.
+    const std::lock_guard lock(mutex_);
+    const bool was_good = gathering.error().code == Code::kScale && seen_.contains({entry.rank, entry.read.source});
+    return fail(named(load, stored, entry.rank, was_good ? scales_changed() : std::move(gathering).error()));
+  }
+  entry.scales = std::move(gathered.scales);
+  const device::Digest digest = digest_of(entry.scales);
+  const bool is_odd = has_odd_values(entry.scales);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto [seen, is_new] = seen_.try_emplace(Key{entry.rank, entry.read.source}, digest);
+    if (!is_new && seen->second != digest) return fail(named(load, stored, entry.rank, scales_changed()));
+    if (is_odd) odd_.insert(entry.read.source);
+  }
+  entry.is_taken = true;
+  for (const std::uint32_t device : entry.devices) {
+    if (auto taken = load.devices[device].device->take_scales(entry.scales); !taken)
+      return fail(named(load, stored, entry.rank, std::move(taken).error()));
+  }
+  return {};
+}
+
+// A piece at a time. Every file is released, whatever happens.
+Result<void> Scales::read_parts(const Load& load, Entry& entry, Gathered& gathered) {
+  Result<void> result;
+  std::vector<std::byte> piece;
+  for (const Part part : kParts) {
+    const PartPlace place = place_of(load.inputs.plan, entry.read, part);
+    if (place.source == nullptr) continue;
+    const auto read = [&]() -> Result<void> {
+      LADING_ASSIGN_OR_RETURN(const io::File* const file, files_->acquire(place.source->file.number()));
+      for (std::uint64_t at = place.bytes.begin; at < place.bytes.end; at += piece.size()) {
+        piece.resize(std::min(kAtOnceBytes, place.bytes.end - at));
+        const ByteRange range{at, at + piece.size()};
+        io::ReadBackend& backend =
+            load.options.backend != nullptr ? *load.options.backend : load.chooser.pick(*file, range);
+        LADING_TRY(io::read_exact(*file, backend, at, {reinterpret_cast<char*>(piece.data()), piece.size()}));
+        load.crew.add_read(piece.size());
+        LADING_TRY(gathered.take(part, piece, at - place.bytes.begin));
+      }
+      return {};
+    };
+    Result<void> used = result ? read() : Result<void>{};
+    Result<void> released = files_->release(place.source->file.number());
+    for (Result<void>* one : {&used, &released}) {
+      if (!*one && result) result = fail(named(load, *place.source, entry.rank, std::move(*one).error()));
+    }
+  }
+  return result;
+}
+
+const device::BlockScales& Scales::of(std::uint64_t rank, plan::SourceId source) const {
+  return entries_.at({rank, source}).scales;
+}
+
+void Scales::forget(const Load& load, std::size_t batch) {
+  std::erase_if(entries_, [&](const auto& one) {
+    const Entry& entry = one.second;
+    if (entry.last_batch > batch) return false;
+    for (const std::uint32_t device : entry.devices) {
+      if (entry.is_taken) load.devices[device].device->forget_scales(entry.scales);
+    }
+    return true;
+  });
+}
+
+bool Scales::lie_in(const FileSet& files, const plan::Plan& plan, const plan::RankPlan& rank, const plan::Read& read) {
+  const auto is_in_files = [&](plan::SourceId source) {
+    return !source.is_none() && files.contains(plan.sources[source].file);
+  };
+  return std::any_of(read.transfers.begin(), read.transfers.end(), [&](const plan::TransferRef& ref) {
+    const std::optional<plan::Scaling>& scaling = plan.sources[rank.at(ref).source].scaling;
+    return scaling && (is_in_files(scaling->scales) || is_in_files(scaling->zeros) ||
+                       is_in_files(scaling->tensor_scale) || is_in_files(scaling->groups));
+  });
 }
 
 // One note, however many tensors: ranks have parts of the same ones.
-void Scales::note_values(const Load& load) {
-  std::set<plan::SourceId> odd;
-  for (const auto& [key, entry] : entries_) {
-    const device::BlockScales& scales = entry.scales;
-    if (scales.dtype == DType::kF8E8M0) continue;  // powers of two
-    const std::size_t at_once = kAtOnceBytes;
-    for (std::size_t at = 0; at < scales.values.size(); at += at_once) {
-      const auto piece = std::span(scales.values).subspan(at, std::min(at_once, scales.values.size() - at));
-      const std::vector<double> values = widened(piece, scales.dtype);
-      const auto is_odd = [](double scale) { return scale <= 0; };
-      if (std::any_of(values.begin(), values.end(), is_odd)) odd.insert(entry.read.source);
-    }
-    if (scales.tensor_scale < 0) odd.insert(entry.read.source);
-  }
-  if (odd.empty()) return;
-  const plan::Plan& plan = load.inputs.plan;
-  const plan::Source& first = plan.sources[plan.sources[*odd.begin()].scaling->scales];
-  notes_.push_back(fmt::format("scales that are zero or negative: in {}{}", quote(first.key),
-                               odd.size() == 1 ? "" : fmt::format(" and {} more tensors", odd.size() - 1)));
+std::vector<std::string> Scales::notes(const plan::Plan& plan) const {
+  if (odd_.empty()) return {};
+  const plan::Source& first = plan.sources[plan.sources[*odd_.begin()].scaling->scales];
+  const std::size_t more = odd_.size() - 1;
+  return {fmt::format("scales that are zero or negative: in {}{}", quote(first.key),
+                      more == 0 ? "" : fmt::format(" and {} more tensors", more))};
 }
 
-void Scales::compare_again(const Load& load, const FileSet& files) const {
-  std::vector<const Entry*> entries;
-  const plan::Plan& plan = load.inputs.plan;
-  for (const auto& [key, entry] : entries_) {
-    const auto is_in_files = [&, read = entry.read](Part part) {
-      const PartPlace place = place_of(plan, read, part);
-      return place.source != nullptr && files.contains(place.source->file);
-    };
-    if (std::any_of(kParts.begin(), kParts.end(), is_in_files)) entries.push_back(&entry);
-  }
-  const auto changed = [] {
-    return fail(Error(Code::kFileChanged, "another program wrote to the scales while lading read the checkpoint")
-                    .by_rule("R45")
-                    .try_this("Load again when no other program writes to the checkpoint."));
-  };
-  std::vector<Gathered> again(entries.size());
-  Reader(load).run(entries, [&](std::size_t i) -> Reader::Acts {
-    const device::BlockScales& kept = entries[i]->scales;
-    again[i].scales = {};
-    again[i].scales.dtype = kept.dtype;
-    again[i].scales.first = kept.first;
-    // Large ones are compared piece by piece: they are kept as they stand in the file.
-    const bool in_order = plan.sources[entries[i]->read.source].scaling->decoding.scale_order.empty();
-    const auto act = [&, i, in_order](Part part, std::span<const std::byte> piece,
-                                      std::uint64_t first_byte) -> Result<void> {
-      const bool is_kept_as_stored = part == Part::kGroups || (part == Part::kScales && in_order);
-      if (!is_kept_as_stored) return again[i].take(part, piece, first_byte);
-      const auto whole =
-          part == Part::kGroups ? std::as_bytes(std::span(kept.groups)) : std::as_bytes(std::span(kept.values));
-      if (std::memcmp(whole.data() + first_byte, piece.data(), piece.size()) != 0) return changed();
-      return {};
-    };
-    const auto end = [&, i, in_order]() -> Result<void> {
-      LADING_TRY(again[i].finish(plan, entries[i]->read));
-      const Gathered made = std::exchange(again[i], {});
-      const device::BlockScales& found = made.scales;
-      const bool same = (in_order || found.values == kept.values) && found.zeros == kept.zeros &&
-                        std::memcmp(&found.tensor_scale, &kept.tensor_scale, sizeof kept.tensor_scale) == 0;
-      return same ? Result<void>{} : changed();
-    };
-    return {act, end};
-  });
+FileSet Scales::take_doubtful() {
+  FileSet doubtful = std::move(doubtful_);
+  doubtful_ = {};
+  if (files_ == nullptr) return doubtful;
+  for (const std::uint32_t file : files_->take_doubtful()) doubtful.insert(plan::FileId(file));
+  return doubtful;
 }
 
 }  // namespace lading::exec

@@ -1,18 +1,24 @@
-// Scales of quantized sources, in host memory for as long as a load takes (R48).
+// Scales of quantized sources, in host memory while the batches of tasks run that need them (R48, R64).
 //
-// They are read before anything is written: one that is infinite or not a number fails the load while the model is
-// still as it was.
+// Those of the first batch are read before anything is written: if there is one batch, a scale that is infinite or not
+// a number fails the load while the model is still as it was. What is read again must be what was read before (R45).
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "device/device.h"
+#include "exec/crew.h"
 #include "exec/executor.h"
 #include "exec/file_set.h"
+#include "exec/file_table.h"
+#include "exec/read_task.h"
 
 namespace lading::exec {
 
@@ -20,38 +26,47 @@ struct Load;
 
 class Scales {
  public:
-  /// Reads those that the load's ranks need, and hands them to the devices. What is wrong with them becomes an error of
-  /// the load's crew.
-  void read(const Load& load);
-  /// Reads the scales that lie in these files again, and compares them with those in memory (R45).
-  void compare_again(const Load& load, const FileSet& files) const;
-
-  /// Of a source that has any, for a rank that takes elements of it.
-  [[nodiscard]] const device::BlockScales& of(std::uint64_t rank, plan::SourceId source) const {
-    return entries_.at({rank, source}).scales;
-  }
-
-  /// For the report: that scales are zero or negative.
-  [[nodiscard]] std::vector<std::string> take_notes() { return std::move(notes_); }
-  /// The files of which check_unchanged cannot tell whether they changed meanwhile.
-  [[nodiscard]] FileSet take_doubtful() { return std::move(doubtful_); }
-
- private:
+  /// Of one source for one rank. Borrowed by the caller until forget().
   struct Entry {
     plan::ScaleRead read;
     std::uint64_t rank = 0;
+    std::size_t first_batch = 0;
+    std::size_t last_batch = 0;
+    std::set<std::uint32_t> devices;  ///< into Load::devices
+    bool is_taken = false;            ///< by the devices
     device::BlockScales scales;
-    std::set<std::uint32_t> devices;  // into Load::devices
   };
-  using Entries = std::map<std::pair<std::uint64_t, plan::SourceId>, Entry>;
-  class Reader;
+
+  /// Notes what the tasks of each batch will need, and forgets everything that earlier batches needed.
+  void expect(const Load& load, const std::vector<std::vector<ReadTask>>& batches);
+  /// What this batch needs and none before did.
+  [[nodiscard]] std::vector<Entry*> first_needed_by(std::size_t batch);
+  /// Reads one, and hands it to the devices. Thread-safe, for different ones.
+  Result<void> read(const Load& load, Entry& entry);
+  /// Of a source that has any, for a rank that takes elements of it: they were read.
+  [[nodiscard]] const device::BlockScales& of(std::uint64_t rank, plan::SourceId source) const;
+  /// The batch has ended, and nothing reads scales.
+  void forget(const Load& load, std::size_t batch);
+
+  /// Whether scales of what the read takes lie in these files.
+  [[nodiscard]] static bool lie_in(const FileSet& files, const plan::Plan& plan, const plan::RankPlan& rank,
+                                   const plan::Read& read);
+  /// For the report: that scales are zero or negative.
+  [[nodiscard]] std::vector<std::string> notes(const plan::Plan& plan) const;
+  /// The files of which check_unchanged cannot tell whether they changed meanwhile.
+  [[nodiscard]] FileSet take_doubtful();
+
+ private:
+  using Key = std::pair<std::uint64_t, plan::SourceId>;  // rank and source
   struct Gathered;
 
-  void find_entries(const Load& load);
-  void note_values(const Load& load);
+  Result<void> read_parts(const Load& load, Entry& entry, Gathered& gathered);
 
-  Entries entries_;
-  std::vector<std::string> notes_;
+  std::map<Key, Entry> entries_;
+  std::unique_ptr<FileTable> files_;  // of the entries that are expected
+  std::mutex mutex_;                  // for what follows
+  std::map<Key, device::Digest> seen_;
+  std::set<plan::SourceId> odd_;
   FileSet doubtful_;
 };
 

@@ -177,8 +177,9 @@ struct Read {
 };
 
 /// Scales that a rank needs for what it takes of a quantized source: whole rows of their first dim, in one stretch.
-/// They are read before everything else, and stay in host memory until the load ends: scales as they are stored, zero
-/// points in a byte each. The scale of the whole tensor and the groups, if it has any, are read whole with them.
+/// They are read before the first batch of reads that takes such elements, and stay in host memory until the last such
+/// batch has ended: scales as they are stored, zero points in a byte each. The scale of the whole tensor and the
+/// groups, if it has any, are read whole with them.
 struct ScaleRead {
   SourceId source = 0;  ///< that they are for
   ByteRange bytes;      ///< in the file of the scales
@@ -210,9 +211,12 @@ struct RankPlan {
   IndexedVector<DestinationId, Destination> destinations;
   std::vector<Read> reads;  ///< what the executor runs, by file and place: each transfer from a file is in one of them
   std::vector<ScaleRead> scale_reads;  ///< by source
-  std::uint64_t read_bytes = 0;        ///< of both
-  std::uint64_t owned_bytes = 0;       ///< of all buffers, padding included
-  std::uint64_t staging_bytes = 0;     ///< host memory beside them
+  /// Where `reads` are cut into batches that run one after the other: the end of each, the last one's too. While a
+  /// batch runs, the scales of the next one are read. Empty: one batch.
+  std::vector<std::uint32_t> batch_ends;
+  std::uint64_t read_bytes = 0;     ///< of both
+  std::uint64_t owned_bytes = 0;    ///< of all buffers, padding included
+  std::uint64_t staging_bytes = 0;  ///< host memory beside them
   /// Of flat parameters (FSDP1): alignment gaps and padding, which are their framework's. Nothing is written there.
   std::uint64_t flat_parameter_gap_bytes = 0;
 
@@ -245,8 +249,11 @@ struct Plan {
   [[nodiscard]] const Statement* find(std::string_view name) const;
 };
 
-/// Host memory that the rank's scales take until the load ends. A part of its staging_bytes.
+/// Host memory that the rank's scales take at most: those of a batch and the next one, and those that are needed before
+/// and after. A part of its staging_bytes.
 [[nodiscard]] std::uint64_t scale_memory_bytes(const Plan& plan, const RankPlan& rank);
+/// Of one read of scales.
+[[nodiscard]] std::uint64_t scale_memory_bytes(const Plan& plan, const ScaleRead& read);
 
 /// A 128-bit digest of the statements and the catalog's part in them: equal on ranks that agree.
 std::string digest(const Plan& plan);

@@ -373,6 +373,11 @@ class Writer {
       for (const ScaleRead& read : rank.scale_reads) write_scale_read(read, offset);
       json_.end_array();
     }
+    if (!rank.batch_ends.empty()) {
+      json_.key("batch_ends").begin_array(kOneLine);
+      for (const std::uint32_t end : rank.batch_ends) json_.number(end);
+      json_.end_array();
+    }
     json_.end_object();
   }
 

@@ -92,7 +92,8 @@ class Grouper {
                       }) &&
            std::equal(x.reads.begin(), x.reads.end(), y.reads.begin(), y.reads.end(), same_read) &&
            std::equal(x.scale_reads.begin(), x.scale_reads.end(), y.scale_reads.begin(), y.scale_reads.end(),
-                      same_scale_read);
+                      same_scale_read) &&
+           x.batch_ends == y.batch_ends;
   }
 
   static std::vector<std::uint64_t> offsets_of(const RankPlan& rank) {

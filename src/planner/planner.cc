@@ -23,6 +23,8 @@ namespace {
 // Beside scales, for a thread and its staging buffer.
 constexpr std::uint64_t kLeastBufferBytes = 4ULL << 20;
 constexpr std::uint64_t kLeastStagingBytes = 32ULL << 20;
+// Of the memory beside the tensors, this part may be scales of one batch of reads. Those of two are there at a time.
+constexpr std::uint64_t kPartOfABatch = 4;
 
 // Ranks with a GPU each; without any, all of them are taken to share one machine.
 std::uint64_t ranks_on_node(const layout::Layout& layout) {
@@ -163,6 +165,7 @@ class RankPlanner {
     if (plan_.read_bytes > 0) {
       plan_.staging_bytes = staging_bytes_of(decisions_.plan.budget_bytes, ranks_on_node(layout_));
     }
+    cut_into_batches(decisions_.plan, plan_.staging_bytes / kPartOfABatch, plan_);
     if (const std::uint64_t scale_bytes = plan::scale_memory_bytes(decisions_.plan, plan_); scale_bytes > 0) {
       plan_.staging_bytes =
           std::min(decisions_.plan.budget_bytes, std::max(plan_.staging_bytes, scale_bytes + kLeastBufferBytes));

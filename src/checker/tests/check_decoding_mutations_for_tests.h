@@ -140,7 +140,7 @@ inline bool Mutator::change_scaling_everywhere() {
   if (!scaling_good(plan_, *s)) return true;
   for (RankPlan& r : plan_.ranks) {
     r.scale_reads = scale_reads_of(plan_, r);
-    r.staging_bytes = std::max(r.staging_bytes, memory_of_scales(plan_, r.scale_reads));
+    r.staging_bytes = std::max(r.staging_bytes, memory_of_scales(plan_, r));
     add_up(r);
   }
   return true;

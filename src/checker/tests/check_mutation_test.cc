@@ -301,6 +301,7 @@ const std::vector<Mutator::Kind>& Mutator::kinds() {
       LADING_MUTATION(resize_zeros_read),
       LADING_MUTATION(drop_tensor_scale_bytes),
       LADING_MUTATION(shrink_staging),
+      LADING_MUTATION(change_batches),
       LADING_MUTATION(change_dequantize),
       LADING_MUTATION(change_call_order),
       LADING_MUTATION(change_call_inputs),

@@ -317,6 +317,7 @@ class Mutator {
   bool resize_zeros_read();
   bool drop_tensor_scale_bytes();
   bool shrink_staging();
+  bool change_batches();
   bool change_dequantize();
   bool change_call_order();
   bool change_call_inputs();

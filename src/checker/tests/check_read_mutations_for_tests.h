@@ -237,6 +237,21 @@ inline bool Mutator::shrink_staging() {
   r->staging_bytes = dice_.below(2 * memory_of_scales(plan_, r->scale_reads));
   return true;
 }
+// Another cut of the reads: sound or not, and perhaps with scales in memory that there is no room for.
+inline bool Mutator::change_batches() {
+  RankPlan* r = rank();
+  if (r == nullptr || r->reads.empty()) return false;
+  const std::vector<std::uint32_t> before = r->batch_ends;
+  const auto number = [&] { return static_cast<std::uint32_t>(dice_.below(r->reads.size() + 2)); };
+  if (r->batch_ends.empty() || dice_.once_in(3)) {
+    r->batch_ends = {number(), static_cast<std::uint32_t>(r->reads.size())};
+  } else if (dice_.once_in(2)) {
+    *any(r->batch_ends) = number();
+  } else {
+    r->batch_ends.erase(r->batch_ends.begin() + static_cast<std::ptrdiff_t>(dice_.below(r->batch_ends.size())));
+  }
+  return r->batch_ends != before;
+}
 // In the expression: other scales, another block, or none.
 inline bool Mutator::change_dequantize() {
   Statement* s = statement();

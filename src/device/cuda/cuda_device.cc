@@ -70,6 +70,7 @@ class CudaDevice : public Device {
   }
 
   Result<void> take_scales(const BlockScales& scales) override { return scales_.take(scales); }
+  void forget_scales(const BlockScales& scales) override { scales_.forget(scales); }
 
   Result<void> collect_digests() override {
     if (accounts_ == nullptr) return {};

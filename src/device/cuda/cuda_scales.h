@@ -1,13 +1,15 @@
 // CudaScales: scales of quantized tensors in the memory of a GPU.
 //
-// Many tensors have few scales each, so they share allocations. For one thread while it takes, afterwards for many that
-// only look.
+// Many tensors have few scales each, so they share allocations. What is forgotten makes room for others as soon as
+// everything in the same allocation is. Thread-safe.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "device/cuda/cuda_gpu.h"
@@ -32,24 +34,33 @@ class CudaScales {
 
   Result<void> take(const BlockScales& scales);
 
-  /// Of scales that were taken; `scales` is the same object.
-  [[nodiscard]] const Entry& of(const BlockScales& scales) const {
-    const auto found = entries_.find(&scales);
-    LADING_CHECK(found != entries_.end());
-    return found->second;
-  }
+  /// Nothing on the GPU reads them any more.
+  void forget(const BlockScales& scales);
+
+  /// Of scales that were taken; `scales` is the same object. Valid until they are forgotten.
+  [[nodiscard]] const Entry& of(const BlockScales& scales) const;
   /// Everything that was taken is there after it.
-  [[nodiscard]] Event taken() const { return taken_; }
+  [[nodiscard]] Event taken() const;
 
  private:
-  Result<void> make_room(std::uint64_t size_bytes);
-  Result<Address> upload(std::span<const std::byte> bytes);
+  struct Chunk {
+    Address begin = 0;
+    std::uint64_t size_bytes = 0;
+    std::uint64_t used_bytes = 0;
+    std::size_t entries = 0;
+  };
+  struct Taken {
+    Entry entry;
+    Chunk* chunk = nullptr;
+  };
+
+  Result<Chunk*> make_room(std::uint64_t size_bytes);
+  Result<Address> upload(std::span<const std::byte> bytes, Chunk& chunk);
 
   std::shared_ptr<Gpu> gpu_;
-  std::map<const BlockScales*, Entry> entries_;
-  std::vector<Address> chunks_;
-  Address free_ = 0;  ///< in the last chunk
-  std::uint64_t free_bytes_ = 0;
+  mutable std::mutex mutex_;
+  std::map<const BlockScales*, Taken> taken_scales_;
+  std::deque<Chunk> chunks_;
   Event taken_ = nullptr;
 };
 

@@ -57,6 +57,11 @@ Result<std::span<const std::byte>> HostBytes::of(const Lanes& lanes, const Gathe
   return moved_on_host(lanes, inputs, {stretch.file_begin_bytes, 0, stretch.elems(), {}}, buffer.data());
 }
 
+bool HostBytes::may_fetch_whole(const plan::Write& write, DType memory_dtype, std::uint64_t buffer_bytes) {
+  const std::uint64_t run_bytes = bytes_of_elems(write.run_elems, memory_dtype);
+  return run_bytes < kLeastFetchBytes && source_reach(write.loops) + run_bytes > buffer_bytes;
+}
+
 Result<const std::byte*> HostBytes::fetched_whole(device::Lane& lane, const SavedMemory& memory) {
   const std::lock_guard guard(mutex_);
   std::shared_ptr<const device::Slab>& known = whole_[memory.data];

@@ -34,6 +34,9 @@ class HostBytes {
   Result<std::span<const std::byte>> of(const Lanes& lanes, const GatherInputs& inputs, const Stretch& stretch,
                                         const SavedMemory& memory);
 
+  /// Whether a write from a device with staging buffers of this size may need all of its destination in host memory.
+  [[nodiscard]] static bool may_fetch_whole(const plan::Write& write, DType memory_dtype, std::uint64_t buffer_bytes);
+
   /// Forgets what was fetched whole. Nobody may be at it.
   void clear() { whole_.clear(); }
 

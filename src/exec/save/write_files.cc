@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <new>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -34,8 +36,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kTaskBytes = 8ULL << 20;
 // Files that are open at the same time: a checkpoint may have more than a process may have descriptors.
 constexpr std::size_t kFilesAtOnce = 64;
-// What is scattered over a device's memory is fetched whole, and kept until its file is written.
-constexpr std::size_t kFilesAtOnceFromDevices = 1;
 
 double seconds_from(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -58,8 +58,11 @@ class Saving {
       if (!check_memory() || !open_crew()) return finish();
       list_tasks();
       for (auto next = by_file_.begin(); next != by_file_.end() && !crew_.stopped();) {
-        auto end = next;
-        for (std::size_t i = 0; i < files_at_once() && end != by_file_.end(); ++i) ++end;
+        auto end = std::next(next);
+        const auto goes_along = [&] { return end != by_file_.end() && !alone_.contains(end->first); };
+        if (!alone_.contains(next->first)) {
+          for (std::size_t i = 1; i < kFilesAtOnce && goes_along(); ++i) ++end;
+        }
         write_some(next, end);
         next = end;
       }
@@ -102,10 +105,6 @@ class Saving {
                  .got(memory.data == nullptr ? "none" : fmt::format("{} bytes", memory.size_bytes))
                  .try_this("Pass the memory of every destination."));
     }
-  }
-
-  [[nodiscard]] std::size_t files_at_once() const {
-    return devices_.size() > 1 ? kFilesAtOnceFromDevices : kFilesAtOnce;
   }
 
   // The host, and the devices of what these ranks write.
@@ -161,9 +160,15 @@ class Saving {
       for (std::uint32_t w = 0; w < writes.writes.size(); ++w) {
         const Source& source = inputs_.plan.source_of(rank_plan(r), writes.writes[w]);
         add_tasks(writes.writes[w], source.dtype, {r, w, 0, 0}, kTaskBytes, by_file_[source.file]);
+        if (is_fetched_whole(rank_plan(r), writes.writes[w])) alone_.insert(source.file);
       }
     }
     crew_.set_total(total);
+  }
+
+  [[nodiscard]] bool is_fetched_whole(const RankPlan& rank, const Write& write) const {
+    if (lanes_.at(rank.destinations[write.transfer.destination].device) == kHostLane) return false;
+    return HostBytes::may_fetch_whole(write, inputs_.plan.memory_dtype(rank, write), options_.staging_buffer_bytes);
   }
 
   void write_some(TasksByFile::const_iterator begin, TasksByFile::const_iterator end) {
@@ -239,6 +244,7 @@ class Saving {
   device::DigestAccounts digests_;
   std::vector<std::atomic<std::uint64_t>> bytes_;  // by source
   TasksByFile by_file_;
+  std::set<FileId> alone_;  // what is fetched whole for a file is kept until the file is written
   SaveOutcome outcome_;
 };
 

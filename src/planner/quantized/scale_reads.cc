@@ -102,4 +102,26 @@ void add_scale_reads(const Plan& plan, RankPlan& rank) {
   }
 }
 
+void cut_into_batches(const Plan& plan, std::uint64_t batch_bytes, RankPlan& rank) {
+  if (plan::scale_memory_bytes(plan, rank) <= batch_bytes) return;
+  std::map<SourceId, std::uint64_t> bytes_of;  // of scales that no batch has needed yet
+  for (const plan::ScaleRead& read : rank.scale_reads) bytes_of[read.source] = plan::scale_memory_bytes(plan, read);
+  std::uint64_t in_batch_bytes = 0;
+  for (std::uint32_t r = 0; r < rank.reads.size(); ++r) {
+    std::uint64_t new_bytes = 0;
+    for (const plan::TransferRef& ref : rank.reads[r].transfers) {
+      const auto found = bytes_of.find(rank.at(ref).source);
+      if (found == bytes_of.end()) continue;
+      new_bytes += found->second;
+      bytes_of.erase(found);
+    }
+    if (in_batch_bytes > 0 && in_batch_bytes + new_bytes > batch_bytes) {
+      rank.batch_ends.push_back(r);
+      in_batch_bytes = 0;
+    }
+    in_batch_bytes += new_bytes;
+  }
+  rank.batch_ends.push_back(static_cast<std::uint32_t>(rank.reads.size()));
+}
+
 }  // namespace lading::planner

@@ -19,20 +19,20 @@ using plan::Scaling;
 
 // a and b in blocks of 4 x 3 over two ranks, which meet within a block; c is tied to b's other key. The scales lie in a
 // file of their own.
-World quantized() {
+World quantized(const Shape& shape = {9, 7}, const Shape& block = {4, 3}, const Shape& scales = {3, 3}) {
   constexpr DType kPayload = DType::kF8E4M3;
-  World world{{{"a.weight", {9, 7}, kPayload},
-               {"a.scales", {3, 3}, DType::kF32, 1},
-               {"b.weight", {9, 7}, kPayload},
-               {"b.scales", {3, 3}, DType::kF32, 1},
-               {"c.weight", {9, 7}, kPayload},
-               {"c.scales", {3, 3}, DType::kF32, 1},
-               {"plain", {9, 7}, DType::kBF16}},
-              {param("a", {9, 7}, DType::kBF16), param("b", {9, 7}, DType::kF32), param("c", {9, 7}, DType::kF32),
-               param("plain", {9, 7}, DType::kBF16)}};
+  World world{{{"a.weight", shape, kPayload},
+               {"a.scales", scales, DType::kF32, 1},
+               {"b.weight", shape, kPayload},
+               {"b.scales", scales, DType::kF32, 1},
+               {"c.weight", shape, kPayload},
+               {"c.scales", scales, DType::kF32, 1},
+               {"plain", shape, DType::kBF16}},
+              {param("a", shape, DType::kBF16), param("b", shape, DType::kF32), param("c", shape, DType::kF32),
+               param("plain", shape, DType::kBF16)}};
   for (const char* name : {"a", "b", "c"}) {
     const std::string key(name);
-    world.build(key, Expression::dequantize(key + ".weight", key + ".scales", Shape{4, 3}));
+    world.build(key, Expression::dequantize(key + ".weight", key + ".scales", block));
   }
   world.ties = {{"b", "c"}};
   world.mesh({{"x", 2}}).place("*", {shard(0, 0)});
@@ -248,6 +248,51 @@ TEST_F(DequantizeChecked, R64_StagingMemoryHoldsTheScales) {
   EXPECT_GE(plan_.ranks[0].staging_bytes, needed);
   expect_refused("R64", "", [&](Plan& plan) { plan.ranks[0].staging_bytes = needed - 1; });
   expect_refused("R64", "", [&](Plan& plan) { plan.ranks[0].staging_bytes = 0; });
+}
+
+// Of each tensor a rank has 8 MiB of scales, a quarter of the budget.
+World with_many_scales() {
+  World world = quantized({1 << 16, 1 << 10}, {1, 16}, {1 << 16, 1 << 6});
+  world.policy.budget_bytes = 32 << 20;
+  return world;
+}
+
+constexpr std::uint64_t kScalesOfATensor = 8 << 20;
+
+// A batch for each tensor: the scales of two are in memory at a time, never those of three.
+TEST(DequantizeBatches, R64_ScalesThatAreTooManyAreReadBatchByBatch) {
+  const World world = with_many_scales();
+  auto made = world.plan();
+  ASSERT_TRUE(made) << all_text(made.error());
+  for (const RankPlan& rank : made->ranks) {
+    EXPECT_EQ(rank.reads.size(), 4U);
+    EXPECT_EQ(rank.batch_ends, (std::vector<std::uint32_t>{1, 3, 4})) << "plain, which has no scales, goes with b's";
+    EXPECT_EQ(plan::scale_memory_bytes(*made, rank), 2 * kScalesOfATensor);
+    EXPECT_LE(rank.staging_bytes, world.policy.budget_bytes);
+  }
+  const auto refuses = [&](std::string_view words, const std::function<void(RankPlan&)>& change) {
+    Plan changed = *made;
+    change(changed.ranks[0]);
+    const auto verdict = checker::check_plan(changed);
+    ASSERT_FALSE(verdict) << words;
+    EXPECT_NE(all_text(verdict.error()).find(words), std::string::npos) << all_text(verdict.error());
+  };
+  refuses("more memory", [](RankPlan& rank) { rank.staging_bytes = 2 * kScalesOfATensor - 1; });
+  refuses("more memory", [](RankPlan& rank) { rank.batch_ends.clear(), rank.staging_bytes = 2 * kScalesOfATensor; });
+  refuses("do not have all reads", [](RankPlan& rank) { rank.batch_ends.pop_back(); });
+  refuses("do not have all reads", [](RankPlan& rank) { ++rank.batch_ends.back(); });
+  refuses("is empty", [](RankPlan& rank) { rank.batch_ends.insert(rank.batch_ends.begin(), 0); });
+  refuses("is empty", [](RankPlan& rank) { rank.batch_ends.insert(rank.batch_ends.begin(), 1); });
+}
+
+TEST(DequantizeBatches, R64_ABudgetThatTheScalesOfTwoTensorsDoNotFitInIsRefused) {
+  const auto made = quantized({1 << 18, 1 << 10}, {1, 16}, {1 << 18, 1 << 6}).plan();
+  ASSERT_TRUE(made) << all_text(made.error());
+  World small = quantized({1 << 18, 1 << 10}, {1, 16}, {1 << 18, 1 << 6});
+  small.policy.budget_bytes = with_many_scales().policy.budget_bytes;
+  const auto refused = small.plan();
+  ASSERT_FALSE(refused);
+  EXPECT_NE(all_text(refused.error()).find("R64"), std::string::npos) << all_text(refused.error());
 }
 
 }  // namespace
