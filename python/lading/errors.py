@@ -27,6 +27,12 @@ _ARGUMENTS = {
 }  # fmt: skip
 _SPELLED_OTHERWISE = {"budget_bytes": "budget"}
 _MEMBER = re.compile(rf'"({"|".join(sorted(_ARGUMENTS))})"(?:: ("[^"]*"|\{{[^}}]*\}}|\[[^\]]*\]|[0-9]+))?')
+_POLICY = "policy (text)"  # what the engine calls the document that the front makes of the arguments
+_PLACE = re.compile(r"\$\.(\w+)")
+_REMEDIES = {
+    "Correct the policy (docs/schema/policy.md).": "Correct the argument.",
+    "Correct the document (docs/schema).": "Correct the argument.",
+}
 
 
 def in_python(text: str) -> str:
@@ -40,6 +46,16 @@ def shown(text: str) -> str:
     if len(text) > _SHOWN_CHARACTERS:
         text = text[:_SHOWN_CHARACTERS] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _of_arguments(fields: dict[str, Any]) -> dict[str, Any]:
+    """A problem of the policy, which the user knows as arguments only: without the place in the document's text."""
+    if fields.get("file") == _POLICY:
+        message = _PLACE.sub(lambda found: _SPELLED_OTHERWISE.get(found[1], found[1]), fields["message"], count=1)
+        fields = {name: value for name, value in fields.items() if name not in ("file", "bytes")} | {"message": message}
+    elif fields["code"] != "policy":
+        return fields
+    return fields | {"remedy": _REMEDIES.get(fields.get("remedy", ""), fields.get("remedy", ""))}
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,7 @@ class Problem:
         if "bytes" in known:
             known["bytes"] = tuple(known["bytes"])
         known |= {name: in_python(known[name]) for name in ("expected", "remedy") if name in known}
-        return cls(**known)
+        return cls(**_of_arguments(known))
 
     def __str__(self) -> str:
         where = f"rank {self.rank}: " if self.rank is not None else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -40,6 +41,13 @@ _VERIFY = ("auto", True, False, "full")
 def _is_pin(pin: Any) -> bool:
     is_pair = isinstance(pin, tuple | list) and len(pin) == 2 and all(isinstance(part, str) for part in pin)
     return isinstance(pin, str) or is_pair
+
+
+def _whole(name: str, value: Any) -> int:
+    """Also of numpy's types, which JSON does not take. Whether it is in range is for the engine to say."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} should be a whole number, but is {value!r}")
+    return operator.index(value)
 
 
 @dataclasses.dataclass
@@ -83,6 +91,8 @@ class Options:
         for name in ("allow_missing", "allow_unexpected", "allow_mismatch", "keep"):
             value = given[name]
             given[name] = [value] if isinstance(value, str) else list(value)
+        given["seed"] = _whole("seed", given["seed"])
+        given["budget"] = None if given["budget"] is None else _whole("budget", given["budget"])
         given["dtype"] = requested_dtype(given["dtype"])
         given["compute_dtype"] = None if given["compute_dtype"] is None else requested_dtype(given["compute_dtype"])
         pins = [given["pins"]] if isinstance(given["pins"], str) else given["pins"]
@@ -136,4 +146,4 @@ class Options:
             # Nothing else looks at them, and they are many.
             "constructed_dtypes": conversion.constructed_dtypes if self.cast == "exact" else None,
         }
-        return document | {name: value for name, value in optional.items() if value}
+        return document | {name: value for name, value in optional.items() if value or value == 0}

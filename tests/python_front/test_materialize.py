@@ -2,6 +2,7 @@
 once."""
 
 import json
+import re
 import sys
 import types
 import weakref
@@ -520,6 +521,38 @@ def test_words_that_are_none(small):
             lading.materialize(skeleton(), small, device="cpu", **options)
     with pytest.raises(TypeError):
         lading.materialize([], small, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"seed": -1}, "seed: not a whole number; expected a whole number from 0 to 2.64 - 1, found -1"),
+        ({"seed": 2**64}, "seed: not a whole number"),
+        ({"budget": 1}, "budget: the memory budget is too small"),
+        ({"budget": 0}, "budget: the memory budget is too small"),
+        ({"budget": -5}, "budget: not a whole number"),
+        ({"dtype": torch.int32}, "dtype: not a dtype that can be requested; expected a floating .*, found I32"),
+        ({"compute_dtype": "int8"}, "compute_dtype: not a dtype to compute in"),
+        ({"compute_dtype": "auto"}, "compute_dtype: not a dtype"),
+        ({"subtree_dtypes": {"head": torch.int8}}, "subtree_dtypes.head: not a dtype that can be requested"),
+        ({"subtree_dtypes": {"nowhere": "bf16"}}, 'subtree_dtypes: "nowhere" matches nothing'),
+        ({"keep": ["a", ""]}, r"keep\[1\]: "),
+    ],
+)
+def test_a_value_that_the_policy_refuses_is_told_as_the_argument(small, options, said):
+    with pytest.raises(lading.LadingError, match=f"^{said}") as refusal:
+        lading.materialize(skeleton(), small, device="cpu", **options)
+    text = str(refusal.value).splitlines()[0]
+    assert not any(word in text for word in ("$", "policy (text)", "byte ", "budget_bytes", "docs/schema")), text
+
+
+@pytest.mark.parametrize("name", ["seed", "budget"])
+def test_numbers_of_other_types(small, name):
+    numpy = pytest.importorskip("numpy")
+    lading.materialize(skeleton(), small, device="cpu", **{name: numpy.int64(1 << 25)})
+    for wrong in (1.5, True, "1GB", [1]):
+        with pytest.raises(TypeError, match=f"{name} should be a whole number, but is {re.escape(repr(wrong))}"):
+            lading.materialize(skeleton(), small, device="cpu", **{name: wrong})
 
 
 def test_not_under_skeleton(small):
