@@ -187,6 +187,25 @@ def _pinned(recording: Recording, func: Any, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs) if _recorded(args[0]) is None else args[0].clone()
 
 
+def _indexed(recording: Recording, func: Any, args: Any, kwargs: Any) -> Any:
+    """torch makes a tensor of a list in an index without an operator, which would be on meta and without values."""
+    index = args[1]
+    if isinstance(index, tuple):
+        index = tuple(_index_tensor(one) if isinstance(one, list | tuple | range) else one for one in index)
+    elif isinstance(index, range) or isinstance(index, list) and all(map(_is_number, index)):
+        index = _index_tensor(index)
+    return _call(func, (args[0], index, *args[2:]), kwargs)
+
+
+def _is_number(one: Any) -> bool:
+    """In a list of others torch may see a tuple, or not, by its version."""
+    return hasattr(one, "__index__") and not isinstance(one, torch.Tensor)
+
+
+def _index_tensor(index: Any) -> torch.Tensor:
+    return torch.tensor(index, device="cpu") if len(index) else torch.tensor(index, device="cpu", dtype=torch.int64)
+
+
 _table: dict[Any, Handler] = {}
 
 
@@ -212,6 +231,8 @@ def _handlers() -> dict[Any, Handler]:
                 tensor.cpu: _to,
                 tensor.cuda: _to,
                 tensor.pin_memory: _pinned,
+                tensor.__getitem__: _indexed,
+                tensor.__setitem__: _indexed,
             }
         )
     return _table

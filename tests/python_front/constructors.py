@@ -277,6 +277,19 @@ def in_inference_mode():
         return {"x": x + x.sum().item(), "y": x.contiguous()}
 
 
+def indexed_with_lists():
+    x = torch.arange(16.0).view(4, 4)
+    rows, columns, both, mask = x[[1, 3]], x[..., [0, 2], None], x[[0, 1], [[2], [3]]], x[:, [True, False, True, True]]
+    numbers, mixed = x[[np.int64(2), 0]], x[range(1, 3), 1:]
+    x[[2]] = 5
+    x[:, [1, 3]] += torch.tensor([0.5, 0.25])
+    p = nn.Parameter(torch.zeros(4))
+    with torch.no_grad():
+        p[[False, True, False, True]] = 2
+    tensors = {"x": x, "p": p, "rows": rows, "columns": columns, "both": both, "mask": mask}
+    return tensors | {"numbers": numbers, "mixed": mixed, "none": x[:, []]}
+
+
 def no_elements():
     return {"x": torch.empty(0, 3), "y": torch.tensor([]), "z": torch.zeros(2, 0)}
 
