@@ -33,6 +33,11 @@ class Span:
     size: int
     stride: int
 
+    def line(self, rank: int) -> list[int]:
+        """The ranks along it, of which `rank` is one."""
+        first = rank - rank // self.stride % self.size * self.stride
+        return [first + step * self.stride for step in range(self.size)]
+
 
 class Grid:
     """A DeviceMesh as spans of places among the ranks; or why it is none."""
@@ -209,8 +214,4 @@ class Axes:
     @staticmethod
     def _is_indifferent(axis: _Axis, held: set[int]) -> bool:
         """Whether a rank that has it has neighbours along the axis that have it too."""
-        for rank in held:
-            first = rank - rank // axis.stride % axis.size * axis.stride
-            if any(first + step * axis.stride not in held for step in range(axis.size)):
-                return False
-        return True
+        return all(held.issuperset(Span(axis.size, axis.stride).line(rank)) for rank in held)

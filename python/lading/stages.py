@@ -85,6 +85,7 @@ def _join(
         pins += [pin for pin in document["pins"] if pin not in pins]
     ties = joined_classes(ties)
     problems += _different_ties(ties, documents)
+    problems += _cut_over_ranks_without_them(spots, holders)
     if problems:
         raise LadingError(list(dict.fromkeys(problems)), stage="agreement", exit_code=4)
     own = {tensor["name"]: tensor for tensor in skeleton["tensors"]}
@@ -99,6 +100,23 @@ def _join(
         problem = Problem("layout", joined_layout.axes.problem, rule="R43", remedy=_ONE_MESH)
         raise LadingError(problem, stage="agreement", exit_code=4)
     return whole, joined_layout
+
+
+def _cut_over_ranks_without_them(spots: dict[str, Spot], holders: dict[str, list[int]]) -> Iterator[Problem]:
+    """Tensors of which a part belongs to a rank that has no such tensor."""
+    for name, spot in sorted(spots.items()):
+        sharers = set(holders[name])
+        for span in {span for cut in spot.all_cuts() for span in cut.spans}:
+            sharers |= {other for rank in holders[name] for other in span.line(rank)}
+        if without := sorted(sharers.difference(holders[name])):
+            yield Problem(
+                "ranks_differ",
+                f"the tensor is cut over ranks {ranges(sorted(sharers))}",
+                tensor=name,
+                rule="R30",
+                found=f"no such tensor on rank{'s' if len(without) > 1 else ''} {ranges(without)}",
+                remedy="Build the same layers on all ranks of the mesh that shards them.",
+            )
 
 
 def _different_ties(ties: Sequence[Sequence[str]], documents: Sequence[dict[str, Any]]) -> Iterator[Problem]:

@@ -131,6 +131,20 @@ def ranks_that_differ_are_refused(mesh, rank, folder):
     return same_everywhere(error.full_text()) + ([] if error.code == "ranks_differ" and error.rule == "R44" else [error.full_text()])
 
 
+def more_layers_on_one_rank_are_refused(mesh, rank, folder):
+    """Of a layer that FSDP2 cuts over ranks of which some do not have it, each tensor, with these ranks."""
+    model = build("small", "skeleton")
+    if rank == 0:
+        del model.blocks[1]
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    error = refused(lambda: lading.materialize(model, folder / "small", device="cpu", timeout=60))
+    said = {(problem.tensor.split(".")[1], problem.found) for problem in error.problems}
+    told = error.code == "ranks_differ" and said == {("1", "no such tensor on rank 0")}
+    return same_everywhere(error.full_text()) + ([] if told else [error.full_text()])
+
+
 def a_rank_that_stays_away(mesh, rank, folder):
     """Nobody waits for ever."""
     if rank == 1:
@@ -445,6 +459,7 @@ EXTRA = {
         bad_keys_are_listed_together,
         one_rank_fails_and_all_are_told,
         ranks_that_differ_are_refused,
+        more_layers_on_one_rank_are_refused,
         in_bfloat16_on_request,
         again_after_a_forward_pass,
         one_load_fails_and_nobody_has_weights,

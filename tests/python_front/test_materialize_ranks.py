@@ -29,6 +29,7 @@ def test_every_tensor_is_right(results, layout, build):
         ("fsdp2", "bad_keys_are_listed_together"),
         ("fsdp2", "one_rank_fails_and_all_are_told"),
         ("fsdp2", "ranks_that_differ_are_refused"),
+        ("fsdp2", "more_layers_on_one_rank_are_refused"),
         ("fsdp2", "in_bfloat16_on_request"),
         ("fsdp2", "again_after_a_forward_pass"),
         ("fsdp2", "one_load_fails_and_nobody_has_weights"),
