@@ -26,7 +26,7 @@ from .fsdp1 import FlatMember
 from .inventory import BUFFER, PARAMETER, Entry, parts_of, take_inventory
 from .inventory_json import SCHEMA
 from .loading import load_together
-from .locating import located
+from .locating import located, resolved
 from .placements import is_elsewhere
 from .preparing import resharded
 from .state_dicts import StateDict
@@ -79,7 +79,11 @@ class Fingerprint:
 
 
 def fingerprint(
-    source: nn.Module | Sequence[nn.Module] | StrPath, *, group: Group = None, timeout: float = TIMEOUT_S
+    source: nn.Module | Sequence[nn.Module] | StrPath,
+    *,
+    revision: str | None = None,
+    group: Group = None,
+    timeout: float = TIMEOUT_S,
 ) -> Fingerprint:
     """Digests of the parameters and persistent buffers of a model, or of the tensors of a checkpoint.
 
@@ -91,6 +95,7 @@ def fingerprint(
     Args:
         source: a model, sharded or not, or a list of its parts; all ranks must call it. Or the path of a checkpoint, as
             in `lading.materialize`, which this process reads alone; quantized tensors count as they are stored.
+        revision: of a checkpoint: a branch, a tag or a commit of a cached repository. None means "main".
         group: the ranks of the model; None means the default group, False this process alone.
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
 
@@ -98,7 +103,9 @@ def fingerprint(
         LadingError: replicas of a tensor differ, a tensor has no value, or the model is under FSDP1 or ZeRO-3.
     """
     if isinstance(source, str | os.PathLike):
-        return Fingerprint(dict(_of_files(source)))
+        return Fingerprint(dict(_of_files(source, revision)))
+    if revision is not None:
+        raise ValueError(f"revision is {revision!r}, but a model has none: pass the name of a repository, or no revision")
     report = load_together(
         StateDict(lambda: _tensors(source)),
         NO_CHECKPOINT,
@@ -188,12 +195,14 @@ def added_up(digests: Iterable[str]) -> str:
     return "".join(f"{lane:016x}" for lane in lanes)
 
 
-def _of_files(path: StrPath) -> Iterator[tuple[str, TensorFingerprint]]:
+def _of_files(path: StrPath, revision: str | None) -> Iterator[tuple[str, TensorFingerprint]]:
     """A part at a time: no more than that, or the largest tensor, is in memory."""
-    location = located(path)
+    location = located(path, revision)
+    listing = _engine.inspect(location)
+    location = resolved(location, listing["path"])  # a branch may move between two parts
     batch: list[dict[str, Any]] = []
     size = 0
-    for tensor in _engine.inspect(location)["tensors"]:
+    for tensor in listing["tensors"]:
         begin, end = tensor["bytes"]
         if batch and size + end - begin > _BATCH_BYTES:
             yield from _read(location, batch)

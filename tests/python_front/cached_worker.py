@@ -66,6 +66,10 @@ def skeleton_of(name, **more):
     return next(tensor["dtype"] for tensor in tensors if tensor["name"] == "lm_head.weight")
 
 
+def fingerprint(name, **more):
+    return lading.fingerprint(name, **more).tensors["lm_head.weight"].dtype
+
+
 def said(call):
     try:
         return call()
@@ -73,7 +77,7 @@ def said(call):
         return f"{type(error).__name__}: {error}"
 
 
-FUNCTIONS = (materialize, from_pretrained, audit, plan, dtypes, skeleton_of)
+FUNCTIONS = (materialize, from_pretrained, audit, plan, dtypes, skeleton_of, fingerprint)
 answers = {}
 for function in FUNCTIONS:
     answers[function.__name__] = {

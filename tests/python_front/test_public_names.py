@@ -14,6 +14,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 USES = Path(__file__).with_name("public_names.py")
 FUNCTIONS = [name for name in lading.__all__ if inspect.isfunction(getattr(lading, name))]
+CLASSES = {"Computed": lading.Computed, "dcp.Reader": lading.dcp.Reader}  # which users construct themselves
 WRONG = (
     'lading.materialize(model, "a", cast="exakt")',
     'lading.materialize(model, "a", compute_record="no")',
@@ -43,6 +44,15 @@ WRONG = (
     'lading.save(model, "a", exist="keep")',
     'lading.save(model, "a", unmapped="keep")',
     'lading.save("a", model)',
+    'lading.save(model, "a", group=True)',
+    'lading.dcp.Reader("a", quantized="no")',
+    'lading.dcp.Reader("a", mapping=["a"])',
+    'lading.dcp.Reader("a", True)',
+    'lading.fingerprint(model, "main")',
+    'lading.fingerprint(model, group=True)',
+    'lading.fingerprint(model).differences("a")',
+    'lading.initialize(model, seed="one")',
+    'lading.initialize(model, "a")',
     "lading.help(3.5)",
 )
 
@@ -69,9 +79,9 @@ def test_a_strict_type_checker_accepts_every_public_name(tmp_path):
     assert [line for number, line in enumerate(WRONG, 5) if number not in lines] == [], found.stdout
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [*FUNCTIONS, *CLASSES])
 def test_help_shows_every_argument(name):
-    function = getattr(lading, name)
+    function = CLASSES.get(name) or getattr(lading, name)
     text = inspect.getdoc(function) or ""
     parameters = inspect.signature(function).parameters
     assert [one for one in parameters if not re.search(rf"\b{one}\b", text)] == []
@@ -91,6 +101,8 @@ def test_arguments_of_materialize_are_the_same_elsewhere(name):
 
 def test_every_function_that_reads_a_checkpoint_takes_a_revision():
     arguments = {name: inspect.signature(getattr(lading, name)).parameters.keys() for name in FUNCTIONS}
-    readers = {name for name, own in arguments.items() if {"checkpoint", "path", "path_or_id"} & own}
-    assert {"materialize", "plan", "from_pretrained", "audit", "resolve_dtypes", "shard_by_dtype"} < readers
+    arguments |= {name: inspect.signature(one).parameters.keys() for name, one in CLASSES.items()}
+    readers = {name for name, own in arguments.items() if {"checkpoint", "path", "path_or_id", "base", "source"} & own}
+    expected = {"materialize", "plan", "from_pretrained", "audit", "resolve_dtypes", "shard_by_dtype", "dcp.Reader"}
+    assert expected | {"save", "fingerprint"} < readers
     assert {name for name in readers if "revision" not in arguments[name]} == set()

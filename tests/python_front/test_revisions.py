@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ONES, ZEROS = "1" * 40, "0123456789abcdef0123456789abcdef01234567"
-FUNCTIONS = ("materialize", "from_pretrained", "audit", "plan", "dtypes", "skeleton_of")
+FUNCTIONS = ("materialize", "from_pretrained", "audit", "plan", "dtypes", "skeleton_of", "fingerprint")
 
 
 def save(folder, value, dtype, **fields):
@@ -80,6 +80,7 @@ def test_every_function_reads_the_revision_that_it_is_given(answers):
         "plan": ["BF16", "F32", "F32"],
         "dtypes": ["torch.bfloat16", "torch.float32", "torch.float32"],
         "skeleton_of": ["BF16", "F32", "F32"],
+        "fingerprint": ["BF16", "F32", "F32"],
     }
 
 
@@ -100,6 +101,8 @@ def test_a_revision_without_a_checkpoint_is_refused():
     for call in (lading.audit, lading.resolve_dtypes):
         with pytest.raises(ValueError, match="pass checkpoint too"):
             call(torch.nn.Linear(1, 1), revision="v1")
+    with pytest.raises(ValueError, match="a model has none"):
+        lading.fingerprint(torch.nn.Linear(1, 1), revision="v1")
     with pytest.raises(TypeError, match="revision is 3"):
         located("org/name", 3)
 
