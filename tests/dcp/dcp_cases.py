@@ -1,9 +1,12 @@
 """What `lading.dcp.Reader` takes and refuses, case by case."""
 
 import json
+import os
 import shlex
+import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import quantized_models
 import ranks_models as models
@@ -20,6 +23,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import lading
 import lading.dcp
+from lading import _engine
 
 PLAIN = {
     "a": torch.arange(24, dtype=torch.float32).reshape(6, 4) / 7,
@@ -48,7 +52,7 @@ def empty():
     return {name: torch.full_like(tensor, 9) for name, tensor in PLAIN.items()}
 
 
-def refused(words, load, unwritten=None):
+def refused(words, load, unwritten=None, *, begun=False):
     """What is wrong with a refusal that should have these words on every rank, and write nothing to these tensors."""
     before = {name: local(tensor).clone() for name, tensor in (unwritten or {}).items() if isinstance(tensor, torch.Tensor)}
     try:
@@ -68,8 +72,7 @@ def refused(words, load, unwritten=None):
     text = failures[0].full_text()
     problems += [f"{word!r} is not in: {text}" for word in words if word not in text]
     problems += [f"{name} was written" for name, tensor in before.items() if not torch.equal(tensor, local(unwritten[name]))]
-    if any(failure.begun for failure in failures):
-        problems.append("the load had begun")
+    problems += [f"begun is {failure.begun}" for failure in failures if failure.begun != begun]
     return problems
 
 
@@ -229,6 +232,30 @@ def values_that_are_no_tensors(folder):
     return problems + unequal(state, {"a": PLAIN["a"], "b": PLAIN["b"]})
 
 
+def a_damaged_file(folder):
+    cut, whole = folder / "cut", (folder / "plain" / "model.safetensors").read_bytes()
+    cut.mkdir()
+    (cut / "model.safetensors").write_bytes(whole[:-4])
+    state = empty()
+    return refused(["data_truncated", "cut"], lambda: dcp.load(state, storage_reader=reader(cut)), state)
+
+
+def a_file_that_changes(folder):
+    """Another process writes when the load is planned and nothing of it has been read."""
+    (folder / "changing").mkdir()
+    file, load_it = shutil.copy(folder / "plain" / "model.safetensors", folder / "changing"), _engine.Plan.load
+
+    def after_a_write(plan, *arguments, **options):
+        with open(file, "r+b") as open_file:
+            open_file.seek(-4, os.SEEK_END)
+            open_file.write(b"\x01\x02\x03\x04")
+        return load_it(plan, *arguments, **options)
+
+    with mock.patch.object(_engine.Plan, "load", after_a_write):
+        load = lambda: dcp.load(empty(), storage_reader=reader(folder / "changing"))
+        return refused(["file_changed"], load, begun=True)
+
+
 def tensors_on_meta(folder):
     """DCP gives them memory first, in the state dict alone."""
     state = {name: tensor.to("meta") for name, tensor in PLAIN.items()}
@@ -307,7 +334,7 @@ ON_ONE_PROCESS = {
         shapes_that_differ_may_be_allowed,
         keys_beyond_the_state_dict, ties, tensors_that_are_not_contiguous, views_of_one_buffer, parameters_that_train,
         values_that_are_no_tensors, tensors_on_meta, no_state_dict_at_all, the_metadata_lists_the_tensors,
-        the_checkpoint_id_counts, a_path_that_is_not_there, planners, quantized,
+        the_checkpoint_id_counts, a_path_that_is_not_there, a_damaged_file, a_file_that_changes, planners, quantized,
     )
 }  # fmt: skip
 

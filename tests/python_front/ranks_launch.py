@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from geometry.launch import patient
+
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 PYTHON = TESTS.parent / "python"
@@ -28,6 +30,7 @@ def run_layouts(layouts, deadline_s):
 
 def run_script(script, deadline_s, *arguments):
     """What `script RESULT.json DEADLINE_S ARGUMENT…` wrote to the result."""
+    deadline_s = patient(deadline_s)
     with tempfile.TemporaryDirectory(prefix="lading_ranks_") as scratch:
         result = Path(scratch) / "result.json"
         environment = os.environ | {

@@ -308,3 +308,29 @@ def test_a_model_without_adapters_says_so(files):
     model.delete_adapter("default")
     with pytest.raises(lading.LadingError, match="the model has no adapters"):
         lading.materialize(model, base, device="cpu", adapter=adapter)
+
+
+def test_R39_an_adapter_in_an_older_layout_of_transformers_is_refused(tmp_path):
+    """PEFT renames its keys as transformers says; lading does not, and names them all."""
+    pytest.importorskip("transformers")
+    import zoo
+
+    def with_adapters(model):
+        config = peft.LoraConfig(target_modules=r".*language_model.*q_proj", r=2, init_lora_weights=False)
+        return peft.get_peft_model(model, config)
+
+    zoo.make("qwen2_vl", str(tmp_path / "base"))
+    with_adapters(zoo.build("qwen2_vl", "cpu")).save_pretrained(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    state = load_file(file)
+    older = {name.replace(".model.language_model.", ".model."): value for name, value in state.items()}
+    save_file(older, file)
+    theirs = peft.PeftModel.from_pretrained(zoo.build("qwen2_vl", "cpu"), tmp_path / "adapter")
+    converted = peft.get_peft_model_state_dict(theirs)
+    assert all(torch.equal(converted[name], value) for name, value in state.items())
+    with lading.skeleton():
+        model = with_adapters(zoo.build("qwen2_vl", "cpu"))
+    with pytest.raises(lading.LadingError) as raised:
+        lading.materialize(model, tmp_path / "base", device="cpu", adapter=tmp_path / "adapter")
+    assert {one.rule for one in raised.value.problems} == {"R39"}
+    assert older.keys() < set(raised.value.tensors) and len(raised.value.tensors) == 2 * len(older)
