@@ -33,6 +33,10 @@ with sample(kind) as (checkpoint, _):
             report = lading.save(model, Path(checkpoint, f"step-{step}"), base=loaded)
             print(report)
 
+    pending = lading.save(model, Path(checkpoint, "last"), base=loaded, exist="replace", background=True)
+    optimizer.step()
+    print(pending.result())
+
     trained = Model().to(kind)  # whole, and not sharded
     lading.materialize(trained, report.path)
     compare(model, trained)

@@ -96,6 +96,9 @@ LADING_API Result<SavePlanReport, Refusal> plan_save(const SaveRequest& request)
 /// The memory of the request's ranks, in the order in which write_save() asks for it.
 LADING_API std::vector<DestinationInfo> destinations_of(const SavePlanReport& plan);
 
+/// For each of destinations_of(): how many writes of this process read its memory. Replicas have one writer.
+LADING_API std::vector<std::uint64_t> writes_of(const SavePlanReport& plan);
+
 enum class ExistingDirectory : std::uint8_t {
   kRefuse,
   kReplace,  ///< it is exchanged for the new one in one step, and removed then
@@ -123,10 +126,17 @@ struct PreparedSave {
 /// Makes the temporary directory, and in it every file with its header and at its full size.
 LADING_API Result<PreparedSave> prepare_save(const SavePlanReport& plan, const SavePlace& place);
 
+enum class SavedFrom : std::uint8_t {
+  kDevices,   ///< each destination's memory is on its device
+  kHostCopy,  ///< all of it is in host memory: a copy, so that the model may change meanwhile
+};
+
 struct SaveWriting {
-  /// The memory of a destination: contiguous, at least size_bytes, on its device, borrowed until write_save() returns.
-  /// It is only read. lading first waits for the caller's pending GPU work.
+  /// The memory of a destination: contiguous, at least size_bytes, borrowed until write_save() returns. It is only
+  /// read. lading first waits for the caller's pending GPU work. Of a destination that this process writes nothing of
+  /// (writes_of()), it may be missing.
   std::function<Result<std::span<const std::byte>>(const DestinationInfo&)> memory;
+  SavedFrom from = SavedFrom::kDevices;
   std::uint32_t threads = 0;                          ///< 0: as many as help
   const std::atomic<bool>* cancelled = nullptr;       ///< set it from anywhere, a signal handler too
   std::function<void(const LoadProgress&)> progress;  ///< on the calling thread, a few times a second

@@ -20,6 +20,7 @@ _HOMES = {
     "Computed": "computed",
     "Fingerprint": "fingerprints",
     "LadingError": "errors",
+    "PendingSave": "save_background",
     "Plan": "planning",
     "Report": "report",
     "SaveReport": "save_report",
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from .report import Report as Report
     from .resolving import DTypes as DTypes
     from .resolving import resolve_dtypes as resolve_dtypes
+    from .save_background import PendingSave as PendingSave
     from .save_report import SaveReport as SaveReport
     from .saving import save as save
     from .sharding import Sharding as Sharding

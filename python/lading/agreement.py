@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 DEADLINE_S = 10.0  # from a rank's silence to the failure of all others
 TIMEOUT_S = 600.0  # for ranks that come late
 VALUE = "value of "  # fields with a name behind it: ranks that have one must have the same
+_PATIENCE = 6  # times the deadline, beside training
 _GRACE_S = 2.0  # that code of the user's has to notice by itself that another rank has failed
 _LOOK_S = 0.1  # how long a signal of this process may wait
 _SHOWN = 8
@@ -65,6 +66,7 @@ class Agreement:
         if not 0 < timeout_s < float("inf"):
             raise ValueError(f"timeout is {timeout_s!r}; it should be a number of seconds")
         self.rank, self.ranks, self.store = rank, list(ranks), store
+        self.keeps: Any = None  # the group's store may be the server of the others'
         self.begun = False
         self._pulse: _Pulse | None = None
         self._last: OnThread | None = None
@@ -88,11 +90,14 @@ class Agreement:
         return len(self.ranks)
 
     @classmethod
-    def of(cls, group: Any = None, timeout_s: float = TIMEOUT_S, *, scope: str = "") -> Agreement:
+    def of(
+        cls, group: Any = None, timeout_s: float = TIMEOUT_S, *, scope: str = "", beside_training: bool = False
+    ) -> Agreement:
         """Of a process group; None is the default one, or this process alone where there is none. False: alone.
 
         The timeout is for ranks that have not come yet; one that falls silent is noticed within `DEADLINE_S`. While one
-        is open, another of the same group needs another scope.
+        is open, another of the same group needs another scope. `beside_training`: it goes on in a thread, while others
+        use the group.
         """
         import torch.distributed as dist
 
@@ -111,7 +116,20 @@ class Agreement:
         # thread that serves all of them, and where no server answers everybody waits for seconds.
         store = c10d._get_process_group_store(found)
         name = getattr(found, "group_name", "") + scope
-        return cls(store, dist.get_rank(found), ranks, timeout_s, name=name, deadline_s=DEADLINE_S)
+        if not beside_training:
+            return cls(store, dist.get_rank(found), ranks, timeout_s, name=name, deadline_s=DEADLINE_S)
+        # A connection answers one question at a time, and training may wait there for ranks that come late. The
+        # interpreter may be busy for seconds too.
+        made = cls(
+            _another_connection(store),
+            dist.get_rank(found),
+            ranks,
+            timeout_s,
+            name=f"{name}/beside training",
+            deadline_s=_PATIENCE * DEADLINE_S,
+        )
+        made.keeps = store
+        return made
 
     # ---- the block
 
@@ -381,6 +399,14 @@ def agreed(ranks: Agreement, name: str, *, while_alive: bool = False) -> Iterato
         ranks.say(name, {}, failure=as_error(error), while_alive=while_alive)
         raise
     step.answers = ranks.say(name, step.message, must_match=step.must_match, while_alive=while_alive)
+
+
+def _another_connection(store: Any) -> Any:
+    """The store itself if it cannot be cloned, as one that is written in Python."""
+    try:
+        return store.clone()
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return store
 
 
 # ---- words

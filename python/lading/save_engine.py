@@ -33,6 +33,7 @@ class SavePlan:
         self._answered = answered
         self.answer: dict[str, Any] = json.loads(answered.checked())
         sets = [tuple(ranks) for ranks in self.answer.pop("replica_sets", ())]
+        self.writes: list[int] = self.answer.pop("destination_writes")  # that read each destination
         self.destinations = [Destination._of(fields, sets) for fields in self.answer.pop("destinations")]
         self.warnings = _warnings(self.answer)
 
@@ -47,8 +48,10 @@ class SavePlan:
         *,
         progress: Callable[[Progress], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
+        is_host_copy: bool = False,
     ) -> dict[str, Any]:
-        """What the plan gives to this process. `memories` are (address, size in bytes), one for each destination."""
+        """What the plan gives to this process. `memories` are (address, size in bytes), one for each destination; with
+        `is_host_copy` in host memory, wherever the model is."""
         caller = _Caller(None, progress, cancelled)
         words = array.array("Q", [word for address, size_bytes in memories for word in (address or 0, size_bytes)])
         with _interrupts_stop(caller), awaited_at_exit(caller.stop):
@@ -57,7 +60,7 @@ class SavePlan:
                     self._answered.handle,
                     words.buffer_info()[0],
                     len(memories),
-                    _request(target),
+                    _request({**target, "from": "host_copy" if is_host_copy else "devices"}),
                     ctypes.byref(caller.callbacks),
                 )
             )

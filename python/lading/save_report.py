@@ -22,8 +22,8 @@ class SavedKey(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SaveReport:
-    """A save that is done: the checkpoint is complete, and on the disk. The same on every rank, but for `rank` and
-    `written_bytes`.
+    """A save that is done: the checkpoint is complete, and on the disk. The same on every rank, but for `rank`,
+    `written_bytes` and `snapshot_bytes`.
 
         report = lading.save(model, "out", base="org/base")
         print(report)                                   # 291 keys in 4 files, 16.1 GB, 7.2 s …
@@ -41,6 +41,7 @@ class SaveReport:
         dropped_keys: keys of `base` that the model has no tensor for.
         plan_digest: equal on all ranks.
         seconds: from the call to the end.
+        snapshot_bytes: what this rank's copy of the values took, of a save in the background.
         notes: what lading decided, in sentences.
         warnings: what may be unintended.
     """
@@ -60,6 +61,7 @@ class SaveReport:
     planning_seconds: float
     writing_seconds: float
     seconds: float
+    snapshot_bytes: int
     notes: tuple[str, ...]
     warnings: tuple[Problem, ...]
 

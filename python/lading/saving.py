@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, overload
 
 from torch import nn
 
@@ -33,12 +33,14 @@ from .inventory import parts_of
 from .loading import is_incomplete
 from .locating import located, revision_of
 from .report import Report
+from .save_background import PendingSave, begin, wait_for_last_save
 from .save_engine import SavePlan, commit, discard, save_plan
 from .save_files import CONFIG, config_files, copy_beside, transformers_model
 from .save_memory import Memories, memories_of
 from .save_names import size_of
 from .save_report import SavedKey, SaveReport
 from .save_shared import refuse_differences
+from .save_snapshot import Snapshot, snapshot_of
 from .save_stages import choose_keys
 from .save_subject import Base, Subject, subject_of
 from .showing import Display, StoppedByUser, checked, display_for, stopped
@@ -51,12 +53,47 @@ logger = logging.getLogger("lading")
 _LEDGER = "lading.ledger.json"
 _FILE_DTYPES = ("auto", "base", "memory")
 _LATER = {
-    "background": "Call save without it: it returns when the checkpoint is on the disk.",
     "adapter": "Save the adapter alone with the model's save_pretrained, or merge it first.",
     "optimizer": "Save the optimizer's state with torch.distributed.checkpoint.",
 }
 
 
+@overload
+def save(
+    model: nn.Module | Sequence[nn.Module],
+    directory: StrPath,
+    *,
+    base: StrPath | Report | None = None,
+    revision: str | None = None,
+    max_shard_size: int | str | None = None,
+    dtype: DType = "auto",
+    unmapped: Unmapped = "refuse",
+    exist: Exist = "refuse",
+    background: Literal[False] = False,
+    adapter: Any = None,
+    optimizer: Any = None,
+    progress: Showing = True,
+    group: Group = None,
+    timeout: float = TIMEOUT_S,
+) -> SaveReport: ...
+@overload
+def save(
+    model: nn.Module | Sequence[nn.Module],
+    directory: StrPath,
+    *,
+    base: StrPath | Report | None = None,
+    revision: str | None = None,
+    max_shard_size: int | str | None = None,
+    dtype: DType = "auto",
+    unmapped: Unmapped = "refuse",
+    exist: Exist = "refuse",
+    background: Literal[True],
+    adapter: Any = None,
+    optimizer: Any = None,
+    progress: Showing = True,
+    group: Group = None,
+    timeout: float = TIMEOUT_S,
+) -> PendingSave: ...
 @ending_before_python
 def save(
     model: nn.Module | Sequence[nn.Module],
@@ -74,7 +111,7 @@ def save(
     progress: Showing = True,
     group: Group = None,
     timeout: float = TIMEOUT_S,
-) -> SaveReport:
+) -> SaveReport | PendingSave:
     """Writes the parameters and persistent buffers of `model` to safetensors files in `directory`, from all ranks.
 
         report = lading.save(model, "out", base="org/base")
@@ -99,8 +136,11 @@ def save(
         unmapped: what is done with keys of `base` that no tensor of the model makes: "refuse" lists them in an error,
             "drop" leaves them out.
         exist: "refuse" raises if `directory` exists; "replace" exchanges it for the new one in one step.
-        background, adapter, optimizer: not supported yet.
-        progress: as in `lading.materialize`.
+        background: True copies the values, on the device if there is room and otherwise to host memory, and returns a
+            `PendingSave`, a future of the report. The model may change at once. The next save waits for this one, and
+            so does Python when it ends.
+        adapter, optimizer: not supported yet.
+        progress: as in `lading.materialize`; in the background True shows no bar.
         group: the process group whose ranks save together; None means the default group, False this process alone.
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
 
@@ -108,10 +148,11 @@ def save(
         LadingError: lists every problem. The directory is as it was, unless the last step failed: the rename, or what follows it.
     """
     began = time.perf_counter()
+    wait_for_last_save()
     with Agreement.of(group, timeout) as ranks:
         with agreed(ranks, "the model") as step:
-            later = {"background": background, "adapter": adapter, "optimizer": optimizer}
-            asked = Asked.of(directory, base, revision, max_shard_size, dtype, unmapped, exist, later)
+            later = {"adapter": adapter, "optimizer": optimizer}
+            asked = Asked.of(directory, base, revision, max_shard_size, dtype, unmapped, exist, background, later)
             checked(progress)
             parts = parts_of(model)
             _refuse_unfit(parts)
@@ -120,7 +161,30 @@ def save(
             step.must_match = [name for name in step.message if name not in ("device", "path", "has_config")]
         save_of = _Save(asked, subject, ranks, step.answers)
         save_of.plan_together()
-        report = save_of.run(step.answers[0]["path"], display_for(progress, is_first=ranks.rank == 0))
+        path = step.answers[0]["path"]
+        if background:
+            save_of.take_snapshot()
+        else:
+            report = save_of.run(path, display_for(progress, is_first=ranks.rank == 0))
+    if background:
+        shown = display_for(progress is not True and progress, is_first=ranks.rank == 0)
+        return _in_background(save_of, Agreement.of(group, timeout, beside_training=True), path, shown, began)
+    return _finished(report, began, ranks)
+
+
+def _in_background(save_of: _Save, ranks: Agreement, path: str, display: Display, began: float) -> PendingSave:
+    pending = save_of.pending(path)
+
+    def write() -> SaveReport:
+        with save_of.releasing_snapshot(), ranks:
+            report = save_of.run(path, display, ranks)
+        return _finished(report, began, ranks)
+
+    begin(pending, write, tells=ranks.rank == 0)
+    return pending
+
+
+def _finished(report: SaveReport, began: float, ranks: Agreement) -> SaveReport:
     report = dataclasses.replace(report, seconds=time.perf_counter() - began)
     if ranks.rank == 0:
         for line in str(report).splitlines():
@@ -138,6 +202,7 @@ class Asked:
     dtype: str
     unmapped: str
     exist: str
+    background: bool
 
     @classmethod
     def of(
@@ -149,6 +214,7 @@ class Asked:
         dtype: DType,
         unmapped: str,
         exist: str,
+        background: bool,
         later: dict[str, Any],
     ) -> Asked:
         problems = [
@@ -168,7 +234,7 @@ class Asked:
         if in_files == "base" and found is None:
             raise ValueError('dtype is "base", but there is no base: pass base= too')
         max_bytes = None if max_shard_size is None else size_of(max_shard_size)
-        return cls(_named(directory), found, max_bytes, str(in_files), unmapped, exist)
+        return cls(_named(directory), found, max_bytes, str(in_files), unmapped, exist, background)
 
     @property
     def narrowed(self) -> str | None:
@@ -186,6 +252,7 @@ class Asked:
             "max_shard_size": self.max_bytes,
             "unmapped": self.unmapped,
             "exist": self.exist,
+            "background": self.background,
             "device": str(subject.device),
             "path": _absolute(self.directory),
             "has_config": transformers_model(subject.parts, subject.entries) is not None,
@@ -242,6 +309,8 @@ class _Save:
         self._devices = [message["device"] for message in said]
         self._plan: SavePlan
         self._memories: Memories
+        self._snapshot: Snapshot | None = None
+        self._snapshot_note = ""
         self._configs: dict[str, bytes] = {}  # by the name of the file
         # What one rank does for all, one does that has a config to write.
         self._writer = next((rank for rank, message in enumerate(said) if message["has_config"]), 0)
@@ -269,7 +338,33 @@ class _Save:
         """What an error can be named by if the ranks' plans differ (R30)."""
         return {one["key"]: {"shape": str(one["shape"]), "dtype": one["dtype"]} for one in self._plan.answer["keys"]}
 
-    def run(self, path: str, display: Display) -> SaveReport:
+    def take_snapshot(self) -> None:
+        """The model is not looked at any more."""
+        began = time.perf_counter()
+        with agreed(self._ranks, "the snapshot"):
+            self._snapshot = snapshot_of(self._memories, self._plan.writes, self._subject.device)
+        self._memories = self._snapshot.memories
+        size, seconds = f"{self._snapshot.size_bytes / 1e6:.1f} MB", time.perf_counter() - began
+        self._snapshot_note = f"a snapshot of {size} was taken on {self._snapshot.device} in {seconds:.2f} s"
+        self._subject = dataclasses.replace(
+            self._subject, entries=[], parts=[], whole_parts=[], whole_entries=[], skeleton={}
+        )
+
+    def pending(self, path: str) -> PendingSave:
+        assert self._snapshot is not None
+        return PendingSave(Path(path), self._snapshot.size_bytes, self._snapshot.device)
+
+    @contextlib.contextmanager
+    def releasing_snapshot(self) -> Iterator[None]:
+        assert self._snapshot is not None
+        try:
+            yield
+        finally:
+            self._snapshot.release()
+
+    def run(self, path: str, display: Display, ranks: Agreement | None = None) -> SaveReport:
+        """`ranks`: others than those of the plan, in the background."""
+        self._ranks = ranks or self._ranks
         target = {"directory": path, "exist": self._asked.exist}
         with self._undone_on_failure(target):
             with agreed(self._ranks, "the directory") as step:
@@ -311,7 +406,13 @@ class _Save:
                     display.show(progress)
 
                 addresses = self._memories.addresses
-                return self._plan.write(addresses, place, progress=show, cancelled=self._ranks.has_failed)
+                return self._plan.write(
+                    addresses,
+                    place,
+                    progress=show,
+                    cancelled=self._ranks.has_failed,
+                    is_host_copy=self._snapshot is not None and self._snapshot.is_on_host,
+                )
         except StoppedByUser as stop:
             raise stopped(stop.error, begun=False, what="save") from stop.error
         except LadingError as error:
@@ -373,6 +474,7 @@ class _Save:
             planning_seconds=answer["planning_seconds"],
             writing_seconds=written["writing_seconds"] + written["sync_seconds"],
             seconds=0.0,
-            notes=(*self._subject.notes, *self._memories.notes()),
+            snapshot_bytes=0 if self._snapshot is None else self._snapshot.size_bytes,
+            notes=(*self._subject.notes, *self._memories.notes(), *filter(None, [self._snapshot_note])),
             warnings=self._plan.warnings,
         )

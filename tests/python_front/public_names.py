@@ -50,6 +50,8 @@ def save(model: nn.Module, group: "torch.distributed.ProcessGroup") -> lading.Sa
     lading.save(model, "out", base="org/base", revision="v1", max_shard_size="2GB", dtype="base", unmapped="drop")
     lading.save([model], CHECKPOINT, max_shard_size=1 << 30, dtype=torch.bfloat16, exist="replace", group=group)
     report = lading.save(model, CHECKPOINT, base=lading.report_of(model), progress=False, timeout=60)
+    pending: lading.PendingSave = lading.save(model, CHECKPOINT, background=True)
+    print(pending.result(timeout=60).bytes, pending.done(), pending.path, pending.snapshot_bytes, report.snapshot_bytes)
     print(report.keys["w"].file, report.path / "config.json", report.files["model.safetensors"], report.to_json())
     return report
 

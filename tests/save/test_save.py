@@ -248,7 +248,7 @@ def test_a_parameter_that_no_key_has(folder, tmp_path):
     assert "blocks.1.up.bias" in str(error)
 
 
-@pytest.mark.parametrize("later", [{"background": True}, {"adapter": "default"}, {"optimizer": object()}])
+@pytest.mark.parametrize("later", [{"adapter": "default"}, {"optimizer": object()}])
 def test_what_is_not_supported_yet(tmp_path, later):
     error = refused(lambda: save(models.original("small"), tmp_path / "out", **later))
     assert error.code == "usage" and next(iter(later)) in str(error)

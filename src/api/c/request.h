@@ -42,6 +42,7 @@ struct SaveStepRequest {
   SavePlace place;
   std::string temporary;  ///< "" before the first step
   std::optional<std::uint32_t> threads;
+  SavedFrom from = SavedFrom::kDevices;
 };
 [[nodiscard]] Result<SaveStepRequest, Errors> parse_save_step_request(std::string_view json);
 

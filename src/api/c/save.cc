@@ -97,6 +97,7 @@ Handle write_share(const ReadySave& save, const SaveStepRequest& step, const Sav
   }
   lading::SaveWriting writing;
   writing.threads = step.threads.value_or(save.threads);
+  writing.from = step.from;
   writing.memory = [next = memories.list](const DestinationInfo&) mutable -> Result<std::span<const std::byte>> {
     const lading_memory& memory = *next++;
     return std::span(static_cast<const std::byte*>(memory.data), memory.size_bytes);

@@ -17,6 +17,9 @@ constexpr std::array<std::pair<std::string_view, saving::UnmappedKeys>, 2> kUnma
 constexpr std::array<std::pair<std::string_view, ExistingDirectory>, 2> kExisting = {
     {{"refuse", ExistingDirectory::kRefuse}, {"replace", ExistingDirectory::kReplace}}};
 
+constexpr std::array<std::pair<std::string_view, SavedFrom>, 2> kSavedFrom = {
+    {{"devices", SavedFrom::kDevices}, {"host_copy", SavedFrom::kHostCopy}}};
+
 void read_dtype_choice(JsonFields& fields, saving::Options& out) {
   const auto value = fields.find("dtype");
   if (!value) return;
@@ -114,6 +117,7 @@ Result<SaveStepRequest, Errors> parse_save_step_request(std::string_view json) {
   fields.string("directory", request.place.directory);
   fields.optional_string("temporary", request.temporary);
   fields.optional_word("exist", kExisting, request.place.existing);
+  fields.optional_word("from", kSavedFrom, request.from);
   bool sync = true;
   fields.optional_boolean("sync", sync);
   request.place.durable = sync ? Durable::kYes : Durable::kNo;

@@ -191,4 +191,17 @@ std::vector<DestinationInfo> destinations_of(const SavePlanReport& plan) {
   return describe_destinations(planned.plan.load, planned.ranks);
 }
 
+std::vector<std::uint64_t> writes_of(const SavePlanReport& plan) {
+  const PlannedSave& planned = PlannedSave::of(plan);
+  std::vector<std::uint64_t> writes;
+  for (const std::uint32_t r : planned.ranks) {
+    const std::size_t first = writes.size();
+    writes.resize(first + planned.plan.load.ranks[r].destinations.size());
+    for (const plan::Write& write : planned.plan.ranks[r].writes) {
+      ++writes[first + write.transfer.destination.number()];
+    }
+  }
+  return writes;
+}
+
 }  // namespace lading

@@ -68,6 +68,9 @@ std::string answer_of(const SavePlanReport& plan, const std::vector<DestinationI
   write_strings(json, "left_out", plan.left_out, Lines::kMany);
   write_strings(json, "not_saved", plan.not_saved, Lines::kMany);
   write_strings(json, "dropped_keys", plan.dropped_keys, Lines::kMany);
+  json.key("destination_writes").begin_array(Lines::kOne);
+  for (const std::uint64_t writes : writes_of(plan)) json.number(writes);
+  json.end_array();
   write_destinations(json, destinations, PlannedSave::of(plan).plan.load);
   return end_answer(json, plan.warnings, {});
 }

@@ -192,6 +192,7 @@ Result<SaveShareReport, Errors> write_share(const SavePlanReport& plan, const Sa
   exec::SaveOptions options;
   options.threads = writing.threads;
   options.sync = place.durable == Durable::kYes ? exec::Sync::kYes : exec::Sync::kNo;
+  options.memory = writing.from == SavedFrom::kHostCopy ? exec::MemoryPlace::kHost : exec::MemoryPlace::kAsPlanned;
   options.cancelled = writing.cancelled;
   if (writing.progress) {
     options.progress = [&](const exec::Progress& p) { writing.progress({p.done_bytes, p.total_bytes, p.read_bytes}); };

@@ -107,6 +107,10 @@ class Saving {
     }
   }
 
+  [[nodiscard]] std::string device_of(const plan::Destination& destination) const {
+    return options_.memory == MemoryPlace::kHost ? "cpu" : destination.device;
+  }
+
   // The host, and the devices of what these ranks write.
   Result<void> open_devices_of_writes() {
     devices_.emplace_back();
@@ -116,12 +120,13 @@ class Saving {
       const RankPlan& rank = rank_plan(r);
       for (const Write& write : inputs_.plan.ranks[inputs_.ranks[r]].writes) {
         const plan::Destination& destination = rank.destinations[write.transfer.destination];
-        if (lanes_.emplace(destination.device, devices_.size()).second) {
-          LADING_ASSIGN_OR_RETURN(auto device, device::open_device(destination.device));
+        const std::string place = device_of(destination);
+        if (lanes_.emplace(place, devices_.size()).second) {
+          LADING_ASSIGN_OR_RETURN(auto device, device::open_device(place));
           devices_.emplace_back().device = std::move(device);
         }
         const DestinationMemory& memory = inputs_.memory[r][write.transfer.destination.number()];
-        const device::Device& device = *devices_[lanes_.at(destination.device)].device;
+        const device::Device& device = *devices_[lanes_.at(place)].device;
         if (auto checked = device.check({memory.data, memory.size_bytes}); !checked) {
           return fail(std::move(checked).error().of_tensor(inputs_.plan.load.statements[destination.statement].name));
         }
@@ -167,7 +172,7 @@ class Saving {
   }
 
   [[nodiscard]] bool is_fetched_whole(const RankPlan& rank, const Write& write) const {
-    if (lanes_.at(rank.destinations[write.transfer.destination].device) == kHostLane) return false;
+    if (lanes_.at(device_of(rank.destinations[write.transfer.destination])) == kHostLane) return false;
     return HostBytes::may_fetch_whole(write, inputs_.plan.memory_dtype(rank, write), options_.staging_buffer_bytes);
   }
 
@@ -207,7 +212,7 @@ class Saving {
     const SourceId source = rank.at(write.transfer).source;
     const Source& key = inputs_.plan.load.sources[source];
     const DestinationMemory& destination = inputs_.memory[task.rank][d.number()];
-    const SavedMemory memory{destination.data, destination.size_bytes, lanes_.at(rank.destinations[d].device)};
+    const SavedMemory memory{destination.data, destination.size_bytes, lanes_.at(device_of(rank.destinations[d]))};
     const DType memory_dtype = inputs_.plan.memory_dtype(rank, write);
     const unsigned most_bits = std::max(bits(key.dtype), bits(memory_dtype));
     const GatherInputs inputs{write, key.dtype, memory_dtype, options_.staging_buffer_bytes / most_bits * 8,

@@ -22,6 +22,12 @@ namespace lading::exec {
 
 enum class Sync : std::uint8_t { kNo, kYes };
 
+/// Where the memory of destinations lies.
+enum class MemoryPlace : std::uint8_t {
+  kAsPlanned,  ///< on the destination's device
+  kHost,       ///< a copy in host memory, whatever the destination's device
+};
+
 /// A file of the plan, opened for writing.
 struct OutputFile {
   io::Fd fd;
@@ -32,6 +38,7 @@ struct SaveOptions {
   std::uint32_t threads = 0;                      ///< 0: as many as help
   std::uint64_t staging_buffer_bytes = 4U << 20;  ///< of each thread
   Sync sync = Sync::kYes;
+  MemoryPlace memory = MemoryPlace::kAsPlanned;
   const std::atomic<bool>* cancelled = nullptr;   ///< looked at between tasks
   std::function<void(const Progress&)> progress;  ///< called by the calling thread, a few times a second
 };

@@ -36,7 +36,8 @@ std::vector<std::byte> bytes_of_labels(const std::vector<std::int64_t>& labels) 
 // A plan, the memory of all its ranks, and files in memory.
 class SaveRun {
  public:
-  SaveRun(const SaveWorld& world, plan::SavePlan plan, const std::vector<std::string>& devices)
+  SaveRun(const SaveWorld& world, plan::SavePlan plan, const std::vector<std::string>& devices,
+          MemoryPlace place = MemoryPlace::kAsPlanned)
       : plan_(std::move(plan)) {
     for (const plan::PlannedFile& file : plan_.load.files) {
       files_.push_back(io::Fd(::memfd_create("shard", MFD_CLOEXEC)));
@@ -47,7 +48,8 @@ class SaveRun {
       memory_.emplace_back();
       for (plan::Destination& d : rank.destinations) {
         d.device = devices[r % devices.size()];
-        memory_.back().push_back(put(d.device, bytes_of_labels(world.memory_of(plan_.load, d, rank.rank))));
+        memory_.back().push_back(put(place == MemoryPlace::kHost ? "cpu" : d.device,
+                                     bytes_of_labels(world.memory_of(plan_.load, d, rank.rank))));
       }
     }
   }
@@ -106,12 +108,13 @@ std::pair<SaveWorld, plan::SavePlan> next_world(std::uint64_t& seed) {
   }
 }
 
-void save_worlds(const std::vector<std::string>& devices, int count) {
+void save_worlds(const std::vector<std::string>& devices, int count, MemoryPlace place = MemoryPlace::kAsPlanned) {
   std::uint64_t seed = 0;
   for (int i = 0; i < count && !::testing::Test::HasFailure(); ++i) {
     auto [world, plan] = next_world(seed);
-    SaveRun run(world, std::move(plan), devices);
+    SaveRun run(world, std::move(plan), devices, place);
     SaveOptions options;
+    options.memory = place;
     options.threads = 1 + static_cast<std::uint32_t>(i % 3);
     options.staging_buffer_bytes = std::vector<std::uint64_t>{16, 64, 4096}[static_cast<std::size_t>(i) % 3];
     options.sync = Sync::kNo;
@@ -139,6 +142,11 @@ TEST(WriteFiles, R69_EveryByteIsTheOraclesFromGpus) {
   const std::vector<std::string> gpus = test::gpus();
   if (gpus.empty()) GTEST_SKIP() << "neither a GPU nor the stand-in for the driver";
   save_worlds(gpus, 150);
+}
+
+TEST(WriteFiles, R69_EveryByteIsTheOraclesFromACopyInHostMemory) {
+  // The plan is one of a GPU's memory, which nobody opens here.
+  save_worlds({"cuda:77"}, 150, MemoryPlace::kHost);
 }
 
 TEST(WriteFiles, Fault47_AFullDiskIsAnErrorThatNamesTheFile) {
