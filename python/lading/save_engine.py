@@ -67,7 +67,7 @@ class SavePlan:
         failure = None
         answer: dict[str, Any] = {}
         try:
-            answer = json.loads(answered.checked())
+            answer = _answer_of(answered)
         except LadingError as error:
             failure = error
         if caller.stopped_by is not None:
@@ -99,5 +99,16 @@ def discard(target: Target) -> dict[str, Any]:
 
 def _said(call: Callable[[], int]) -> dict[str, Any]:
     with awaited_at_exit():
-        answer: dict[str, Any] = json.loads(_Answer(call()).checked())
-        return answer
+        return _answer_of(_Answer(call()))
+
+
+def _answer_of(answered: _Answer) -> dict[str, Any]:
+    """What had begun is no matter of a save's errors: the model is as it was, and so is the target."""
+    try:
+        answer: dict[str, Any] = json.loads(answered.checked())
+    except LadingError as error:
+        if not error.begun:
+            raise
+        kept = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "not_listed")}
+        raise LadingError(error.problems, **kept) from error
+    return answer

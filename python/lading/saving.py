@@ -415,11 +415,6 @@ class _Save:
                 )
         except StoppedByUser as stop:
             raise stopped(stop.error, begun=False, what="save") from stop.error
-        except LadingError as error:
-            if not error.begun:
-                raise
-            kept = {name: getattr(error, name) for name in ("stage", "exit_code", "report", "not_listed")}
-            raise LadingError(error.problems, **kept) from error  # the model is as it was, and so is the target
 
     def _finish(self, target: dict[str, str], folder: Path) -> list[str]:
         """On one rank: the names of the files beside the weights."""

@@ -170,6 +170,20 @@ def test_R69_a_process_that_is_killed(folder, tmp_path, step):
     assert models.differences(target, folder / "llama") == [] and only(target)
 
 
+def test_R69_an_error_of_the_last_steps_is_not_about_the_model(tmp_path, monkeypatch):
+    """A file that vanishes before the ledger is written. Nothing that was loaded is incomplete."""
+    write = lading.save_engine.SavePlan.write
+
+    def lost(plan, memories, target, **options):
+        written = write(plan, memories, target, **options)
+        (tmp_path / target["temporary"] / ".lading-part-0.json").unlink()
+        return written
+
+    monkeypatch.setattr(lading.save_engine.SavePlan, "write", lost)
+    error = refused(lambda: save(models.original("small"), tmp_path / "out"))
+    assert error.code == "incomplete" and "The load" not in error.full_text() and not list(tmp_path.iterdir())
+
+
 # ---- dtypes
 
 
