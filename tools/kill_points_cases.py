@@ -10,6 +10,8 @@ Nothing here starts a process.
 from __future__ import annotations
 
 import dataclasses
+import errno
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -56,10 +58,70 @@ class Case:
         return self.fault in ("kill", "stop")
 
 
-def cases_of(loads: int, seed: int, faults: Sequence[str], worlds: Sequence[int] = (2, 4, 8)) -> Iterator[Case]:
+@dataclasses.dataclass(frozen=True)
+class SaveCase(Case):
+    """One save. `is_in_place`: over an older checkpoint. `call`: the number of the victim's call that fails with
+    `errno`."""
+
+    is_background: bool
+    is_sharded: bool
+    call: int
+    errno: int
+
+
+# Full, broken, read-only, without a quota, gone, without descriptors.
+ERRNOS = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT, errno.ENOENT, errno.EMFILE)
+# About how many calls a rank makes: the one that prepares and commits, and the others.
+CALLS = (160, 40)
+SAVE_AIMS = (START, AGREEMENT, LOAD, LOAD, COMMIT, COMMIT)
+SAVE_FAULTS = {
+    "kill": "SIGKILL",
+    "stop": "SIGSTOP for good, or until the others have ended",
+    "brief": "SIGSTOP for a seventh of the deadline: nothing may come of it",
+    "end": "SIGTERM",
+    "interrupt": "SIGINT",
+    "error": "one of its system calls fails",
+    "nothing": "it takes its time: nothing may come of it",
+}
+SAVE_FAULT_OF = (*SAVE_FAULTS, "kill", "kill", "stop", "error", "error", "error")  # how often, of thirteen
+SAVE_KINDS = (
+    "hang", "false success", "different texts", "failure of nothing", "wrong exit code", "model touched", "mixture",
+    "old lost", "leftover", "orphan",
+)  # fmt: skip
+
+
+def save_cases_of(saves: int, seed: int, faults: Sequence[str], worlds: Sequence[int]) -> Iterator[SaveCase]:
+    chance = random.Random(f"save {seed}")
+    for case in cases_of(saves, seed, faults, worlds, SAVE_AIMS):
+        yield SaveCase(
+            **dataclasses.asdict(case),
+            is_background=chance.random() < 0.5,
+            is_sharded=chance.random() < 0.5,
+            call=chance.randrange(1, CALLS[case.victim != 0]),
+            errno=chance.choice(ERRNOS),
+        )
+
+
+def sweep_of(worlds: Sequence[int]) -> Iterator[SaveCase]:
+    """Every call of the rank that prepares and commits, and every one of another, fails once."""
+    number = 0
+    for ranks in worlds:
+        for victim, calls in enumerate(CALLS):
+            for call, is_in_place in itertools.product(range(1, calls + 1), (False, True)):
+                is_odd = bool(call % 2)
+                failure = ERRNOS[call % len(ERRNOS)]
+                yield SaveCase(
+                    number, ranks, victim, "error", START, 0.0, is_in_place, False, is_odd, not is_odd, call, failure
+                )
+                number += 1
+
+
+def cases_of(
+    loads: int, seed: int, faults: Sequence[str], worlds: Sequence[int] = (2, 4, 8), aims: Sequence[int] = AIMS
+) -> Iterator[Case]:
     """Faults and phases in ever new orders: a few loads have seen all of them too."""
     chance = random.Random(seed)
-    next_fault, next_aim, next_world = (_dealt(cards, chance) for cards in (faults, AIMS, worlds))
+    next_fault, next_aim, next_world = (_dealt(cards, chance) for cards in (faults, aims, worlds))
     for number in range(loads):
         ranks = next(next_world)
         yield Case(
@@ -98,6 +160,7 @@ class Outcome:
     ended: str
     seconds: float  # from what happened to the end of the last rank that lived
     wrong: dict[str, str]
+    place: str = ""  # of a save: what is there afterwards
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,7 +73,8 @@ class Launched(World):
                 self.processes[self.case.victim].send(signal.SIGKILL)  # a launcher waits long for one that is stopped
         return self.launcher.poll() is not None or now - self._ranks_over > LAUNCHER_S
 
-    def result(self) -> Outcome:
+    def result(self, keep: Path | None = None) -> Outcome:
+        """`keep`: where its folder goes, which is removed otherwise."""
         code = self.launcher.poll()
         running = [_state(pid) for pid in self._processes()] if code is None else []
         orphans = self._left_behind() if code is not None else []
@@ -86,6 +87,8 @@ class Launched(World):
             outcome.wrong["hang"] = f"{late}the launcher still runs {LAUNCHER_S:.0f} s later: {running}"
         if "failure of nothing" in outcome.wrong:
             outcome.wrong["failure of nothing"] += (self.folder / "launcher").read_text()[-1000:]
+        if keep is not None:
+            self.folder.rename(keep)
         shutil.rmtree(self.folder, ignore_errors=True)
         return outcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kill_points_cases import FAULTS, KINDS, PHASES, Outcome
@@ -14,7 +14,8 @@ from kill_points_cases import FAULTS, KINDS, PHASES, Outcome
 class Tally:
     """`add` every outcome, then print `lines`."""
 
-    def __init__(self) -> None:
+    def __init__(self, faults: Mapping[str, str] = FAULTS, kinds: Sequence[str] = KINDS, what: str = "loads") -> None:
+        self._faults, self._kinds, self._what = faults, kinds, what
         self.outcomes: list[Outcome] = []
 
     def add(self, outcome: Outcome) -> None:
@@ -22,23 +23,25 @@ class Tally:
 
     @property
     def wrong(self) -> dict[str, int]:
-        return {kind: sum(kind in outcome.wrong for outcome in self.outcomes) for kind in KINDS}
+        return {kind: sum(kind in outcome.wrong for outcome in self.outcomes) for kind in self._kinds}
 
     def lines(self) -> list[str]:
         ends = [end for end in ENDS if any(one.ended == end and not one.wrong for one in self.outcomes)]
-        faults = [fault for fault in FAULTS if any(one.case.fault == fault for one in self.outcomes)]
+        faults = [fault for fault in self._faults if any(one.case.fault == fault for one in self.outcomes)]
         rows = []
         for fault in faults:
             mine = [one for one in self.outcomes if one.case.fault == fault]
             seconds = [_slowest(one for one in mine if one.had_begun is begun) for begun in (True, False)]
             counts = [sum(one.ended == end and not one.wrong for one in mine) for end in ends]
             rows.append(
-                [f"{fault}: {FAULTS[fault]}", len(mine), *counts, sum(bool(one.wrong) for one in mine), *seconds]
+                [f"{fault}: {self._faults[fault]}", len(mine), *counts, sum(bool(one.wrong) for one in mine), *seconds]
             )
-        lines = table(["what happened", "loads", *ends, "wrong", "slowest, s", "if not all had begun, s"], rows)
+        lines = table(["what happened", self._what, *ends, "wrong", "slowest, s", "if not all had begun, s"], rows)
         lines += ["", *self._by("phase of the victim", [PHASES[one.phase] for one in self.outcomes], PHASES, faults)]
         ranks = [str(one.case.ranks) for one in self.outcomes]
         lines += ["", *self._by("ranks", ranks, sorted(set(ranks)), faults), ""]
+        if places := [one.place for one in self.outcomes if one.place]:
+            lines += [*self._by("the place then has", places, sorted(set(places)), faults), ""]
         return [*lines, ", ".join(f"{kind}: {count}" for kind, count in self.wrong.items())]
 
     def _by(self, title: str, keys: Sequence[str], order: Iterable[str], faults: Sequence[str]) -> list[str]:

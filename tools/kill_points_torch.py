@@ -97,11 +97,14 @@ class ForkWorld(_OnStore):
         return self._pids[rank]
 
     def clean_up(self) -> None:
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def kill(self) -> None:
         super().clean_up()
         for pid in (*self._pids, self._holder):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _fork(self, rank: int, port: int, fork: Fork) -> int:
         pid = os.fork()
@@ -116,7 +119,7 @@ class ForkWorld(_OnStore):
             torch.set_num_threads(1)  # torch makes its pool of threads anew after a fork, on first use
             store = dist.TCPStore("127.0.0.1", port, is_master=False)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=self.case.ranks)
-            one = Rank(self.case, rank, fork.folder, self.limits.deadline_s, fork.plant)
+            one = fork.rank(self.case, rank)
             one.write(one.play())
         except BaseException:
             traceback.print_exc()
@@ -130,6 +133,9 @@ class Fork(_Torch):
         super().__init__(folder, deadline_s)
         self.plant = plant
         warm_up(folder)
+
+    def rank(self, case: Case, rank: int) -> Rank:
+        return Rank(case, rank, self.folder, self.limits.deadline_s, self.plant)
 
     def start(self, case: Case) -> World:
         return ForkWorld(case, self)

@@ -9,6 +9,7 @@ Processes are held by pidfd: a signal never reaches another process that got the
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import mmap
 import os
@@ -36,6 +37,7 @@ class Limits:
     deadline_s: float  # from a rank's silence to the end of all others
     step_timeout_s: float  # for ranks that do not come
     world_s: float = 60.0  # for everything, before and after
+    grace_s: float = GRACE_S  # that a busy machine may take longer
     phase_s: tuple[float, ...] = (0.1, 0.03, 0.15, 0.03)  # about how long a rank is in a phase
 
 
@@ -85,6 +87,13 @@ class Marks:
     def ask_to_fail(self, rank: int) -> None:
         self._bytes[rank * self._SIZE + 5] = 1
 
+    def flag(self, rank: int) -> ctypes.Array:
+        """A byte that C sets."""
+        return (ctypes.c_char * 1).from_buffer(self._bytes, rank * self._SIZE + 6)
+
+    def has_failed(self, rank: int) -> bool:
+        return self._bytes[rank * self._SIZE + 6] == 1
+
     def shall_fail(self, rank: int) -> bool:
         return self._bytes[rank * self._SIZE + 5] == 1
 
@@ -101,7 +110,7 @@ class World:
         self.happened: float | None = None
         self.phase_then = OVER
         self._had_begun = True
-        self._limit_s = limits.deadline_s + GRACE_S
+        self._limit_s = limits.deadline_s + limits.grace_s
         self._continues: float | None = None
         self._woken: float | None = None
 
@@ -153,7 +162,7 @@ class World:
             self._continues = None
             self.processes[self.case.victim].send(signal.SIGCONT)
         if self._woken is not None:
-            return self._has_ended(self.case.victim) or now - self._woken > self.limits.deadline_s + GRACE_S
+            return self._has_ended(self.case.victim) or now - self._woken > self.limits.deadline_s + self.limits.grace_s
         is_late = now - self.happened > self._limit_s
         if not is_late and not all(self._has_ended(rank) for rank in self._awaited()):
             return False
@@ -230,7 +239,7 @@ class World:
 
     def before_begin_s(self) -> float:
         """The others wait for one that does not come, and a deadline longer for the first rank's word."""
-        return self.limits.step_timeout_s + self.limits.deadline_s + GRACE_S
+        return self.limits.step_timeout_s + self.limits.deadline_s + self.limits.grace_s
 
     def _awaited(self) -> list[int]:
         return [rank for rank in range(self.case.ranks) if rank != self.case.victim or self.case.fault != "stop"]

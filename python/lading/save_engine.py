@@ -103,7 +103,7 @@ def _said(call: Callable[[], int]) -> dict[str, Any]:
 
 
 def _answer_of(answered: _Answer) -> dict[str, Any]:
-    """What had begun is no matter of a save's errors: the model is as it was, and so is the target."""
+    """A save's errors never say that something had begun: the model is as it was, and so is the target."""
     try:
         answer: dict[str, Any] = json.loads(answered.checked())
     except LadingError as error:
