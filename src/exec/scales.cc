@@ -159,9 +159,10 @@ device::Digest digest_of(const device::BlockScales& scales) {
 // The first that is no number, or infinite. Powers of two have one byte for that.
 std::optional<std::size_t> find_not_finite(std::span<const std::byte> stored, DType dtype, double& value) {
   if (dtype == DType::kF8E8M0) {
-    const auto bad = std::find(stored.begin(), stored.end(), std::byte{0xFF});
     value = std::numeric_limits<double>::quiet_NaN();
-    return bad == stored.end() ? std::nullopt : std::optional<std::size_t>(bad - stored.begin());
+    const void* const bad = stored.empty() ? nullptr : std::memchr(stored.data(), 0xFF, stored.size());
+    if (bad == nullptr) return std::nullopt;
+    return static_cast<const std::byte*>(bad) - stored.data();
   }
   const std::vector<double> values = widened(stored, dtype);
   const auto bad = std::find_if(values.begin(), values.end(), [](double scale) { return !std::isfinite(scale); });
@@ -179,7 +180,6 @@ device::BlockScales described(const plan::Plan& plan, const plan::ScaleRead& rea
   scales.block = source.scaling->block;
   scales.first = (read.bytes.begin - from.bytes.begin) * 8 / bits(from.dtype);
   scales.dtype = scale_dtype(plan, *source.scaling);
-  scales.values.reserve(read.bytes.size_bytes());
   scales.product = source.scaling->product;
   scales.code = source.code();
   scales.zero = source.scaling->decoding.zero;
@@ -218,18 +218,14 @@ struct Scales::Gathered {
     return scales.values;
   }
 
-  Result<void> take(Part part, std::span<const std::byte> piece, std::uint64_t first_byte) {
-    if (part == Part::kScales) {
-      double value = 0;
-      if (const auto bad = find_not_finite(piece, scales.dtype, value)) {
-        const std::uint64_t element = scales.first + first_byte * 8 / bits(scales.dtype) + *bad;
-        return fail(wrong_scale("a scale of a quantized tensor is not finite", value, element));
-      }
-    }
-    std::vector<std::byte>& out = bytes_of(part);
-    out.resize(std::max<std::size_t>(out.size(), first_byte + piece.size()));
-    std::copy(piece.begin(), piece.end(), out.begin() + static_cast<std::ptrdiff_t>(first_byte));
-    return {};
+  // A piece of a part that was read.
+  [[nodiscard]] Result<void> check(Part part, std::span<const std::byte> piece, std::uint64_t first_byte) const {
+    double value = 0;
+    if (part != Part::kScales) return {};
+    const auto bad = find_not_finite(piece, scales.dtype, value);
+    if (!bad) return {};
+    const std::uint64_t element = scales.first + first_byte * 8 / bits(scales.dtype) + *bad;
+    return fail(wrong_scale("a scale of a quantized tensor is not finite", value, element));
   }
 
   // Puts scales and zero points in the order of codes.
@@ -330,20 +326,23 @@ Result<void> Scales::read(const Load& load, Entry& entry) {
 // A piece at a time. Every file is released, whatever happens.
 Result<void> Scales::read_parts(const Load& load, Entry& entry, Gathered& gathered) {
   Result<void> result;
-  std::vector<std::byte> piece;
   for (const Part part : kParts) {
     const PartPlace place = place_of(load.inputs.plan, entry.read, part);
     if (place.source == nullptr) continue;
     const auto read = [&]() -> Result<void> {
       LADING_ASSIGN_OR_RETURN(const io::File* const file, files_->acquire(place.source->file.number()));
-      for (std::uint64_t at = place.bytes.begin; at < place.bytes.end; at += piece.size()) {
-        piece.resize(std::min(kAtOnceBytes, place.bytes.end - at));
-        const ByteRange range{at, at + piece.size()};
-        io::ReadBackend& backend =
-            load.options.backend != nullptr ? *load.options.backend : load.chooser.pick(*file, range);
+      std::vector<std::byte>& out = gathered.bytes_of(part);
+      out.reserve(place.bytes.size_bytes());
+      while (out.size() < place.bytes.size_bytes()) {
+        const std::uint64_t done = out.size();
+        out.resize(done + std::min(kAtOnceBytes, place.bytes.size_bytes() - done));
+        const std::span<std::byte> piece = std::span(out).subspan(done);
+        const std::uint64_t at = place.bytes.begin + done;
+        io::ReadBackend& backend = load.options.backend != nullptr ? *load.options.backend
+                                                                   : load.chooser.pick(*file, {at, at + piece.size()});
         LADING_TRY(io::read_exact(*file, backend, at, {reinterpret_cast<char*>(piece.data()), piece.size()}));
         load.crew.add_read(piece.size());
-        LADING_TRY(gathered.take(part, piece, at - place.bytes.begin));
+        LADING_TRY(gathered.check(part, piece, done));
       }
       return {};
     };

@@ -389,6 +389,11 @@ Result<void> write_exact(int descriptor, std::uint64_t offset_bytes, std::span<c
   return {};
 }
 
+void begin_sync(int descriptor, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
+  (void)::sync_file_range(descriptor, static_cast<off64_t>(offset_bytes), static_cast<off64_t>(size_bytes),
+                          SYNC_FILE_RANGE_WRITE);
+}
+
 Result<void> sync_file(int descriptor, const std::string& path) {
   int error = 0;
   do {

@@ -84,6 +84,8 @@ class NewDirectory {
 /// Writes all of it at this place of the file, or fails with kWriteFailed. `path` is for messages.
 Result<void> write_exact(int descriptor, std::uint64_t offset_bytes, std::span<const std::byte> bytes,
                          const std::string& path);
+/// Lets the system begin to bring these bytes of the file to the disk. A hint: sync_file() says what came of it.
+void begin_sync(int descriptor, std::uint64_t offset_bytes, std::uint64_t size_bytes);
 /// fsync.
 Result<void> sync_file(int descriptor, const std::string& path);
 

@@ -1,5 +1,7 @@
 // CudaLane: moves out of quantized tensors. Payloads cross the bus, and a kernel dequantizes while it distributes.
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "base/loop_nest.h"
 #include "device/cuda/cuda_lane.h"
@@ -11,10 +13,42 @@ namespace {
 
 constexpr std::size_t kMaxDequantizeJobs = JobPages::kPageBytes / sizeof(DequantizeJob);
 
+// A move whose loops have the largest steps in the target first, so that threads beside each other write bytes beside
+// each other.
+class InTargetOrder {
+ public:
+  explicit InTargetOrder(const Move& move) : move_(move), scaling_(*move.scaling) {
+    std::vector<std::size_t> order(move.loops.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return move.loops[a].target_stride_bytes > move.loops[b].target_stride_bytes;
+    });
+    for (const std::size_t i : order) {
+      loops_.push_back(move.loops[i]);
+      strides_elems_.push_back(move.scaling->strides_elems[i]);
+    }
+    scaling_.strides_elems = strides_elems_;
+    move_.loops = loops_;
+    move_.scaling = &scaling_;
+  }
+  InTargetOrder(const InTargetOrder&) = delete;
+  InTargetOrder& operator=(const InTargetOrder&) = delete;
+
+  [[nodiscard]] const Move& get() const { return move_; }
+
+ private:
+  Move move_;
+  Scaling scaling_;
+  std::vector<ByteLoop> loops_;
+  std::vector<std::uint64_t> strides_elems_;
+};
+
 }  // namespace
 
-void CudaLane::add_dequantize_jobs(const Move& move) {
-  LADING_CHECK(move.scaling->strides_elems.size() == move.loops.size());
+void CudaLane::add_dequantize_jobs(const Move& any_order) {
+  LADING_CHECK(any_order.scaling->strides_elems.size() == any_order.loops.size());
+  const InTargetOrder in_order(any_order);
+  const Move& move = in_order.get();
   // The kernel knows six loops; those outside of them are walked here.
   if (move.loops.size() > kMaxJobLoops) {
     const ByteLoop& outer = move.loops.front();

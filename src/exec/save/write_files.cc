@@ -34,6 +34,8 @@ using Clock = std::chrono::steady_clock;
 
 // Large enough that a write call costs little, small enough that threads share the work.
 constexpr std::uint64_t kTaskBytes = 8ULL << 20;
+// A call for each short run would cost more than it brings.
+constexpr std::uint64_t kLeastSyncedBytes = 1ULL << 20;
 // Files that are open at the same time: a checkpoint may have more than a process may have descriptors.
 constexpr std::size_t kFilesAtOnce = 64;
 
@@ -222,6 +224,9 @@ class Saving {
       LADING_TRY(lanes[kHostLane]->digest(
           {bytes.data(), bytes.size(), stretch.file_begin_bytes - key.bytes.begin, source.number()}));
       LADING_TRY(io::write_exact(file.fd.get(), stretch.file_begin_bytes, bytes, file.path));
+      // The disk is at work while the next bytes are fetched.
+      if (options_.sync == Sync::kYes && bytes.size() >= kLeastSyncedBytes)
+        io::begin_sync(file.fd.get(), stretch.file_begin_bytes, bytes.size());
       bytes_[source.number()].fetch_add(bytes.size(), std::memory_order_relaxed);
       crew_.add_done(bytes.size());
       return {};
