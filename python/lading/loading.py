@@ -19,6 +19,7 @@ import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -39,6 +40,7 @@ from .huggingface import forget_untied
 from .inventory import EXTRA_STATE, NON_PERSISTENT, parts_of
 from .last_look import LastLook
 from .locating import Location, located, resolved
+from .optimizer_load import with_state
 from .options import POLICY_FIELDS, Options
 from .outcome import dtype_notes, passed_over, unexpected_keys, unfollowed
 from .patterns import matches
@@ -106,6 +108,7 @@ def materialize(
     verify: Verify = "auto",
     budget: int | None = None,
     exchange: ExchangeScope = "never",
+    optimizer: Any = None,
     progress: Showing = True,
     group: Group = None,
     timeout: float = TIMEOUT_S,
@@ -158,6 +161,9 @@ def materialize(
         exchange: "never": each rank reads everything that it holds. Otherwise one rank reads the bytes that several
             ranks hold, and sends them to the others: "node" within a machine, "job" everywhere, "auto" if a
             measurement shows that it is clearly faster (docs/guides/exchange.md).
+        optimizer: the model's optimizer, which gets the state, the groups' options and the steps that
+            `lading.save(…, optimizer=)` wrote beside the weights, whatever the layout was then. It must be of the same
+            class, with the same groups of parameters.
         progress: True shows a tqdm bar on a terminal; without a terminal, a long load logs a line every ten seconds
             (level INFO). A function is called several times a second with `done_bytes` and `total_bytes` of this
             rank; an exception in it stops the load on all ranks. Only the group's first rank shows progress.
@@ -168,7 +174,8 @@ def materialize(
     Raises:
         LadingError: lists every problem. The model is unchanged, unless `begun` of the error is True.
     """
-    return load_together(
+    load = functools.partial(
+        load_together,
         model,
         checkpoint,
         revision,
@@ -202,6 +209,21 @@ def materialize(
         budget=budget,
         exchange=exchange,
     )
+    if optimizer is None:
+        return load()
+    again: dict[str, Any] = {"progress": progress, "group": group, "timeout": timeout, "verify": verify, "exchange": exchange}
+    load_state = functools.partial(_load_state, **again, device=device, budget=budget)
+    asked = {"device": device, "group": group, "timeout": timeout}
+    return _outside_inference_mode(with_state)(
+        load, load_state, model, located(checkpoint, revision), optimizer, asked
+    )
+
+
+def _load_state(tensors: StateDict, folder: Path, **asked: Any) -> Report:
+    """An optimizer's, into memory that was made for it: as it was saved, or not at all."""
+    asked |= {"dtype": "auto", "cast": "destination", "compute_dtype": None, "in_place": True}
+    asked |= {"strict": True, "allow_missing": (), "allow_unexpected": (), "allow_mismatch": ()}
+    return load_together(tensors, folder, None, "materialize", **asked)
 
 
 @ending_before_python

@@ -298,6 +298,11 @@ DEEPSPEED = Table(
             Name(f"{_STAGE3}.set_local_hp_param", "write the master weights of ZeRO-3", ("value", "param")),
             *_each(_STAGE3, "get_local_fp32_param get_param_id grad_position", "compare the master weights of ZeRO-3"),
         ),
+        "optimizer state": _each(
+            _STAGE3,
+            "fp16_groups fp32_partitioned_groups_flat sub_group_to_group_id swap_optimizer dtype",
+            "save the optimizer state of ZeRO-3",
+        ),
         "masters": (
             *_each(
                 "deepspeed.runtime.zero.stage_1_and_2:DeepSpeedZeroOptimizer",

@@ -105,6 +105,8 @@ class Report:
             and adapters without a file.
         notes: what lading decided, in sentences.
         warnings: results that may be unintended, such as requests that were not followed.
+        optimizer: of the load of the optimizer's state tensors, by keys of their own; None without `optimizer=`, or if
+            there are none.
 
     The four lists of names are of the whole model, and the same on every rank.
     """
@@ -127,6 +129,7 @@ class Report:
     initialized: list[str]
     verification: dict[str, Any] | None = None
     memory: HostMemory = HostMemory()
+    optimizer: Report | None = None
     _engine_report: Any = dataclasses.field(default=None, repr=False)
     _has_checkpoint: bool = dataclasses.field(default=True, repr=False)
     _whole: OfWhole | None = dataclasses.field(default=None, repr=False)
@@ -149,6 +152,7 @@ class Report:
         fields["tensors"] = {name: tensor._asdict() for name, tensor in self.tensors.items()}
         fields["memory"] = self.memory._asdict()
         fields["warnings"] = [dataclasses.asdict(warning) for warning in self.warnings]
+        fields["optimizer"] = None if self.optimizer is None else json.loads(self.optimizer.to_json())
         return json.dumps(fields, indent=2)
 
     def __str__(self) -> str:

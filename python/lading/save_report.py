@@ -44,6 +44,7 @@ class SaveReport:
         snapshot_bytes: what this rank's copy of the values took, of a save in the background.
         notes: what lading decided, in sentences.
         warnings: what may be unintended.
+        optimizer: what was saved of `optimizer=`, in a directory of its own within `path`; None without one.
     """
 
     path: Path
@@ -64,6 +65,7 @@ class SaveReport:
     snapshot_bytes: int
     notes: tuple[str, ...]
     warnings: tuple[Problem, ...]
+    optimizer: SaveReport | None = None
 
     def to_json(self) -> str:
         """Everything as JSON text."""
@@ -71,6 +73,7 @@ class SaveReport:
         fields["path"] = str(self.path)
         fields["keys"] = {key: one._asdict() for key, one in self.keys.items()}
         fields["warnings"] = [dataclasses.asdict(warning) for warning in self.warnings]
+        fields["optimizer"] = None if self.optimizer is None else json.loads(self.optimizer.to_json())
         return json.dumps(fields, indent=2)
 
     def __str__(self) -> str:
@@ -81,5 +84,7 @@ class SaveReport:
         lines = [f"{head}{len(self.keys)} keys in {files}, {size}: {self.path}"]
         if self.ranks > 1:
             lines.append(f"this rank wrote {self.written_bytes / 1e6:.1f} MB")
+        if self.optimizer is not None:
+            lines.append(f"optimizer: {self.optimizer.bytes / 1e6:.1f} MB in {len(self.optimizer.keys)} keys")
         lines += [*self.notes, *(f"warning: {warning}" for warning in self.warnings)]
         return "\n  ".join(lines)

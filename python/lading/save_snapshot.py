@@ -93,20 +93,20 @@ def _has_room(size_bytes: int, device: torch.device) -> bool:
 
 
 class _HostMemory:
-    """The host memory of the last snapshot, kept for the next one: new memory is first cleared by the kernel, and
-    pinned for a GPU, which takes longer than the copy."""
+    """The host memory of the last snapshots, weights and optimizer, kept for the next ones: new memory is first cleared
+    by the kernel, and pinned for a GPU, which takes longer than the copy."""
 
     def __init__(self) -> None:
-        self._kept: torch.Tensor | None = None
-        self._pinned = False
+        self._kept: list[torch.Tensor] = []
+        self._pinned: set[int] = set()  # addresses
 
     def take(self, size_bytes: int, *, pinned: bool) -> torch.Tensor:
-        kept, self._kept = self._kept, None
-        if kept is not None and kept.nbytes >= size_bytes:
-            return kept
-        if kept is not None and self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(kept.data_ptr())
-        del kept
+        if large := [memory for memory in self._kept if memory.nbytes >= size_bytes]:
+            best = min(large, key=lambda memory: memory.nbytes)
+            self._kept = [memory for memory in self._kept if memory is not best]
+            return best
+        while self._kept:
+            self._give_back(self._kept.pop())
         try:
             pages = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
@@ -115,15 +115,21 @@ class _HostMemory:
         pages.madvise(mmap.MADV_HUGEPAGE)
         pages.madvise(mmap.MADV_DONTFORK)  # no child needs a copy of it
         memory = torch.frombuffer(pages, dtype=torch.uint8)
-        self._pinned = pinned and not int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
+        if pinned and not int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):
+            self._pinned.add(memory.data_ptr())
         return memory
 
+    def _give_back(self, memory: torch.Tensor) -> None:
+        if memory.data_ptr() in self._pinned:
+            self._pinned.remove(memory.data_ptr())
+            torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+
     def put_back(self, memory: torch.Tensor) -> None:
-        self._kept = memory
+        self._kept.append(memory)
 
     def forget(self) -> None:
         """In a forked child, where the memory is not mapped."""
-        self._kept = None
+        self._kept = []
 
 
 _host = _HostMemory()

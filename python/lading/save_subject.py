@@ -83,6 +83,7 @@ class Subject:
     keys: dict[str, list[SavedTensor]] | None = None  # by file
     folder: Path | None = None  # of the base
     notes: list[str] = dataclasses.field(default_factory=list)
+    beside: dict[str, bytes] = dataclasses.field(default_factory=dict)  # further files, by name
 
     def choose_keys(
         self, base: Base | None, dtype: str | None, max_bytes: int | None, known: Conversion | None = None

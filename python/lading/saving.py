@@ -32,12 +32,14 @@ from .exiting import ending_before_python
 from .inventory import parts_of
 from .loading import is_incomplete
 from .locating import located, revision_of
+from .optimizer_document import FOLDER
 from .report import Report
 from .save_background import PendingSave, begin, wait_for_last_save
 from .save_engine import SavePlan, commit, discard, save_plan
 from .save_files import CONFIG, config_files, copy_beside, transformers_model
 from .save_memory import Memories, memories_of
 from .save_names import size_of
+from .save_optimizer import DEVICE, StateSubject
 from .save_report import SavedKey, SaveReport
 from .save_shared import refuse_differences
 from .save_snapshot import Snapshot, snapshot_of
@@ -51,10 +53,10 @@ from .words import DType, Exist, Group, Showing, StrPath, Unmapped
 logger = logging.getLogger("lading")
 
 _LEDGER = "lading.ledger.json"
+_OWN_FACTS = ("device", "path", "has_config", DEVICE)  # of one rank, about itself
 _FILE_DTYPES = ("auto", "base", "memory")
 _LATER = {
     "adapter": "Save the adapter alone with the model's save_pretrained, or merge it first.",
-    "optimizer": "Save the optimizer's state with torch.distributed.checkpoint.",
 }
 
 
@@ -139,7 +141,9 @@ def save(
         background: True copies the values, on the device if there is room and otherwise to host memory, and returns a
             `PendingSave`, a future of the report. The model may change at once. The next save waits for this one, and
             so does Python when it ends.
-        adapter, optimizer: not supported yet.
+        optimizer: the model's optimizer, whose state, groups and options are saved too, in the directory "optimizer"
+            beside the weights: `lading.materialize(…, optimizer=)` loads them, whatever the layout is then.
+        adapter: not supported yet.
         progress: as in `lading.materialize`; in the background True shows no bar.
         group: the process group whose ranks save together; None means the default group, False this process alone.
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
@@ -151,16 +155,20 @@ def save(
     wait_for_last_save()
     with Agreement.of(group, timeout) as ranks:
         with agreed(ranks, "the model") as step:
-            later = {"adapter": adapter, "optimizer": optimizer}
+            later = {"adapter": adapter}
             asked = Asked.of(directory, base, revision, max_shard_size, dtype, unmapped, exist, background, later)
             checked(progress)
             parts = parts_of(model)
             _refuse_unfit(parts)
             subject = subject_of(parts, ranks.ranks)
-            step.message = asked.facts(subject)
-            step.must_match = [name for name in step.message if name not in ("device", "path", "has_config")]
+            state = None if optimizer is None else StateSubject.of(optimizer, subject, ranks.ranks)
+            step.message = asked.facts(subject) | ({"optimizer": "none"} if state is None else state.message())
+            step.must_match = [name for name in step.message if name not in _OWN_FACTS]
         save_of = _Save(asked, subject, ranks, step.answers)
         save_of.plan_together()
+        if state is not None and state.subject is not None:
+            save_of.inside = _Save(asked.of_state(), state.subject, ranks, state.said(step.answers))
+            save_of.inside.plan_together()
         path = step.answers[0]["path"]
         if background:
             save_of.take_snapshot()
@@ -236,12 +244,16 @@ class Asked:
         max_bytes = None if max_shard_size is None else size_of(max_shard_size)
         return cls(_named(directory), found, max_bytes, str(in_files), unmapped, exist, background)
 
+    def of_state(self) -> Asked:
+        """The same of the optimizer's state, which is saved as it is, into a directory that is new."""
+        return dataclasses.replace(self, base=None, dtype="memory", unmapped="refuse", exist="refuse")
+
     @property
     def narrowed(self) -> str | None:
         return None if self.dtype in _FILE_DTYPES else self.dtype
 
     def facts(self, subject: Subject) -> dict[str, Any]:
-        """What this rank says about itself; all but device, path and has_config must be the same on every rank."""
+        """What this rank says about itself; all but `_OWN_FACTS` must be the same on every rank."""
         return {
             "version": _engine.version(),
             "call": "save",
@@ -309,6 +321,7 @@ class _Save:
         self._devices = [message["device"] for message in said]
         self._plan: SavePlan
         self._memories: Memories
+        self.inside: _Save | None = None  # into a directory within this one's
         self._snapshot: Snapshot | None = None
         self._snapshot_note = ""
         self._configs: dict[str, bytes] = {}  # by the name of the file
@@ -349,22 +362,32 @@ class _Save:
         self._subject = dataclasses.replace(
             self._subject, entries=[], parts=[], whole_parts=[], whole_entries=[], skeleton={}
         )
+        if self.inside is not None:
+            try:
+                self.inside.take_snapshot()
+            except BaseException:
+                self._snapshot.release()
+                raise
 
     def pending(self, path: str) -> PendingSave:
         assert self._snapshot is not None
-        return PendingSave(Path(path), self._snapshot.size_bytes, self._snapshot.device)
+        inside = self.inside and self.inside._snapshot
+        size = self._snapshot.size_bytes + (inside.size_bytes if inside else 0)
+        return PendingSave(Path(path), size, self._snapshot.device)
 
     @contextlib.contextmanager
     def releasing_snapshot(self) -> Iterator[None]:
         assert self._snapshot is not None
         try:
-            yield
+            with self.inside.releasing_snapshot() if self.inside else contextlib.nullcontext():
+                yield
         finally:
             self._snapshot.release()
 
     def run(self, path: str, display: Display, ranks: Agreement | None = None) -> SaveReport:
         """`ranks`: others than those of the plan, in the background."""
         self._ranks = ranks or self._ranks
+        within: SaveReport | None = None
         target = {"directory": path, "exist": self._asked.exist}
         with self._undone_on_failure(target):
             with agreed(self._ranks, "the directory") as step:
@@ -377,6 +400,10 @@ class _Save:
             with agreed(self._ranks, "what was written", while_alive=True) as step:
                 written = self._write(target, display)
                 step.message = {"bytes": written["written_bytes"]}
+            if self.inside is not None:
+                quiet = display_for(False, is_first=False)
+                within = self.inside.run(str(folder / FOLDER), quiet, ranks)
+                within = dataclasses.replace(within, path=Path(path, FOLDER))
             with agreed(self._ranks, "the files", while_alive=True) as step:
                 if self._is_writer:
                     step.message = {"beside": self._finish(target, folder)}
@@ -384,7 +411,8 @@ class _Save:
             with agreed(self._ranks, "the rename", while_alive=True) as step:
                 if self._is_writer:
                     step.message = {"replaced": commit(target)["replaced"]}
-        return self._report(path, written, beside, replaced=step.answers[self._writer]["replaced"])
+        report = self._report(path, written, beside, replaced=step.answers[self._writer]["replaced"])
+        return dataclasses.replace(report, optimizer=within)
 
     @contextlib.contextmanager
     def _undone_on_failure(self, target: dict[str, str]) -> Iterator[None]:
@@ -434,12 +462,13 @@ class _Save:
         subject = self._subject
         model = transformers_model(subject.parts, subject.entries)
         if model is None:
-            return {}
+            return {**subject.beside}
         dtype = subject.file_dtype(self._plan.answer["keys"])
-        return config_files(model, torch_dtype(dtype) if dtype else model.dtype, subject.folder)
+        return config_files(model, torch_dtype(dtype) if dtype else model.dtype, subject.folder) | subject.beside
 
     def _small_files(self, folder: Path) -> list[str]:
         for name, content in self._configs.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
         if self._subject.folder is None:
             return [*self._configs]

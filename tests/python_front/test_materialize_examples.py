@@ -28,9 +28,10 @@ AS_A_SCRIPT = {
 }
 SEVERAL_RANKS = {
     "tp.py": 2, "fsdp2_tp.py": 4, "hsdp.py": 4, "transformers_model.py": 2, "from_nothing.py": 2, "dtypes.py": 2,
-    "exchange.py": 4, "dcp_fsdp2.py": 2, "save.py": 2,
+    "exchange.py": 4, "dcp_fsdp2.py": 2, "save.py": 2, "resume.py": 2,
 }  # fmt: skip
 ON_RANKS = {  # where it is not RIGHT
+    "resume.py": r"rank \d of 2(.|\n)*the state of 17 parameters was loaded(.|\n)*the losses go on: ",
     "save.py": rf"rank \d of 2: 17 keys in 1 file, (.|\n)*step-3(.|\n)*{RIGHT}",
     "dtypes.py": r"torch.float32 R23\nrank \d of 2: 5 tensors \(5 file\)",
     "exchange.py": rf"(rank (0|1) of 4(.|\n)*read 74\d+ bytes|rank (2|3) of 4(.|\n)*read 0 bytes)(.|\n)*{RIGHT}",

@@ -94,6 +94,7 @@ def test_arguments_of_materialize_are_the_same_elsewhere(name):
     of_load = inspect.signature(lading.materialize).parameters
     own = inspect.signature(getattr(lading, name)).parameters
     left_out = {"from_pretrained": {"model", "checkpoint"}, "plan": {"verify", "exchange", "progress"}}[name]
+    left_out |= {"optimizer"}  # which there is none of yet, or which is not planned
     assert {key: (one.annotation, one.default) for key, one in of_load.items() if key not in left_out} == {
         key: (one.annotation, one.default) for key, one in own.items() if key in of_load
     }

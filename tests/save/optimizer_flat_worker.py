@@ -1,0 +1,260 @@
+"""Optimizer state whose tensors lie flattened on their ranks: DeepSpeed's ZeRO-3. Real steps: twenty of them straight,
+and ten after a save and a load into another layout, with the same losses. The measure of the state is what DeepSpeed
+itself gathers of it. Each case answers what is wrong on this rank."""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+
+import deepspeed
+import ranks_models
+import save_models as models
+import torch
+import torch.distributed as dist
+import zero3_worker as zero3
+from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+from geometry.launch import run_ranks
+from ranks_common import refused, same_everywhere
+from safetensors.torch import load_file
+from save_worker import by_case, guarded
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import lading
+
+RANKS_DEADLINE_S = 250
+STEPS = 10  # before the save, and after the load
+BATCH = 8  # of all ranks
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Of losses: ranks add up gradients in another order. In BF16 a gradient is rounded by each rank, and again by their sum.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
+
+
+def main():
+    """{"CASE on N ranks": [problem of a rank, …]}"""
+    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # it would compile for minutes
+    scratch = Path(os.environ["LADING_SCRATCH"])
+    answers = {}
+    for world, phase in ((2, saved), (2, loaded), (4, loaded)):
+        by_rank = run_ranks(world, phase, RANKS_DEADLINE_S, scratch)
+        answers |= {f"{case} on {world} ranks": found for case, found in by_case(by_rank).items()}
+    return answers
+
+
+def batch(step):
+    """The same whatever the number of ranks."""
+    return torch.randint(25, (BATCH, 6), generator=torch.Generator().manual_seed(step))
+
+
+def ids_of(step):
+    """This rank's part of it."""
+    return batch(step).chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def mean(loss):
+    value = loss.detach().clone().float()
+    dist.all_reduce(value)
+    return value.item() / dist.get_world_size()
+
+
+def optimizer_for(model):
+    trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
+    shape_of = {name: getattr(one, "ds_shape", one.shape) for name, one in trained}
+    groups = [
+        {"params": [one for name, one in trained if len(shape_of[name]) > 1], "weight_decay": 0.1},
+        {"params": [one for name, one in trained if len(shape_of[name]) < 2], "betas": (0.8, 0.95)},
+    ]
+    return torch.optim.AdamW(groups, lr=1e-2)
+
+
+def untrained(dtype=torch.float32):
+    """With buffers in the dtype of what is computed."""
+    torch.manual_seed(0)
+    model = ranks_models.fill(models.MODELS["small"]())
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = buffer.to(dtype) if buffer.is_floating_point() else buffer
+    return model
+
+
+# ---- layouts
+
+
+class Partitioned:
+    """ZeRO-3."""
+
+    def __init__(self, dtype, **zero):
+        values = untrained().state_dict()
+        with deepspeed.zero.Init(config_dict_or_path=zero3.config(dtype, **zero)):
+            self.model = untrained(dtype)
+        with torch.no_grad():
+            for name, one in zero3.models.tensors(self.model).items():
+                if hasattr(one, "ds_tensor"):
+                    for memory, value in zero3.part_of(values[name].to(dtype), one):
+                        memory.copy_(value)
+        self.engine, *_ = deepspeed.initialize(
+            model=self.model, optimizer=optimizer_for(self.model), config=zero3.config(dtype, **zero)
+        )
+        self.optimizer = self.engine.optimizer
+
+    def steps(self, numbers):
+        losses = []
+        for number in numbers:
+            loss = zero3.loss_of(self.engine(ids_of(number)), ids_of(number))
+            self.engine.backward(loss)
+            self.engine.step()
+            losses.append(mean(loss))
+        return losses
+
+    def state(self):
+        """As DeepSpeed gathers it: the parameters in F32, and their state."""
+        found = {}
+        for name, one in self.model.named_parameters():
+            if one.requires_grad:
+                found[name] = safe_get_full_fp32_param(one).clone()
+                for key in ("exp_avg", "exp_avg_sq"):
+                    found[f"{name}.{key}"] = safe_get_full_optimizer_state(one, key).clone()
+        return found
+
+
+class Sharded:
+    """FSDP2, with parameters in F32 that are used in `dtype`."""
+
+    def __init__(self, dtype, **_):
+        self.model = untrained(dtype)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        policy = MixedPrecisionPolicy(param_dtype=dtype, cast_forward_inputs=False)
+        for block in self.model.blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(self.model, mesh=mesh, mp_policy=policy)
+        self.optimizer = optimizer_for(self.model)
+
+    def ids(self, number):
+        return ids_of(number)
+
+    def steps(self, numbers):
+        losses = []
+        for number in numbers:
+            ids = self.ids(number)
+            loss = zero3.loss_of(self.model(ids), ids)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            losses.append(mean(loss))
+        return losses
+
+    def state(self):
+        found = {}
+        for name, one in self.model.named_parameters():
+            if one.requires_grad:
+                found[name] = whole(one)
+                for key in ("exp_avg", "exp_avg_sq"):
+                    found[f"{name}.{key}"] = whole(self.optimizer.state[one][key])
+        return found
+
+
+class Parallel(Sharded):
+    """Tensor parallelism: the linears by columns and rows, the rest whole on every rank, and so is each batch."""
+
+    def __init__(self, dtype):
+        self.model = untrained(dtype)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for block in self.model.blocks:
+            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        self.optimizer = optimizer_for(self.model)
+
+    def ids(self, number):
+        return batch(number)
+
+
+def whole(tensor):
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+LAYOUTS = {"zero3": Partitioned, "fsdp2": Sharded, "tp": Parallel}
+PAIRS = [(layout, dtype, source) for layout in LAYOUTS for dtype in DTYPES for source in ("zero3", "fsdp2")]
+PAIRS = [pair for pair in PAIRS if pair[:2] != ("tp", "bfloat16")]  # which has no F32 parameters
+
+
+# ---- phases
+
+
+def saved(rank, scratch):
+    found = {}
+    for layout in ("zero3", "fsdp2"):
+        for dtype in DTYPES:
+            found[f"{layout} {dtype}, saved"] = guarded(lambda a=layout, b=dtype: save(a, b, scratch))
+    found["uneven, refused"] = guarded(lambda: uneven(scratch))
+    return found
+
+
+def save(layout, dtype, scratch):
+    run = LAYOUTS[layout](DTYPES[dtype])
+    before = run.steps(range(STEPS))
+    out = scratch / f"{layout}-{dtype}"
+    report = lading.save(run.model, out, optimizer=run.optimizer, timeout=60)
+    problems = compared(files_of(out), run.state(), layout == "zero3" and dtype == "bfloat16")
+    problems += [] if report.optimizer.keys else ["nothing was saved"]
+    after = run.steps(range(STEPS, 2 * STEPS))
+    if dist.get_rank() == 0:
+        (scratch / f"{layout}-{dtype}.json").write_text(json.dumps([before, after]))
+    dist.barrier()
+    return problems
+
+
+def files_of(folder):
+    return load_file(folder / "model.safetensors") | load_file(folder / "optimizer" / "model.safetensors")
+
+
+def compared(files, state, has_masters):
+    """Bit by bit. `has_masters`: whether the F32 values are beside the state."""
+    wanted = {}
+    for name, value in state.items():
+        wanted[f"{name}.__master__" if has_masters and f"{name}.exp_avg" in state else name] = value
+    problems = [f"{name} is not there" for name in wanted if name not in files]
+    for name in wanted.keys() & files.keys():
+        if files[name].dtype != wanted[name].dtype or not torch.equal(files[name], wanted[name]):
+            problems.append(f"{name} is {files[name].flatten()[:3]}, not {wanted[name].flatten()[:3]}")
+    return problems[:6]
+
+
+def loaded(rank, scratch):
+    found = {}
+    for pair in PAIRS:
+        layout, dtype, source = pair
+        found[f"{layout} {dtype}, of {source}"] = guarded(lambda pair=pair: load(*pair, scratch))
+    return found
+
+
+def load(layout, dtype, source, scratch):
+    """The state is that of the file, and the losses go on as they did without a save."""
+    run = LAYOUTS[layout](DTYPES[dtype])
+    out = scratch / f"{source}-{dtype}"
+    run.steps([99])  # so that nothing is right by luck
+    lading.materialize(run.model, out, optimizer=run.optimizer, cast="destination", progress=False, timeout=60)
+    problems = compared(files_of(out), run.state(), source == "zero3" and dtype == "bfloat16")
+    losses = run.steps(range(STEPS, 2 * STEPS))
+    expected = json.loads((scratch / f"{source}-{dtype}.json").read_text())[1]
+    is_same = layout == source and dist.get_world_size() == 2
+    allowed = 0 if is_same else TOLERANCE[dtype]
+    if any(abs(one - other) > allowed * abs(other) for one, other in zip(losses, expected, strict=True)):
+        problems.append(f"the losses are {losses}, not {expected}")
+    return problems
+
+
+def uneven(scratch):
+    """ZeRO-3 has one step for a sub-group. A parameter that was stepped less often cannot be in it."""
+    run = Sharded(torch.float32)
+    run.steps([0])
+    run.optimizer.state[run.optimizer.param_groups[0]["params"][0]]["step"] += 1
+    lading.save(run.model, scratch / "uneven", optimizer=run.optimizer, timeout=60)
+    other = Partitioned(torch.float32)
+    error = refused(lambda: lading.materialize(other.model, scratch / "uneven", optimizer=other.optimizer, timeout=60))
+    return same_everywhere(error.full_text()) + ([] if "steps" in str(error) else [str(error)])
