@@ -12,6 +12,7 @@
 #include "api/convert/beside_files.h"
 #include "api/convert/check_place.h"
 #include "api/convert/config_text.h"
+#include "api/given.h"
 #include "api/open_checkpoint.h"
 #include "api/refuse.h"
 #include "api/save/write_share.h"
@@ -75,11 +76,19 @@ class Converting {
     }
     if (auto looked = look_beside(); !looked) return fail(refusal(Stage::kCheckpoint, std::move(looked).error()));
     const planner::ConvertedDTypes dtypes{request_.dtype, config_dtype_.value_or(DType::kBF16)};
-    auto skeleton = planner::converted_model(catalog, dtypes);
-    if (!skeleton) return fail(refusal(Stage::kPlanning, std::move(skeleton).error()));
-    const layout::Layout layout = planner::cut_into_parts(*skeleton, request_.part_bytes);
-    if (auto planned = plan_load(*skeleton, layout); !planned) return planned;
-    if (auto planned = plan_files(*skeleton, layout); !planned) return planned;
+    planner::KeyChanges changes{request_.renames, request_.drop, request_.keep, {}};
+    if (request_.mapping) {
+      auto mapping = mapping_given(*request_.mapping);
+      if (!mapping) return fail(refusal(Stage::kDocuments, std::move(mapping).error()));
+      changes.mapping = *std::move(mapping);
+    }
+    auto model = planner::converted_model(catalog, dtypes, changes);
+    if (!model) return fail(refusal(Stage::kPlanning, std::move(model).error()));
+    report_.dropped = std::move(model->dropped);
+    was_quantized_ = model->was_quantized;
+    const layout::Layout layout = planner::cut_into_parts(model->skeleton, request_.part_bytes);
+    if (auto planned = plan_load(*model, layout); !planned) return planned;
+    if (auto planned = plan_files(model->skeleton, layout); !planned) return planned;
     return change_config();
   }
 
@@ -100,7 +109,7 @@ class Converting {
   }
 
   // One rank after the other is loaded, so each of them has the staging memory that one rank needs.
-  Result<void, SaveFailure> plan_load(const model::Skeleton& skeleton, const layout::Layout& layout) {
+  Result<void, SaveFailure> plan_load(const planner::ConvertedModel& model, const layout::Layout& layout) {
     policy::Policy policy;
     policy.cast = policy::Cast::kDestination;
     policy.budget_bytes = policy::kLeastBudgetBytes * layout.mesh.ranks();
@@ -111,8 +120,8 @@ class Converting {
     }
     std::vector<std::uint64_t> ranks(layout.mesh.ranks());
     std::iota(ranks.begin(), ranks.end(), std::uint64_t{0});
-    auto made =
-        planner::make_plan({checkpoint_.catalog(), skeleton, layout, {}, policy, false, std::move(is_cached)}, ranks);
+    auto made = planner::make_plan(
+        {checkpoint_.catalog(), model.skeleton, layout, model.mapping, policy, false, std::move(is_cached)}, ranks);
     if (!made) return fail(refusal(Stage::kPlanning, std::move(made).error()));
     const auto checked = checker::check_plan(*made);
     if (!checked) return fail(refusal(Stage::kProof, checked.error()));
@@ -136,7 +145,7 @@ class Converting {
     request.options.dtypes = saving::FileDTypes::kMemory;
     request.options.max_shard_bytes = request_.max_shard_bytes;
     const saving::Metadata& metadata = checkpoint_.catalog().files.front().metadata;
-    if (report_.dequantized == 0 && !metadata.empty()) request.options.metadata = metadata;
+    if (!was_quantized_ && !metadata.empty()) request.options.metadata = metadata;
     auto planned = plan_save(request);
     if (!planned) return fail(refusal(planned.error().stage, std::move(planned.error().problems)));
     report_.plan = *std::move(planned);
@@ -144,9 +153,8 @@ class Converting {
   }
 
   Result<void, SaveFailure> change_config() {
-    const bool has_dequantized = report_.dequantized > 0;
-    ConfigChange change{has_dequantized, request_.dtype};
-    if (has_dequantized && !request_.dtype && !config_dtype_) change.dtype = DType::kBF16;
+    ConfigChange change{was_quantized_, request_.dtype};
+    if (was_quantized_ && !request_.dtype && !config_dtype_) change.dtype = DType::kBF16;
     if (!config_ || (!change.drops_quantization && !change.dtype)) return {};
     auto changed = changed_config(*config_, change);
     if (!changed) {
@@ -231,6 +239,7 @@ class Converting {
   std::optional<std::string> config_;
   std::optional<DType> config_dtype_;
   std::vector<std::string> copied_;
+  bool was_quantized_ = false;
   plan::Plan load_;
   ConvertReport report_;
 };
@@ -245,6 +254,14 @@ Errors check_request(const ConvertRequest& request) {
   }
   if (request.max_shard_bytes == 0 || request.part_bytes == 0) {
     problems.add(usage("the size of a file or of a part is 0").try_this("Pass a size of 1 byte or more."));
+  }
+  if (request.mapping && !request.renames.empty()) {
+    problems.add(usage("renames and a mapping were given, which both name the new tensors")
+                     .try_this("Put the renames into the mapping."));
+  }
+  if (!request.mapping && !request.keep.empty()) {
+    problems.add(usage("names to keep were given without a mapping, and without one all tensors keep their names")
+                     .try_this("Omit them, or pass a mapping."));
   }
   return problems;
 }

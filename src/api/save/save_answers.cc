@@ -127,6 +127,7 @@ std::string answer_of(const ConvertReport& report, const SavePlace& place) {
   json.key("index").string(report.plan.index);
   json.key("ledger").string(report.finished.ledger);
   write_strings(json, "beside", report.beside, Lines::kMany);
+  write_strings(json, "dropped", report.dropped, Lines::kMany);
   write_files(json, report.plan);
   write_keys(json, report.plan);
   return end_answer(json, report.warnings, {});

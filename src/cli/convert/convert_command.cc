@@ -41,11 +41,45 @@ std::string convert_text(const ConvertReport& report, const ConvertArguments& ar
   if (report.dequantized > 0) {
     out += style.dim(fmt::format("dequantized {}\n", plural(report.dequantized, "quantized tensor")));
   }
+  if (!report.dropped.empty()) out += style.dim(fmt::format("dropped {}\n", plural(report.dropped.size(), "tensor")));
   out += style.dim(fmt::format("read {} in {} of at most {}, with {} of staging\n", human_bytes(report.read_bytes),
                                plural(report.plan.ranks.size(), "part"), human_bytes(report.part_bytes),
                                human_bytes(report.staging_bytes)));
   for (const std::string& name : report.beside) out += style.dim(fmt::format("with {}\n", shorten(name)));
   return out;
+}
+
+void add_names(CLI::App& command, ConvertRequest& request) {
+  const auto patterns = [&](const char* option, std::vector<NamePattern>& list, const char* help) {
+    return command
+        .add_option_function<std::vector<std::string>>(
+            option, [&list](const std::vector<std::string>& words) { list.assign(words.begin(), words.end()); }, help)
+        ->allow_extra_args(false);
+  };
+  CLI::Option* rename =
+      command
+          .add_option_function<std::vector<std::string>>(
+              "--rename",
+              [&request](const std::vector<std::string>& words) {
+                for (const std::string& word : words) {
+                  const std::size_t equals = word.find('=');
+                  if (equals == std::string::npos || equals != word.rfind('='))
+                    throw CLI::ValidationError("--rename", "not OLD=NEW: " + word);
+                  request.renames.emplace_back(word.substr(0, equals), word.substr(equals + 1));
+                }
+              },
+              "OLD=NEW, once for each: the new name of a tensor. \"*\" in OLD matches any characters, \"*\" in NEW "
+              "stands for them")
+          ->allow_extra_args(false);
+  patterns("--drop", request.drop, "PATTERN, once for each: tensors that are left out");
+  CLI::Option* mapping =
+      command
+          .add_option_function<std::string>(
+              "--mapping", [&request](const std::string& path) { request.mapping = Document::file(path); },
+              "Which tensors of the checkpoint make which new ones, as JSON (docs/schema/mapping.md)")
+          ->excludes(rename);
+  patterns("--keep", request.keep, "PATTERN, once for each: tensors that keep their names though no rule reaches them")
+      ->needs(mapping);
 }
 
 }  // namespace
@@ -61,6 +95,7 @@ CLI::App* add_convert(CLI::App& app, ConvertArguments& arguments) {
           "--dtype", [&request](const std::string& word) { request.dtype = kFloats.at(word); },
           "Of all floating tensors (default: as in the files, and of dequantized ones as config.json says, or bf16)")
       ->check(CLI::IsMember(kFloats));
+  add_names(*command, request);
   command
       ->add_option("--max-shard-size", request.max_shard_bytes,
                    "Bytes of tensors in a file, such as 2GB or 500MiB (default: 5GB)")

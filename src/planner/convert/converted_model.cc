@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/text.h"
 #include "checkpoint/quantized.h"
+#include "planner/convert/key_changes.h"
 #include "planner/quantized/dequantize.h"
 #include "planner/quantized/packed_weights.h"
 #include "policy/policy.h"
@@ -18,19 +19,19 @@ namespace {
 
 using checkpoint::CatalogTensor;
 
-class ModelMaker {
+class PlainTensorFinder {
  public:
-  ModelMaker(const checkpoint::Catalog& catalog, const ConvertedDTypes& dtypes)
+  PlainTensorFinder(const checkpoint::Catalog& catalog, const ConvertedDTypes& dtypes)
       : catalog_(catalog), dtypes_(dtypes), quantized_(catalog) {}
 
-  Result<model::Skeleton, Errors> run() {
+  Result<PlainTensors, Errors> run() {
     add_packed();
     for (const CatalogTensor& tensor : catalog_.tensors_of(0)) find_scales(tensor);
     for (const CatalogTensor& tensor : catalog_.tensors_of(0)) {
-      if (!part_of_others_.contains(tensor.name)) add(tensor);
+      if (!found_.parts.contains(tensor.name)) add(tensor);
     }
     if (!errors_.empty()) return fail(std::move(errors_));
-    return model::make_skeleton(std::move(tensors_), {}, {});
+    return std::move(found_);
   }
 
  private:
@@ -45,25 +46,34 @@ class ModelMaker {
                                                  : "Convert a checkpoint that is not quantized."));
     }
     for (const auto& [name, weight] : packed.by_name) {
-      part_of_others_.insert(weight.keys.begin(), weight.keys.end());
-      leave_other_scales(weight.payload);
-      add_tensor(name, weight.shape, dtypes_.asked.value_or(dtypes_.dequantized));
+      found_.parts.insert(weight.keys.begin(), weight.keys.end());
+      std::vector<std::string> keys = weight.keys;
+      leave_other_scales(weight.payload, keys);
+      add_tensor(name, weight.shape, dtypes_.asked.value_or(dtypes_.dequantized), std::move(keys));
     }
   }
 
   // A payload under the name of the weight: what belongs to it is no tensor of the new checkpoint.
   void find_scales(const CatalogTensor& tensor) {
     if (!is_payload(tensor)) return;
-    for (const CatalogTensor* one : quantized_.companions_of(tensor)) part_of_others_.insert(one->name);
-    leave_other_scales(tensor.name);
+    std::vector<std::string>& keys = keys_of_payloads_[tensor.name];
+    for (const CatalogTensor* one : quantized_.companions_of(tensor)) {
+      found_.parts.insert(one->name);
+      keys.push_back(one->name);
+    }
+    leave_other_scales(tensor.name, keys);
   }
 
-  void leave_other_scales(std::string_view payload) {
-    for (std::string& key : scales_beside(payload)) part_of_others_.insert(std::move(key));
+  void leave_other_scales(std::string_view payload, std::vector<std::string>& keys) {
+    for (std::string& key : scales_beside(payload)) {
+      if (catalog_.find(key) == nullptr) continue;
+      found_.parts.insert(key);
+      keys.push_back(std::move(key));
+    }
   }
 
   [[nodiscard]] bool is_payload(const CatalogTensor& tensor) const {
-    return tensor.dtype && checkpoint::is_payload_dtype(*tensor.dtype) && !part_of_others_.contains(tensor.name) &&
+    return tensor.dtype && checkpoint::is_payload_dtype(*tensor.dtype) && !found_.parts.contains(tensor.name) &&
            !quantized_.companions_of(tensor).empty();
   }
 
@@ -78,14 +88,17 @@ class ModelMaker {
     }
     const bool is_float = policy::is_ordinary_float(*tensor.dtype) || policy::is_float8(*tensor.dtype);
     if (is_payload(tensor)) {
-      add_tensor(tensor.name, tensor.shape, dtypes_.asked.value_or(dtypes_.dequantized));
+      add_tensor(tensor.name, tensor.shape, dtypes_.asked.value_or(dtypes_.dequantized),
+                 std::move(keys_of_payloads_[tensor.name]));
     } else {
-      add_tensor(tensor.name, tensor.shape, is_float ? dtypes_.asked.value_or(*tensor.dtype) : *tensor.dtype);
+      add_tensor(tensor.name, tensor.shape, is_float ? dtypes_.asked.value_or(*tensor.dtype) : *tensor.dtype, {});
     }
   }
 
-  void add_tensor(const std::string& name, const Shape& shape, DType dtype) {
-    model::Tensor& tensor = tensors_.emplace_back();
+  void add_tensor(const std::string& name, const Shape& shape, DType dtype, std::vector<std::string> keys) {
+    PlainTensor& plain = found_.list.emplace_back();
+    plain.keys = std::move(keys);
+    model::Tensor& tensor = plain.tensor;
     tensor.name = name;
     tensor.shape = shape;
     tensor.dtype = dtype;
@@ -96,16 +109,17 @@ class ModelMaker {
   const checkpoint::Catalog& catalog_;
   const ConvertedDTypes& dtypes_;
   checkpoint::QuantizedKeys quantized_;
-  std::set<std::string, std::less<>>
-      part_of_others_;  // keys that quantized weights are made of, or that only they need
-  std::vector<model::Tensor> tensors_;
+  std::map<std::string, std::vector<std::string>, std::less<>> keys_of_payloads_;  // scales, by payload
+  PlainTensors found_;
   Errors errors_;
 };
 
 }  // namespace
 
-Result<model::Skeleton, Errors> converted_model(const checkpoint::Catalog& catalog, const ConvertedDTypes& dtypes) {
-  return ModelMaker(catalog, dtypes).run();
+Result<ConvertedModel, Errors> converted_model(const checkpoint::Catalog& catalog, const ConvertedDTypes& dtypes,
+                                               const KeyChanges& changes) {
+  LADING_ASSIGN_OR_RETURN(PlainTensors plain, PlainTensorFinder(catalog, dtypes).run());
+  return change_keys(catalog, std::move(plain), dtypes, changes);
 }
 
 }  // namespace lading::planner
