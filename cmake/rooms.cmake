@@ -113,7 +113,7 @@ lading_room(io USES base PUBLIC read_method.h THIRD_PARTY fmt::fmt uring::uring)
 lading_room(source USES base checkpoint io THIRD_PARTY fmt::fmt OpenSSL::Crypto xxhash::xxhash)
 lading_room(model USES base PUBLIC skeleton.h PRIVATE skeleton_parts.h THIRD_PARTY fmt::fmt)
 lading_room(layout USES base PUBLIC layout.h PRIVATE chunk.h cut_checks.h THIRD_PARTY fmt::fmt)
-lading_room(mapping USES base PUBLIC expression.h mapping.h PRIVATE cut_pieces.h name_index.h pattern.h resolve_state.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
+lading_room(mapping USES base PUBLIC expression.h mapping.h PRIVATE cut_pieces.h name_index.h resolve_state.h rule_check.h THIRD_PARTY fmt::fmt re2::re2)
 lading_room(policy USES base model PUBLIC policy.h THIRD_PARTY fmt::fmt)
 lading_room(plan USES base model layout mapping PUBLIC exchange.h plan_facts.h TESTS_USE checkpoint policy planner checker THIRD_PARTY fmt::fmt xxhash::xxhash)
 lading_room(planner USES base checkpoint model layout mapping policy plan PUBLIC save_options.h PRIVATE adapter_keys.h save/output_keys.h quantized/dequantize.h quantized/kept_cuts.h quantized/quantization_config.h quantized/quantized_checks.h quantized/scale_reads.h source_table.h TESTS_USE checker THIRD_PARTY fmt::fmt)
@@ -138,12 +138,13 @@ add_custom_command(OUTPUT ${manual_source}
   COMMENT "Taking pages of docs into the library" VERBATIM)
 target_sources(lading_manual PRIVATE ${manual_source})
 
-# Random values are the same bits everywhere (docs/how-it-works/random.md): what is not written as fma is not fused.
+# Random values and merged weights are the same bits everywhere (docs/how-it-works/random.md): what is not written as fma is not fused.
 set_source_files_properties(src/device/random.cc src/device/random_recipe.cc src/device/random_tail.cc
-  src/device/cuda/sample_body_test.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
+  src/device/low_rank.cc src/device/cuda/sample_body_test.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=off
+  SKIP_PRECOMPILE_HEADERS ON)  # g++ takes the option from the precompiled header, for functions of an instruction set
 
 # Highway includes these in themselves, once for each instruction set, which several in one translation unit cannot do.
-set_source_files_properties(src/device/cast_float.cc src/device/quantized/code_bytes.cc src/device/digest.cc src/device/random.cc
+set_source_files_properties(src/device/cast_float.cc src/device/quantized/code_bytes.cc src/device/digest.cc src/device/low_rank.cc src/device/random.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 # Where an installation has liblading_mpi.so.

@@ -36,6 +36,9 @@ struct ConvertRequest {
   /// with renames.
   std::optional<Given<mapping::Mapping>> mapping = {};
   std::vector<NamePattern> keep = {};  ///< tensors that keep their names though the mapping does not reach them
+  /// A LoRA of PEFT that is added to the weights: a directory with adapter_config.json and the matrices. Its modules
+  /// are named as the new tensors are.
+  std::optional<CheckpointRef> adapter = {};
   /// A file has at most so many bytes of tensors, unless one tensor alone has more.
   std::uint64_t max_shard_bytes = saving::kDefaultMaxShardBytes;
   /// About so many bytes of tensors are in memory at once. More than that where a checkpoint has more than 4,096 parts
@@ -46,12 +49,22 @@ struct ConvertRequest {
   std::function<void(const LoadProgress&)> progress = {};  ///< on the calling thread, a few times a second
 };
 
+/// A weight to which an adapter was added: scale * (b · a), in F32, rounded once to the weight's dtype in the file.
+struct MergedWeight {
+  std::string key;
+  std::string a;  ///< keys of the adapter
+  std::string b;
+  double scale = 1;
+};
+
 struct ConvertReport {
   SavePlanReport plan;               ///< files and keys of the new checkpoint; its ranks are the parts
   FinishedSave finished;             ///< the ledger, and the digest of each key
   std::string path;                  ///< of the index or the only file that was read
   std::vector<std::string> beside;   ///< the other files that were copied, config.json among them
   std::uint64_t dequantized = 0;     ///< keys that were multiplied by their scales
+  std::string adapter_path;          ///< of the adapter's only file, or its index
+  std::vector<MergedWeight> merged;  ///< by key
   std::vector<std::string> dropped;  ///< tensors that were left out, by name
   std::uint64_t read_bytes = 0;      ///< of the checkpoint
   std::uint64_t written_bytes = 0;   ///< of tensors

@@ -1,4 +1,4 @@
-// A user's regular expression over names. RE2: linear in the name, whatever the pattern. Internal to the room.
+// A user's regular expression over names. RE2: linear in the name, whatever the pattern.
 #pragma once
 
 #include <cstdint>

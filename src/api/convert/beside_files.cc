@@ -70,8 +70,8 @@ std::string BesideFiles::relative(std::string_view name) const {
   return folder_.empty() ? std::string(name) : fmt::format("{}/{}", folder_, name);
 }
 
-Result<std::optional<std::string>> BesideFiles::config() const {
-  LADING_ASSIGN_OR_RETURN(const auto file, opened(anchor_, relative(kConfigName)));
+Result<std::optional<std::string>> BesideFiles::config(std::string_view name) const {
+  LADING_ASSIGN_OR_RETURN(const auto file, opened(anchor_, relative(name)));
   if (!file) return std::optional<std::string>();
   LADING_TRY(check_size(*file, kMostConfigBytes));
   std::string text(file->size_bytes(), '\0');

@@ -23,8 +23,8 @@ class BesideFiles {
   /// `folder` is relative to the anchor, which is borrowed. Links count as the files that they lead to.
   BesideFiles(const io::Anchor& anchor, std::string folder) : anchor_(anchor), folder_(std::move(folder)) {}
 
-  /// The text of config.json; nothing if there is none.
-  [[nodiscard]] Result<std::optional<std::string>> config() const;
+  /// The text of config.json or of a file like it; nothing if there is none.
+  [[nodiscard]] Result<std::optional<std::string>> config(std::string_view name = kConfigName) const;
   /// The files of known names that are there, and those of Python code if they are wanted. A link that leads outside
   /// the anchor is an error.
   [[nodiscard]] Result<std::vector<std::string>> find(CopyCode code) const;

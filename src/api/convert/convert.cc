@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "api/convert/beside_files.h"
 #include "api/convert/check_place.h"
 #include "api/convert/config_text.h"
+#include "api/convert/merge.h"
 #include "api/given.h"
 #include "api/open_checkpoint.h"
 #include "api/refuse.h"
@@ -86,10 +90,36 @@ class Converting {
     if (!model) return fail(refusal(Stage::kPlanning, std::move(model).error()));
     report_.dropped = std::move(model->dropped);
     was_quantized_ = model->was_quantized;
-    const layout::Layout layout = planner::cut_into_parts(model->skeleton, request_.part_bytes);
+    if (request_.adapter) {
+      if (auto added = add_adapter(model->skeleton); !added) return added;
+    }
+    planner::Followers followers;
+    for (const planner::Merge& merge : merges_) followers[merge.tensor] = {merge.a, merge.b};
+    const layout::Layout layout = planner::cut_into_parts(model->skeleton, request_.part_bytes, followers);
     if (auto planned = plan_load(*model, layout); !planned) return planned;
     if (auto planned = plan_files(model->skeleton, layout); !planned) return planned;
     return change_config();
+  }
+
+  Result<void, SaveFailure> add_adapter(model::Skeleton& skeleton) {
+    auto adapter = open_adapter(*request_.adapter);
+    if (!adapter) return fail(refusal(Stage::kCheckpoint, std::move(adapter).error()));
+    if (auto checked = check_place(adapter->source, place_.directory); !checked) {
+      return fail(refusal(Stage::kRequest, checked.error()));
+    }
+    report_.adapter_path = adapter->source.main_path();
+    auto merges = planner::merge_adapter(adapter->source.catalog(), adapter->config, skeleton);
+    if (!merges) {
+      merges.error().relocate(report_.adapter_path, 0);
+      return fail(refusal(Stage::kPlanning, std::move(merges).error()));
+    }
+    merges_ = *std::move(merges);
+    for (const planner::Merge& merge : merges_) {
+      report_.merged.push_back({merge.tensor, merge.a, merge.b, merge.scale});
+      unmerged_elems_ += skeleton.find(merge.tensor)->shape.num_elems().value_or(0);
+    }
+    checkpoint_.append(std::move(adapter->source));
+    return {};
   }
 
   Result<void> look_beside() {
@@ -120,12 +150,22 @@ class Converting {
     }
     std::vector<std::uint64_t> ranks(layout.mesh.ranks());
     std::iota(ranks.begin(), ranks.end(), std::uint64_t{0});
-    auto made = planner::make_plan(
-        {checkpoint_.catalog(), model.skeleton, layout, model.mapping, policy, false, std::move(is_cached)}, ranks);
+    std::vector<planner::AdapterNames> adapters;  // keys are the names
+    for (const std::string& path : checkpoint_.adapter_paths()) adapters.push_back({{}, path});
+    auto made = planner::make_plan({checkpoint_.catalog(), model.skeleton, layout, model.mapping, policy, false,
+                                    std::move(is_cached), std::move(adapters)},
+                                   ranks);
     if (!made) return fail(refusal(Stage::kPlanning, std::move(made).error()));
     const auto checked = checker::check_plan(*made);
     if (!checked) return fail(refusal(Stage::kProof, checked.error()));
     load_ = *std::move(made);
+    for (const planner::Merge& merge : merges_) {
+      if (load_.find(merge.tensor)->checkpoint_dtype != DType::kF64) continue;
+      return fail(refusal(Stage::kPlanning, Error(Code::kPlan, "an adapter cannot be added to a weight of F64")
+                                                .of_tensor(merge.tensor)
+                                                .by_rule("R65")
+                                                .try_this("Convert the checkpoint to F32 first.")));
+    }
     report_.path = checkpoint_.main_path();
     report_.dequantized = load_.keys.dequantized;
     report_.warnings = checkpoint_.warnings();
@@ -144,12 +184,33 @@ class Converting {
     request.ranks.reset();
     request.options.dtypes = saving::FileDTypes::kMemory;
     request.options.max_shard_bytes = request_.max_shard_bytes;
+    if (!merges_.empty()) set_keys(skeleton, request.options);
     const saving::Metadata& metadata = checkpoint_.catalog().files.front().metadata;
     if (!was_quantized_ && !metadata.empty()) request.options.metadata = metadata;
     auto planned = plan_save(request);
     if (!planned) return fail(refusal(planned.error().stage, std::move(planned.error().problems)));
     report_.plan = *std::move(planned);
     return {};
+  }
+
+  // Merged weights are F32 in memory, and rounded as they are written. The adapter's matrices are not saved.
+  void set_keys(const model::Skeleton& skeleton, saving::Options& options) {
+    std::map<std::string_view, DType> rounded;
+    std::set<std::string_view> factors;
+    for (const planner::Merge& merge : merges_) {
+      rounded.emplace(merge.tensor, merge.dtype);
+      for (const std::string* one : {&merge.a, &merge.b}) {
+        factors.insert(*one);
+        options.leave_out.push_back(NamePattern::exact(*one));
+      }
+    }
+    options.dtypes = saving::FileDTypes::kBase;
+    options.keys.emplace();
+    for (const model::Tensor& tensor : skeleton.tensors) {
+      if (factors.contains(tensor.name)) continue;
+      const auto found = rounded.find(tensor.name);
+      options.keys->push_back({tensor.name, tensor.shape, found == rounded.end() ? tensor.dtype : found->second, {}});
+    }
   }
 
   Result<void, SaveFailure> change_config() {
@@ -178,6 +239,10 @@ class Converting {
       LADING_TRY(convert_part(r, temporary, done_bytes));
       done_bytes = report_.written_bytes;
     }
+    if (unmerged_elems_ != 0) {
+      return fail(Errors(Error(Code::kInternal, "the parts do not have all of the weights that an adapter is added to")
+                             .try_this("Report this bug.")));
+    }
     LADING_TRY(write_beside(temporary));
     LADING_ASSIGN_OR_RETURN(report_.finished, finish_save(report_.plan, place_, temporary));
     const auto replaced = commit_save(place_, temporary);
@@ -203,6 +268,9 @@ class Converting {
     exec::Outcome outcome = exec::execute(inputs, options);
     if (!outcome.errors.empty()) return fail(std::move(outcome.errors));
     report_.read_bytes += outcome.read_bytes;
+    const auto merged = merge_part(load_, memory.destinations(), merges_);
+    if (!merged) return fail(Errors(merged.error()));
+    unmerged_elems_ -= *merged;
 
     SaveWriting writing;
     writing.threads = request_.threads;
@@ -216,10 +284,24 @@ class Converting {
     without_sync.durable = Durable::kNo;  // finish_save() syncs all files
     LADING_ASSIGN_OR_RETURN(
         const SaveShareReport written,
-        write_share(report_.plan, {{number}, std::move(inputs.memory)}, without_sync, temporary, writing));
+        write_share(report_.plan, {{number}, {saved_of(destinations)}}, without_sync, temporary, writing));
     report_.written_bytes += written.written_bytes;
     report_.staging_bytes = std::max({report_.staging_bytes, outcome.staging_bytes, written.staging_bytes});
     return {};
+  }
+
+  // All but the matrices of an adapter, which the plan of the files does not have.
+  [[nodiscard]] std::vector<exec::DestinationMemory> saved_of(
+      const std::vector<exec::DestinationMemory>& loaded) const {
+    std::set<std::string_view> factors;
+    for (const planner::Merge& merge : merges_) factors.insert({merge.a, merge.b});
+    std::vector<exec::DestinationMemory> saved;
+    const plan::RankPlan& rank = load_.ranks.front();
+    for (const plan::DestinationId d : rank.destinations.ids()) {
+      const bool is_factor = factors.contains(load_.statements[rank.destinations[d].statement].name);
+      if (!is_factor) saved.push_back(loaded[d.number()]);
+    }
+    return saved;
   }
 
   Result<void, Errors> write_beside(const std::string& temporary) {
@@ -240,6 +322,8 @@ class Converting {
   std::optional<DType> config_dtype_;
   std::vector<std::string> copied_;
   bool was_quantized_ = false;
+  std::vector<planner::Merge> merges_;
+  std::uint64_t unmerged_elems_ = 0;  // of weights that an adapter is still to be added to
   plan::Plan load_;
   ConvertReport report_;
 };

@@ -126,6 +126,17 @@ std::string answer_of(const ConvertReport& report, const SavePlace& place) {
   json.key("converting_seconds").number(report.converting_seconds);
   json.key("index").string(report.plan.index);
   json.key("ledger").string(report.finished.ledger);
+  json.key("adapter").string(report.adapter_path);
+  json.key("merged").begin_array();
+  for (const MergedWeight& one : report.merged) {
+    json.begin_object(Lines::kOne);
+    json.key("key").string(one.key);
+    json.key("a").string(one.a);
+    json.key("b").string(one.b);
+    json.key("scale").number(one.scale);
+    json.end_object();
+  }
+  json.end_array();
   write_strings(json, "beside", report.beside, Lines::kMany);
   write_strings(json, "dropped", report.dropped, Lines::kMany);
   write_files(json, report.plan);

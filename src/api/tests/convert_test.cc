@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -221,6 +222,47 @@ TEST_F(Convert, R48_QuantizedWeightsBecomeOrdinaryOnes) {
   }
   EXPECT_TRUE(out.at("m.weight").bytes == bytes_of(wanted));
   EXPECT_EQ(dir_.read("out/config.json"), "{\n  \"torch_dtype\": \"bfloat16\",\"a\": [NaN, \"}\"]}");
+}
+
+TEST_F(Convert, R65_AnAdapterIsAddedInPartsOfAnySize) {
+  constexpr std::uint64_t kRows = 37;
+  constexpr std::uint64_t kWidth = 41;
+  constexpr std::uint64_t kRank = 3;
+  std::vector<std::uint16_t> weight;
+  for (const float value : random_floats(kRows * kWidth, 1)) weight.push_back(rounded_to_bf16(value));
+  const std::vector<float> a = random_floats(kRank * kWidth, 2);
+  const std::vector<float> b = random_floats(kRows * kRank, 3);
+  write({{"x.weight", {"BF16", {kRows, kWidth}, bytes_of(weight)}}, {"y", {"F32", {5}, random_bytes(20, 4)}}});
+  dir_.write("lora/adapter_model.safetensors",
+             file_with({{"base_model.model.x.lora_A.weight", {"F32", {kRank, kWidth}, bytes_of(a)}},
+                        {"base_model.model.x.lora_B.weight", {"F32", {kRows, kRank}, bytes_of(b)}}}));
+  dir_.write("lora/adapter_config.json", R"({"peft_type": "LORA", "r": 3, "lora_alpha": 6, "new": null})");
+  std::vector<std::uint16_t> wanted;
+  for (std::uint64_t i = 0; i < kRows * kWidth; ++i) {
+    float sum = 0;
+    for (std::uint64_t k = 0; k < kRank; ++k) {
+      sum = std::fma(b[i / kWidth * kRank + k], a[k * kWidth + i % kWidth], sum);
+    }
+    const float old = std::bit_cast<float>(static_cast<std::uint32_t>(weight[i]) << 16);
+    wanted.push_back(rounded_to_bf16(old + 2 * sum));  // which is exact but for the addition
+  }
+  existing_ = ExistingDirectory::kReplace;
+  ConvertRequest request;
+  request.adapter = CheckpointRef{dir_.path("lora")};
+  for (const std::uint64_t part_bytes : {256U, 3000U, 1U << 20}) {
+    request.part_bytes = part_bytes;
+    const ConvertReport report = run_well(request);
+    const TestTensors out = read_all(dir_.path("out"));
+    ASSERT_EQ(out.size(), 2U) << "no matrices of the adapter";
+    EXPECT_EQ(out.at("x.weight").dtype, "BF16");
+    EXPECT_TRUE(out.at("x.weight").bytes == bytes_of(wanted)) << "parts of " << part_bytes;
+    EXPECT_EQ(out.at("y").bytes, random_bytes(20, 4));
+    ASSERT_EQ(report.merged.size(), 1U);
+    EXPECT_EQ(report.merged[0].scale, 2);
+    EXPECT_EQ(report.plan.mesh.ranks() > 1, part_bytes < 1U << 20);
+  }
+  dir_.write("lora/adapter_config.json", R"({"peft_type": "LORA", "r": 4, "lora_alpha": 6})");
+  expect_refused("the rank of the adapter's matrices", Exit::kPlan, request);
 }
 
 TEST_F(Convert, R48_ThePlanRefusesWhatCannotBeDequantized) {

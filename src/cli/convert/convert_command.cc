@@ -41,6 +41,10 @@ std::string convert_text(const ConvertReport& report, const ConvertArguments& ar
   if (report.dequantized > 0) {
     out += style.dim(fmt::format("dequantized {}\n", plural(report.dequantized, "quantized tensor")));
   }
+  if (!report.merged.empty()) {
+    out += style.dim(
+        fmt::format("added {} to {}\n", shorten(report.adapter_path), plural(report.merged.size(), "weight")));
+  }
   if (!report.dropped.empty()) out += style.dim(fmt::format("dropped {}\n", plural(report.dropped.size(), "tensor")));
   out += style.dim(fmt::format("read {} in {} of at most {}, with {} of staging\n", human_bytes(report.read_bytes),
                                plural(report.plan.ranks.size(), "part"), human_bytes(report.part_bytes),
@@ -78,6 +82,9 @@ void add_names(CLI::App& command, ConvertRequest& request) {
               "--mapping", [&request](const std::string& path) { request.mapping = Document::file(path); },
               "Which tensors of the checkpoint make which new ones, as JSON (docs/schema/mapping.md)")
           ->excludes(rename);
+  command.add_option_function<std::string>(
+      "--adapter", [&request](const std::string& path) { request.adapter = CheckpointRef{path}; },
+      "A LoRA of PEFT that is added to the weights: the directory with adapter_config.json");
   patterns("--keep", request.keep, "PATTERN, once for each: tensors that keep their names though no rule reaches them")
       ->needs(mapping);
 }

@@ -5,14 +5,21 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "layout/layout.h"
 #include "model/skeleton.h"
 
 namespace lading::planner {
 
+/// Names of tensors that every rank has whole that has a part of another tensor: by that one's name.
+using Followers = std::map<std::string, std::vector<std::string>, std::less<>>;
+
 /// A rank holds about `part_bytes` at most, unless that needs more ranks than a save can have, or a tensor of packed
 /// elements is larger, which is not cut.
-[[nodiscard]] layout::Layout cut_into_parts(const model::Skeleton& skeleton, std::uint64_t part_bytes);
+[[nodiscard]] layout::Layout cut_into_parts(const model::Skeleton& skeleton, std::uint64_t part_bytes,
+                                            const Followers& followers = {});
 
 }  // namespace lading::planner
