@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "lading/byte_range.h"
 #include "lading/load.h"
 #include "lading/save_options.h"
 
@@ -31,7 +32,8 @@ struct PlannedSave;
 struct SaveRequest {
   /// Its keys, shapes, dtypes and file names are those of the new checkpoint. Nothing: see saving::Options::keys.
   std::optional<CheckpointRef> base = {};
-  /// The model as it is in memory: dtypes are those of the memory, and recipes are of no account.
+  /// The model as it is in memory: dtypes are those of the memory, and recipes are of no account. Nothing: the tensors
+  /// of the base.
   std::optional<Given<model::Skeleton>> skeleton = {};
   /// Of a load: from the keys to the model's names. Nothing: the keys are the model's names.
   std::optional<Given<mapping::Mapping>> mapping = {};
@@ -62,6 +64,15 @@ struct RankShare {
   std::uint64_t writes = 0;
 };
 
+/// What a rank writes to one file.
+struct FileShare {
+  std::uint64_t rank = 0;
+  std::size_t file = 0;     ///< into SavePlanReport::files
+  std::uint64_t bytes = 0;  ///< of tensors
+  std::uint64_t runs = 0;   ///< contiguous in the file: gaps between them are other ranks'
+  ByteRange span;           ///< from the first byte of the first run to the end of the last one
+};
+
 /// All of a save plan, for the functions that take a SavePlanReport. Cheap to copy.
 class SavePlanHandle {
  public:
@@ -80,6 +91,7 @@ struct SavePlanReport {
   std::string index;  ///< the index file's name; "" if there is none
   std::vector<SavedKey> keys;
   std::vector<RankShare> ranks;           ///< all of them
+  std::vector<FileShare> shares;          ///< by rank and file
   std::uint64_t bytes = 0;                ///< of all files, headers included
   std::uint64_t data_bytes = 0;           ///< of all tensors in them
   std::uint64_t bytes_proved = 0;         ///< by the checker: each has one writer and the right source

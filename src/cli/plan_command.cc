@@ -1,15 +1,19 @@
 #include "cli/plan_command.h"
 
+#include <chrono>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "api/answers.h"
 #include "api/document.h"
+#include "api/save/save_answers.h"
 #include "cli/beside.h"
 #include "cli/inspect_command.h"
 #include "cli/plan_output.h"
 #include "cli/problems.h"
+#include "cli/save/save_plan_text.h"
 #include "cli/style.h"
 
 namespace lading::cli {
@@ -111,6 +115,31 @@ Exit run_diff(const PlanReport& report, const PlanArguments& arguments, Output& 
   return difference->changes.empty() ? Exit::kOk : Exit::kDiffers;
 }
 
+// Of all ranks, into the files of the checkpoint.
+Exit run_plan_save(const PlanRequest& inputs, const PlanArguments& arguments, Output& output) {
+  const auto begin = std::chrono::steady_clock::now();
+  SaveRequest request;
+  request.base = inputs.checkpoint;
+  request.skeleton = inputs.skeleton;
+  request.mapping = inputs.mapping;
+  request.layout = inputs.layout;
+  request.ranks.reset();
+  const auto report = plan_save(request);
+  if (!report) {
+    if (arguments.json) {
+      output.out +=
+          answer_of({"save_plan", report.error().stage, false, report.error().exit_code()}, report.error().problems);
+    }
+    tell(report.error().problems, Style(output.err_colour).red("refused:"), output);
+    return report.error().exit_code();
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  tell_notes(report->warnings, output);
+  output.out += arguments.json ? answer_of(*report, destinations_of(*report), seconds.count())
+                               : save_plan_text(*report, output.out_colour);
+  return Exit::kOk;
+}
+
 }  // namespace
 
 void add_adapters(CLI::App& command, std::vector<std::string>& adapters, const char* help) {
@@ -173,15 +202,23 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& arguments) {
   command->add_flag("--json", arguments.json, "Write JSON to standard output (docs/schema/plan.md)");
   CLI::Option* explain =
       command->add_option("--explain", arguments.explain, "Explain where this tensor comes from, and why");
-  command
-      ->add_option("--diff", arguments.diff, "Compare with a plan that --json wrote before; exit code 6 if they differ")
-      ->excludes(explain);
+  CLI::Option* diff = command
+                          ->add_option("--diff", arguments.diff,
+                                       "Compare with a plan that --json wrote before; exit code 6 if they differ")
+                          ->excludes(explain);
+  CLI::Option* save = command->add_flag(
+      "--save", arguments.save, "Show what each rank would write to which file, if the model were saved as CKPT is");
+  for (CLI::Option* other : {explain, diff}) save->excludes(other);
+  for (const char* other : {"--initialize", "--policy", "--adapter", "--rank", "--all-ranks", "--tensors"}) {
+    save->excludes(command->get_option(other));
+  }
   return command;
 }
 
 Exit run_plan(const PlanArguments& arguments, Output& output) {
   auto request = request_of(arguments.inputs, output);
   if (!request) return tell_refusal({Stage::kRequest, std::move(request).error()}, arguments, output);
+  if (arguments.save) return run_plan_save(*request, arguments, output);
   request->ranks = arguments.ranks;
   const auto report = make_plan(*request);
   if (!report) return tell_refusal(report.error(), arguments, output);

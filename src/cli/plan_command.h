@@ -31,6 +31,7 @@ struct PlanArguments {
   ListTensors list = ListTensors::kNo;
   std::optional<std::string> explain;
   std::optional<std::string> diff;
+  bool save = false;
   bool json = false;
 };
 

@@ -10,9 +10,12 @@
 #include "api/save/planned_save.h"
 #include "api/shared/destinations.h"
 #include "api/shared/lay_out.h"
+#include "base/element_bytes.h"
+#include "base/strided_loop.h"
 #include "checker/save/check_save.h"
 #include "lading/save.h"
 #include "layout/device_choice.h"
+#include "planner/planner.h"
 #include "planner/save/plan_save.h"
 
 namespace lading {
@@ -26,8 +29,9 @@ class SavePlanning {
   explicit SavePlanning(const SaveRequest& request) : request_(request) {}
 
   Result<SavePlanReport, Refusal> run() {
-    if (!request_.skeleton) {
-      problems_.add(usage("a save needs a skeleton, which describes the model in memory").try_this("Pass a skeleton."));
+    if (!request_.skeleton && !request_.base) {
+      problems_.add(usage("a save needs a skeleton, which describes the model in memory, or a base")
+                        .try_this("Pass a skeleton."));
     }
     if (request_.base && request_.options.keys) {
       problems_.add(usage("a base and keys were given").try_this("Pass a base checkpoint, or keys."));
@@ -44,6 +48,7 @@ class SavePlanning {
       return refuse(Stage::kCheckpoint, std::move(base).error());
     }
     if (!problems_.empty()) return refuse(Stage::kDocuments, std::move(problems_));
+    if (!request_.skeleton) take(planner::skeleton_of(base->catalog()), skeleton_, problems_);
     lay_out();
     if (!problems_.empty()) return refuse(Stage::kPlanning, std::move(problems_));
     if (!choose_ranks()) return refuse(Stage::kRequest, std::move(problems_));
@@ -69,7 +74,7 @@ class SavePlanning {
   }
 
   void read_documents() {
-    take(skeleton_given(*request_.skeleton), skeleton_, problems_);
+    if (request_.skeleton) take(skeleton_given(*request_.skeleton), skeleton_, problems_);
     if (request_.mapping) take(mapping_given(*request_.mapping), mapping_, problems_);
     if (const auto* document = std::get_if<Document>(&request_.layout))
       take(read_layout(*document), layout_, problems_);
@@ -148,6 +153,7 @@ class SavePlanning {
     for (const plan::RankWrites& rank : save.ranks) {
       report.ranks.push_back({rank.rank, rank.bytes, rank.writes.size()});
     }
+    for (std::size_t r = 0; r < save.ranks.size(); ++r) add_shares(save, r, report.shares);
     for (const auto& [key, why] : made.dropped_keys) {
       report.dropped_keys.push_back(key);
       warnings_.add(Error(Code::kPlan, "the key of the base is left out: " + why)
@@ -156,6 +162,31 @@ class SavePlanning {
                         .try_this("Check that the new checkpoint does not need it."));
     }
     return report;
+  }
+
+  // Writes are sorted by file and place. One that begins where the last one ends makes no new run.
+  static void add_shares(const plan::SavePlan& save, std::size_t r, std::vector<FileShare>& shares) {
+    const plan::RankWrites& writes = save.ranks[r];
+    const std::size_t first = shares.size();
+    for (const plan::Write& write : writes.writes) {
+      const plan::Source& source = save.source_of(save.load.ranks[r], write);
+      const std::uint64_t run_bytes = bytes_of_elems(write.run_elems, source.dtype);
+      std::uint64_t runs = 1;
+      std::uint64_t end = write.file_begin_bytes + run_bytes;
+      for (const ByteLoop& loop : write.loops) {
+        runs *= loop.count;
+        end += (loop.count - 1) * loop.target_stride_bytes;
+      }
+      const std::size_t file = source.file.number();
+      if (shares.size() == first || shares.back().file != file) {
+        shares.push_back({writes.rank, file, 0, 0, {write.file_begin_bytes, write.file_begin_bytes}});
+      }
+      FileShare& share = shares.back();
+      const bool goes_on = share.runs > 0 && share.span.end == write.file_begin_bytes;
+      share.bytes += runs * run_bytes;
+      share.runs += goes_on ? runs - 1 : runs;
+      share.span.end = std::max(share.span.end, end);
+    }
   }
 
   static IndexedVector<plan::SourceId, std::vector<std::string>> makers_of(const plan::Plan& load) {

@@ -34,6 +34,20 @@ void write_keys(JsonWriter& json, const SavePlanReport& plan) {
   json.end_array();
 }
 
+void write_file_shares(JsonWriter& json, const SavePlanReport& plan) {
+  json.key("shares").begin_array();
+  for (const FileShare& share : plan.shares) {
+    json.begin_object(Lines::kOne);
+    json.key("rank").number(share.rank);
+    json.key("file").string(plan.files[share.file].name);
+    json.key("bytes").number(share.bytes);
+    json.key("runs").number(share.runs);
+    json.key("span").begin_array(Lines::kOne).number(share.span.begin).number(share.span.end).end_array();
+    json.end_object();
+  }
+  json.end_array();
+}
+
 void write_shares(JsonWriter& json, const SavePlanReport& plan) {
   json.key("writes").begin_array();
   for (const RankShare& rank : plan.ranks) {
@@ -64,6 +78,7 @@ std::string answer_of(const SavePlanReport& plan, const std::vector<DestinationI
   json.key("index").string(plan.index);
   write_files(json, plan);
   write_shares(json, plan);
+  write_file_shares(json, plan);
   write_keys(json, plan);
   write_strings(json, "left_out", plan.left_out, Lines::kMany);
   write_strings(json, "not_saved", plan.not_saved, Lines::kMany);
