@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from geometry.launch import run_worker  # noqa: E402
+
+import lading  # noqa: E402
 
 DEADLINE_S = 900
 LAYOUTS = ("fsdp2x1", "ddp", "fsdp2", "fsdp2x4", "hsdp", "tp", "fsdp2tp")
@@ -121,3 +123,34 @@ def test_R69_a_damaged_document_is_refused(tmp_path, case):
     with pytest.raises(LadingError, match=words) as caught:
         read(tmp_path, text)
     assert caught.value.code == "optimizer_state" and "optimizer.json" in str(caught.value)
+
+
+def test_R69_a_snapshot_has_the_optimizers_state_too(tmp_path):
+    """Training goes on while both are written; twice, because the second snapshot takes the first one's memory."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.Linear(96, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(seed):
+        model(torch.randn(4, 64, generator=torch.Generator().manual_seed(seed))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def copied(model, optimizer):
+        states = {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
+        return {(name, kind): value.clone() for name, state in states.items() for kind, value in state.items()}
+
+    for turn in range(2):
+        step(turn)
+        weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        moments = copied(model, optimizer)
+        pending = lading.save(model, tmp_path / f"out{turn}", optimizer=optimizer, background=True, group=False)
+        step(100 + turn)
+        report = pending.result()
+        assert pending.snapshot_bytes >= report.bytes // 2 + report.optimizer.bytes // 2
+        fresh = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.Linear(96, 8))
+        again = torch.optim.AdamW(fresh.parameters(), lr=1e-2)
+        lading.materialize(fresh, report.path, device="cpu", optimizer=again, group=False)
+        assert all(torch.equal(tensor, weights[name]) for name, tensor in fresh.state_dict().items())
+        found = copied(fresh, again)
+        assert found.keys() == moments.keys() and all(torch.equal(found[name], moments[name]) for name in moments)
