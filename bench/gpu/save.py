@@ -3,8 +3,9 @@
     python bench/gpu/save.py [--dir DIR] [--rounds 3] [--layers N] [--output FILE]
 
 The plain writers write from host memory, 16 threads with 8 MiB each into files that are allocated before, and sync:
-once around the page cache (O_DIRECT), once through it. All contenders take turns. Every tensor of what lading wrote is
-read back and compared with the model.
+once around the page cache (O_DIRECT), once through it. lading saves in the foreground, in the background with a
+snapshot on the GPU, and in the background where the GPU has no room for one. All contenders take turns. Every tensor of
+what lading wrote is read back and compared with the model.
 """
 
 from __future__ import annotations
@@ -71,6 +72,29 @@ def wrong_tensors(model: torch.nn.Module, folder: Path) -> int:
     return wrong + len(set(state) ^ set(index))
 
 
+def saved(name: str, model: torch.nn.Module, folder: Path) -> dict:
+    """`returned`: seconds until the model may change."""
+    import lading
+
+    free = torch.cuda.mem_get_info()[0]
+    hog = torch.empty(int(0.95 * free), dtype=torch.uint8, device="cuda") if "no room" in name else None
+    torch.cuda.synchronize()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.perf_counter()
+    report = lading.save(model, folder, background=name != "lading")
+    returned = time.perf_counter() - begin
+    if not isinstance(report, lading.SaveReport):
+        report = report.result()
+    seconds = time.perf_counter() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    del hog
+    torch.cuda.empty_cache()
+    wrong = wrong_tensors(model, folder)
+    shutil.rmtree(folder)
+    return {"seconds": seconds, "returned": returned, "host_mb": (peak - before) / 1024, "bytes": report.bytes,
+            "notes": report.notes, "wrong": wrong}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, default=Path("build/bench-save"))
@@ -78,33 +102,24 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    import lading
-
     folder = arguments.dir.absolute()
     shutil.rmtree(folder, ignore_errors=True)
     model = model_on_the_gpu(arguments.layers)
     size = sum(parameter.nbytes for parameter in model.parameters())
-    results: dict[str, list[dict]] = {"O_DIRECT": [], "page cache": [], "lading": []}
+    results: dict[str, list[dict]] = {"O_DIRECT": [], "page cache": []}
     for _ in range(arguments.rounds):
         for name, flags in (("O_DIRECT", os.O_DIRECT), ("page cache", 0)):
             results[name].append({"seconds": plain_write(folder / "plain", size, flags)})
             shutil.rmtree(folder / "plain")
             print(name, results[name][-1], flush=True)
-        torch.cuda.synchronize()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        begin = time.perf_counter()
-        report = lading.save(model, folder / "saved")
-        seconds = time.perf_counter() - begin
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        results["lading"].append({"seconds": seconds, "host_mb": (peak - before) / 1024, "bytes": report.bytes,
-                                  "planning_seconds": report.planning_seconds,
-                                  "writing_seconds": report.writing_seconds,
-                                  "wrong": wrong_tensors(model, folder / "saved")})  # fmt: skip
-        shutil.rmtree(folder / "saved")
-        print("lading", results["lading"][-1], flush=True)
+        for name in ("lading", "background", "background, no room on the GPU"):
+            results.setdefault(name, []).append(saved(name, model, folder / "saved"))
+            print(name, results[name][-1], flush=True)
     for name, rounds in results.items():
         seconds = statistics.median(one["seconds"] for one in rounds)
-        print(f"{name}: {size / seconds / 1e9:.2f} GB/s, {seconds:.2f} s, median of {len(rounds)}")
+        returned = [one["returned"] for one in rounds if "returned" in one]
+        note = f"; returned after {', '.join(f'{one:.3f}' for one in returned)} s" if returned else ""
+        print(f"{name}: {size / seconds / 1e9:.2f} GB/s, {seconds:.2f} s, median of {len(rounds)}{note}")
     if arguments.output:
         arguments.output.write_text(json.dumps({"bytes": size, "results": results}, indent=1))
 
