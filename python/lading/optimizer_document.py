@@ -153,7 +153,7 @@ def read_document(folder: Path) -> Document:
     except OSError as error:
         raise _refused(path, f"could not read the optimizer state: {error.strerror}") from error
     try:
-        return _parsed(json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant))
+        return parsed(text)
     except (ValueError, RecursionError) as error:
         raise _refused(path, f"the optimizer state is damaged: {error}") from error
 
@@ -188,7 +188,9 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not JSON")
 
 
-def _parsed(whole: Any) -> Document:
+def parsed(text: str) -> Document:
+    """ValueError or RecursionError for what no save writes."""
+    whole = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     fields = _object(whole, "the document", {"schema", "class", "groups", "parameters"})
     if fields["schema"] != SCHEMA:
         raise ValueError(f"the schema is {str(fields['schema'])[:80]!r}, not {SCHEMA!r}")

@@ -20,9 +20,9 @@ import torch
 
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
-from .inventory import PARAMETER, Entry
+from .inventory import PARAMETER, Entry, is_sharded
 from .inventory_json import dtype_name
-from .optimizer_document import Document, Group, Saved, encoded, is_scalar, key_of
+from .optimizer_document import Document, Group, Saved, encoded, is_scalar, key_of, parsed
 from .placements import is_dtensor
 from .recording import SkeletonError
 
@@ -41,9 +41,11 @@ class Held(Protocol):
         kind: the name of its class.
         shapes: of its parameters, by name.
         groups: the names of each group's parameters, and its options.
+        is_partial: whether a rank may lack the state of some parameters.
     """
 
     kind: str
+    is_partial: bool
     shapes: dict[str, tuple[int, ...]]
     groups: list[Group]
 
@@ -74,12 +76,16 @@ def refusal_of(problems: Problem | list[Problem]) -> LadingError:
 def optimizer_of(optimizer: Any, entries: Sequence[Entry], device: torch.device | None = None) -> Held:
     """`device`: of parameters on meta, once they are loaded."""
     kinds = {base.__name__ for base in type(optimizer).__mro__}
+    from .optimizer_fsdp1 import Fsdp1Optimizer, has_flat_members
     from .optimizer_zero3 import Zero3Optimizer, is_zero3
 
     if is_zero3(optimizer):
         return Zero3Optimizer(optimizer, entries)
     if isinstance(optimizer, torch.optim.Optimizer) and not kinds & _SHARDED_BY_ITSELF:
-        return TorchOptimizer(optimizer, entries, device)
+        if has_flat_members(entries):
+            return Fsdp1Optimizer(optimizer, entries)
+        known = [(entry.name, entry.value) for entry in entries if entry.kind == PARAMETER]
+        return TorchOptimizer(optimizer, known, device)
     message = f"the optimizer state of a {type(optimizer).__name__} is not supported"
     raise refusal_of(problem_of(message, remedy="Pass an optimizer of torch.optim, or omit optimizer=."))
 
@@ -87,13 +93,17 @@ def optimizer_of(optimizer: Any, entries: Sequence[Entry], device: torch.device 
 class TorchOptimizer:
     """`torch.optim.Optimizer`, over plain parameters or DTensors."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, entries: Sequence[Entry], device: torch.device | None) -> None:
+    is_partial = False
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, known: Iterable[tuple[str, Any]], device: torch.device | None
+    ) -> None:
+        """`known`: parameters of the model by name, of a tie each name."""
         self._optimizer, self._device = optimizer, device
         self.kind = type(optimizer).__name__
         names: dict[int, str] = {}
-        for entry in entries:
-            if entry.kind == PARAMETER:
-                names.setdefault(id(entry.value), entry.name)
+        for name, parameter in known:
+            names.setdefault(id(parameter), name)
         self._parameters: dict[str, Any] = {}
         self.groups = []
         strangers = 0
@@ -103,7 +113,7 @@ class TorchOptimizer:
             self._parameters |= own
             self.groups.append(Group([*own], {name: one for name, one in group.items() if name not in OWN_FIELDS}))
         self.shapes = {name: tuple(one.shape) for name, one in self._parameters.items()}
-        known = {id(one) for group in optimizer.param_groups for one in group["params"]}
+        own_ids = {id(one) for group in optimizer.param_groups for one in group["params"]}
         problems = []
         if strangers:
             message = f"{strangers} parameters of the optimizer are not parameters of the model"
@@ -111,7 +121,7 @@ class TorchOptimizer:
         problems += [
             problem_of(f"the optimizer has state of {str(key)[:80]!r}, which is none of its parameters", remedy=_PLAIN)
             for key in optimizer.state
-            if id(key) not in known
+            if id(key) not in own_ids
         ]
         if problems:
             raise refusal_of(problems)
@@ -219,6 +229,24 @@ def read_state(held: Held) -> State:
     return State(Document(held.kind, held.groups, parameters), tensors)
 
 
+def completed(held: Held, state: State, texts: Sequence[str]) -> State:
+    """With the parameters of which only other ranks have state: their documents are `texts`. LadingError if two ranks
+    differ about a parameter that both have."""
+    whole: dict[str, Saved] = {}
+    documents = [parsed(text) for text in dict.fromkeys(texts)]
+    for name, saved in ((name, one) for document in documents for name, one in document.parameters.items()):
+        if whole.setdefault(name, saved) != saved:
+            message = "the ranks have other steps, or other state, of it"
+            raise refusal_of(problem_of(message, name, "Let all ranks step together, and save then."))
+    parameters = {name: whole[name] for name in sorted(whole)}
+    tensors = dict(state.tensors)
+    for name, saved in parameters.items():
+        for kind, (dtype, shape) in saved.tensors.items():
+            if key_of(name, kind) not in tensors:
+                tensors[key_of(name, kind)] = held.blank(name, kind, shape, torch_dtype(dtype))
+    return State(Document(state.document.kind, state.document.groups, parameters), tensors)
+
+
 def _shape_of(value: Any) -> tuple[int, ...]:
     """The whole one."""
     return tuple(getattr(value, "ds_shape", value.shape))
@@ -246,7 +274,7 @@ def _refused(held: Held, name: str, state: str, value: torch.Tensor) -> str:
         dtype_name(value.dtype)
     except SkeletonError as error:
         return f"the optimizer's {state!r} of it cannot be saved: {error.reason}"
-    if held.is_cut(name) and not (is_dtensor(value) or hasattr(value, "ds_shape")):
+    if held.is_cut(name) and not is_sharded(value):
         return f"the optimizer's {state!r} of it is a tensor of this rank alone, and nothing says how it is shared out"
     return ""
 

@@ -42,6 +42,8 @@ class _Place:
 class Zero3Optimizer:
     """`DeepSpeedZeroOptimizer_Stage3`, with the optimizer of torch inside."""
 
+    is_partial = False
+
     def __init__(self, optimizer: Any, entries: Sequence[Entry]) -> None:
         check("deepspeed", "optimizer state")
         self._outer, self._inner = optimizer, optimizer.optimizer

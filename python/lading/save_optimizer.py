@@ -12,8 +12,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .agreement import Agreement
 from .optimizer_document import FILE, FOLDER
-from .optimizer_state import optimizer_of, read_state
+from .optimizer_state import completed, optimizer_of, read_state
 from .save_subject import Subject, subject_of
 from .state_dicts import StateDict
 
@@ -30,10 +31,13 @@ class StateSubject:
     device: str
 
     @classmethod
-    def of(cls, optimizer: Any, model: Subject, ranks: Sequence[int]) -> StateSubject:
+    def of(cls, optimizer: Any, model: Subject, ranks: Agreement) -> StateSubject:
         """LadingError with everything that cannot be saved. The document becomes a file beside the model's weights."""
-        state = read_state(optimizer_of(optimizer, model.entries))
-        subject = subject_of([StateDict(lambda: state.tensors).part()], ranks) if state.tensors else None
+        held = optimizer_of(optimizer, model.entries)
+        state = read_state(held)
+        if held.is_partial:
+            state = completed(held, state, ranks.documents("the optimizer's state", state.document.to_json()))
+        subject = subject_of([StateDict(lambda: state.tensors).part()], ranks.ranks) if state.tensors else None
         model.beside = {f"{FOLDER}/{FILE}": state.document.to_json().encode()}
         return cls(subject, state.facts, str(model.device if subject is None else subject.device))
 

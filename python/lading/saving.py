@@ -161,7 +161,7 @@ def save(
             parts = parts_of(model)
             _refuse_unfit(parts)
             subject = subject_of(parts, ranks.ranks)
-            state = None if optimizer is None else StateSubject.of(optimizer, subject, ranks.ranks)
+            state = None if optimizer is None else StateSubject.of(optimizer, subject, ranks)
             step.message = asked.facts(subject) | ({"optimizer": "none"} if state is None else state.message())
             step.must_match = [name for name in step.message if name not in _OWN_FACTS]
         save_of = _Save(asked, subject, ranks, step.answers)

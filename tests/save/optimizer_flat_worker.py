@@ -1,4 +1,4 @@
-"""Optimizer state whose tensors lie flattened on their ranks: DeepSpeed's ZeRO-3. Real steps: twenty of them straight,
+"""Optimizer state whose tensors lie flattened on their ranks: DeepSpeed's ZeRO-3, and FSDP1. Real steps: twenty of them straight,
 and ten after a save and a load into another layout, with the same losses. The measure of the state is what DeepSpeed
 itself gathers of it. Each case answers what is wrong on this rank."""
 
@@ -22,12 +22,15 @@ from geometry.launch import run_ranks
 from ranks_common import refused, same_everywhere
 from safetensors.torch import load_file
 from save_worker import by_case, guarded
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import lading
+from lading.fsdp1 import clean_name
 
 RANKS_DEADLINE_S = 250
 STEPS = 10  # before the save, and after the load
@@ -65,11 +68,15 @@ def mean(loss):
 
 
 def optimizer_for(model):
-    trained = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-    shape_of = {name: getattr(one, "ds_shape", one.shape) for name, one in trained}
+    trained = [one for one in model.parameters() if one.requires_grad]
+    return optimizer_of([(one, len(getattr(one, "ds_shape", one.shape)) > 1) for one in trained])
+
+
+def optimizer_of(trained):
+    """Of parameters, each with the word whether it decays."""
     groups = [
-        {"params": [one for name, one in trained if len(shape_of[name]) > 1], "weight_decay": 0.1},
-        {"params": [one for name, one in trained if len(shape_of[name]) < 2], "betas": (0.8, 0.95)},
+        {"params": [one for one, decays in trained if decays], "weight_decay": 0.1},
+        {"params": [one for one, decays in trained if not decays], "betas": (0.8, 0.95)},
     ]
     return torch.optim.AdamW(groups, lr=1e-2)
 
@@ -174,13 +181,42 @@ class Parallel(Sharded):
         return batch(number)
 
 
+class Flattened(Sharded):
+    """FSDP1."""
+
+    def __init__(self, dtype):
+        policy = ModuleWrapPolicy({ranks_models.Block})
+        precision = None if dtype == torch.float32 else MixedPrecision(param_dtype=dtype, cast_forward_inputs=False)
+        self.model = FullyShardedDataParallel(
+            untrained(dtype),
+            auto_wrap_policy=policy,
+            use_orig_params=True,
+            mixed_precision=precision,
+            device_id=torch.device("cpu"),
+        )
+        shapes = {name: one.shape for name, one in untrained().named_parameters()}
+        trained = [(clean_name(name), one) for name, one in self.model.named_parameters() if one.requires_grad]
+        self.optimizer = optimizer_of([(one, len(shapes[name]) > 1) for name, one in trained])
+
+    def state(self):
+        """As torch gathers it."""
+        options = StateDictOptions(full_state_dict=True)
+        values = get_model_state_dict(self.model, options=options)
+        found = {}
+        for name, held in get_optimizer_state_dict(self.model, self.optimizer, options=options)["state"].items():
+            found[name] = values[name]
+            found |= {f"{name}.{key}": held[key] for key in ("exp_avg", "exp_avg_sq")}
+        return found
+
+
 def whole(tensor):
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
 
 
-LAYOUTS = {"zero3": Partitioned, "fsdp2": Sharded, "tp": Parallel}
-PAIRS = [(layout, dtype, source) for layout in LAYOUTS for dtype in DTYPES for source in ("zero3", "fsdp2")]
-PAIRS = [pair for pair in PAIRS if pair[:2] != ("tp", "bfloat16")]  # which has no F32 parameters
+LAYOUTS = {"zero3": Partitioned, "fsdp2": Sharded, "fsdp1": Flattened, "tp": Parallel}
+SOURCES = ("zero3", "fsdp2", "fsdp1")
+PAIRS = [(layout, dtype, source) for layout in LAYOUTS for dtype in DTYPES for source in SOURCES]
+PAIRS = [pair for pair in PAIRS if pair[1] == "float32" or not {"tp", "fsdp1"} & {pair[0], pair[2]}]
 
 
 # ---- phases
@@ -188,8 +224,8 @@ PAIRS = [pair for pair in PAIRS if pair[:2] != ("tp", "bfloat16")]  # which has 
 
 def saved(rank, scratch):
     found = {}
-    for layout in ("zero3", "fsdp2"):
-        for dtype in DTYPES:
+    for layout in SOURCES:
+        for dtype in DTYPES if layout != "fsdp1" else ("float32",):
             found[f"{layout} {dtype}, saved"] = guarded(lambda a=layout, b=dtype: save(a, b, scratch))
     found["uneven, refused"] = guarded(lambda: uneven(scratch))
     return found

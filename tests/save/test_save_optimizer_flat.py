@@ -1,4 +1,4 @@
-"""Optimizer state of DeepSpeed's ZeRO-3, to and from FSDP2: real steps, and the same losses after a save and a load."""
+"""Optimizer state of DeepSpeed's ZeRO-3 and of FSDP1, to and from FSDP2: real steps, and the same losses after a save and a load."""
 
 import pytest
 
@@ -10,15 +10,20 @@ from geometry.launch import require, run_worker  # noqa: E402
 require("deepspeed")
 
 DEADLINE_S = 900
-SOURCES, DTYPES = ("zero3", "fsdp2"), ("float32", "bfloat16")
-SAVES = [f"{layout} {dtype}, saved on 2 ranks" for layout in SOURCES for dtype in DTYPES]
+SOURCES, DTYPES = ("zero3", "fsdp2", "fsdp1"), ("float32", "bfloat16")
+SAVES = [
+    f"{layout} {dtype}, saved on 2 ranks"
+    for layout in SOURCES
+    for dtype in DTYPES
+    if (layout, dtype) != ("fsdp1", "bfloat16")
+]
 LOADS = [
     f"{layout} {dtype}, of {source} on {world} ranks"
     for world in (2, 4)
     for layout in (*SOURCES, "tp")
     for dtype in DTYPES
     for source in SOURCES
-    if (layout, dtype) != ("tp", "bfloat16")
+    if dtype == "float32" or not {"tp", "fsdp1"} & {layout, source}
 ]
 UNEVEN = "uneven, refused on 2 ranks"
 
