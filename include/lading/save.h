@@ -98,6 +98,10 @@ struct SavePlanReport {
   std::vector<std::string> left_out;      ///< tensors of the model, by saving::Options::leave_out
   std::vector<std::string> not_saved;     ///< tensors of the model that no checkpoint has, such as derived buffers
   std::vector<std::string> dropped_keys;  ///< of the base
+  /// Keys of the base whose bytes are taken over (UnmappedKeys::kKeep), and the name that the plan has for each: of
+  /// destinations of this name write_save() asks for no memory that counts. It reads the base's files, and refuses if
+  /// they were changed after planning.
+  std::vector<std::pair<std::string, std::string>> kept_keys;
   Errors warnings;
   SavePlanHandle handle;
 };

@@ -24,6 +24,7 @@ enum class FileDTypes : std::uint8_t {
 /// What becomes of keys of the base that no tensor of the model makes.
 enum class UnmappedKeys : std::uint8_t {
   kRefuse,
+  kKeep,  ///< their bytes are taken over from the base's files
   kDrop,  ///< left out; a warning names them
 };
 

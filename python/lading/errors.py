@@ -26,7 +26,7 @@ _ARGUMENTS = {
     "allow_mismatch", "keep", "external", "ties", "seed", "budget_bytes", "quantized", "arithmetic",
 }  # fmt: skip
 _SPELLED_OTHERWISE = {"budget_bytes": "budget"}
-_MEMBER = re.compile(rf'"({"|".join(sorted(_ARGUMENTS))})"(?:: ("[^"]*"|\{{[^}}]*\}}|\[[^\]]*\]|[0-9]+))?')
+_MEMBER = re.compile(rf'(?<!=)"({"|".join(sorted(_ARGUMENTS))})"(?:: ("[^"]*"|\{{[^}}]*\}}|\[[^\]]*\]|[0-9]+))?')
 _POLICY = "policy (text)"  # what the engine calls the document that the front makes of the arguments
 _PLACE = re.compile(r"\$\.(\w+)")
 _REMEDIES = {

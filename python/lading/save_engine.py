@@ -33,6 +33,9 @@ class SavePlan:
         self._answered = answered
         self.answer: dict[str, Any] = json.loads(answered.checked())
         sets = [tuple(ranks) for ranks in self.answer.pop("replica_sets", ())]
+        kept = self.answer.pop("kept_keys")
+        self.kept_keys = [one["key"] for one in kept]  # of the base, whose bytes the engine reads from its files
+        self.kept_tensors = frozenset(one["tensor"] for one in kept)  # which the plan has for them
         self.writes: list[int] = self.answer.pop("destination_writes")  # that read each destination
         self.destinations = [Destination._of(fields, sets) for fields in self.answer.pop("destinations")]
         self.warnings = _warnings(self.answer)

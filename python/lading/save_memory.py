@@ -7,7 +7,7 @@ copies are kept until the save is done.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from .placements import is_elsewhere
 _LOAD = "Load the model first, on every rank: a save writes what is in memory."
 _UNTIED = "Make them one tensor again, or save a model whose config does not tie them (tie_word_embeddings=False)."
 _IN_FILES = (PARAMETER, BUFFER)
+_NOTHING = torch.empty(0)
 
 
 @dataclasses.dataclass
@@ -38,12 +39,19 @@ class Memories:
         return [f"{size} of memory that is not contiguous were copied before they were written"]
 
 
-def memories_of(destinations: Sequence[Any], entries: Iterable[Entry]) -> Memories:
-    """LadingError with every destination that the model does not have as the plan does."""
+def memories_of(
+    destinations: Sequence[Any], entries: Iterable[Entry], elsewhere: Collection[str] = ()
+) -> Memories:
+    """LadingError with every destination that the model does not have as the plan does. `elsewhere`: names of those
+    that are no tensors of it."""
     by_name = {entry.name: entry for entry in entries if entry.is_tensor}
     found = Memories()
     problems = []
     for destination in destinations:
+        if destination.name in elsewhere:
+            found.addresses.append((0, 0))
+            found.tensors.append(_NOTHING)
+            continue
         members = [by_name[name] for name in (destination.name, *destination.aliases) if name in by_name]
         problem = misfit(destination, members)
         if problem is None:

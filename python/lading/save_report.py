@@ -38,7 +38,8 @@ class SaveReport:
         beside: names of the other files: config.json, the tokenizer's, the index, the ledger.
         replaced: whether another checkpoint was in the directory before.
         left_out: tensors of the model that are not saved, such as buffers that no checkpoint has.
-        dropped_keys: keys of `base` that the model has no tensor for.
+        dropped_keys: keys of `base` that the model has no tensor for, and that are left out.
+        kept_keys: keys of `base` that the model has no tensor for, whose bytes are those of its files.
         plan_digest: equal on all ranks.
         seconds: from the call to the end.
         snapshot_bytes: what this rank's copy of the values took, of a save in the background.
@@ -58,6 +59,7 @@ class SaveReport:
     replaced: bool
     left_out: tuple[str, ...]
     dropped_keys: tuple[str, ...]
+    kept_keys: tuple[str, ...]
     plan_digest: str
     planning_seconds: float
     writing_seconds: float

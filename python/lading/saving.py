@@ -54,6 +54,7 @@ logger = logging.getLogger("lading")
 
 _LEDGER = "lading.ledger.json"
 _OWN_FACTS = ("device", "path", "has_config", DEVICE)  # of one rank, about itself
+_DROP = 'Pass unmapped="drop", or save without this base.'
 _FILE_DTYPES = ("auto", "base", "memory")
 _LATER = {
     "adapter": "Save the adapter alone with the model's save_pretrained, or merge it first.",
@@ -136,7 +137,7 @@ def save(
             refused; without a base that of memory. "base": the base's, rounded if need be; "memory": that of memory; or
             a dtype, to which values are rounded.
         unmapped: what is done with keys of `base` that no tensor of the model makes: "refuse" lists them in an error,
-            "drop" leaves them out.
+            "keep" takes their bytes over from its files, "drop" leaves them out.
         exist: "refuse" raises if `directory` exists; "replace" exchanges it for the new one in one step.
         background: True copies the values, on the device if there is room and otherwise to host memory, and returns a
             `PendingSave`, a future of the report. The model may change at once. The next save waits for this one, and
@@ -241,6 +242,8 @@ class Asked:
             found.whole = base._whole
         if in_files == "base" and found is None:
             raise ValueError('dtype is "base", but there is no base: pass base= too')
+        if unmapped == "keep" and found is None:
+            raise ValueError('unmapped is "keep", but there is no base: pass base= too')
         max_bytes = None if max_shard_size is None else size_of(max_shard_size)
         return cls(_named(directory), found, max_bytes, str(in_files), unmapped, exist, background)
 
@@ -337,9 +340,12 @@ class _Save:
             wanted: dict[str, Any] = {"dtype": asked.dtype, "max_shard_bytes": asked.max_bytes}
             if subject.keys is None:
                 wanted["unmapped"] = asked.unmapped
+            elif asked.unmapped == "keep":
+                problem = Problem("plan", "the base's keys are packed codes, and no keys of it can be kept", remedy=_DROP)
+                raise LadingError(problem, stage="planning", exit_code=4)
             self._plan = save_plan(subject.request(ranks.rank, self._devices, asked.base, wanted))
             refuse_differences(ranks, subject, self._devices, self._plan.answer["keys"])
-            self._memories = memories_of(self._plan.destinations, subject.entries)
+            self._memories = memories_of(self._plan.destinations, subject.entries, self._plan.kept_tensors)
             if self._is_writer:
                 self._configs = self._config_files()
             wait_for(subject.device)
@@ -494,6 +500,7 @@ class _Save:
             replaced=replaced,
             left_out=tuple([*answer["left_out"], *answer["not_saved"]]),
             dropped_keys=tuple(answer["dropped_keys"]),
+            kept_keys=tuple(self._plan.kept_keys),
             plan_digest=answer["plan_digest"],
             planning_seconds=answer["planning_seconds"],
             writing_seconds=written["writing_seconds"] + written["sync_seconds"],

@@ -281,7 +281,7 @@ Result<void> NewDirectory::check_exchange() const {
   int error = are_made ? 0 : errno;
   if (are_made && ::renameat2(at, "a", at, "b", RENAME_EXCHANGE) != 0) error = errno;
   for (const char* const name : {"a", "b"}) {
-    if (::unlinkat(at, name, AT_REMOVEDIR) != 0 && errno != ENOENT && error == 0) error = errno;
+    if (::unlinkat(at, name, AT_REMOVEDIR) != 0 && error == 0) error = errno;
   }
   if (error == 0) return {};
   if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP) {

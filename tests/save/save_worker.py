@@ -260,6 +260,24 @@ def a_config_that_is_refused(mesh, rank, folder, out):
     return problems
 
 
+def keys_of_the_base_are_kept(mesh, rank, folder, out):
+    """Each by one rank, and every byte once."""
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(folder / "llama" / "model.safetensors")
+    extra = {f"head.{place}.weight": torch.full((place, 3), float(place)) for place in range(6)}
+    base = out.parent / "kept_base"
+    if rank == 0:
+        base.mkdir()
+        save_file(state | extra, base / "model.safetensors", metadata={"format": "pt"})
+    dist.barrier()
+    model = sharded("fsdp2", mesh, "llama")
+    report = lading.save(model, out, base=base, unmapped="keep", timeout=60)
+    problems = written(report, rank)
+    dist.barrier()
+    return problems + ([] if models.tensors_in(out) == models.tensors_in(base) else ["other tensors"])
+
+
 def meta_is_refused(mesh, rank, folder, out):
     with torch.device("meta"):
         model = models.MODELS["small"]()
@@ -295,6 +313,7 @@ CASES = {
         after_a_step,
         into_another_dtype,
         a_config_that_is_refused,
+        keys_of_the_base_are_kept,
         meta_is_refused,
     ),
     "tp": (a_tie_taken_apart,),

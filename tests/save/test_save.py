@@ -254,6 +254,68 @@ def test_a_key_that_no_tensor_makes(folder, tmp_path):
     assert report.dropped_keys == ("surplus.weight",) and report.keys.keys() == state.keys()
 
 
+def test_R69_a_key_that_no_tensor_makes_is_kept(folder, tmp_path):
+    """In its dtype, whatever that of the model's keys is; over names that the model has too; in the background too."""
+    state = load_file(folder / "small" / "model.safetensors")
+    kept = {
+        "surplus.weight": torch.arange(7, dtype=torch.int16),
+        "surplus.*": torch.randn(3, 5).to(torch.float8_e4m3fn),
+        "base:surplus.weight": torch.randn(4, 4, dtype=torch.float64),
+        "empty": torch.zeros(0, 3),
+        "table": torch.randn(9).bfloat16(),
+    }
+    save_file(state | kept, tmp_path / "base.safetensors")
+    model = models.original("small")
+    model.register_buffer("table", torch.zeros(2), persistent=False)  # of another shape
+    for place, options in enumerate(({}, {"background": True}, {"dtype": "bf16"}, {"max_shard_size": 4000})):
+        target = tmp_path / f"out{place}"
+        report = save(model, target, base=tmp_path / "base.safetensors", unmapped="keep", **options)
+        report = report.result() if "background" in options else report
+        assert set(report.kept_keys) == kept.keys() and not report.dropped_keys
+        found = models.tensors_in(target)
+        is_cast = {key: "dtype" in options and value.is_floating_point() for key, value in state.items()}
+        wanted = {key: value.bfloat16() if is_cast[key] else value for key, value in state.items()} | kept
+        (tmp_path / f"wanted{place}").mkdir()
+        save_file(wanted, tmp_path / f"wanted{place}" / "model.safetensors")
+        assert found == models.tensors_in(tmp_path / f"wanted{place}")
+        assert report.keys["surplus.weight"].tensors == () and report.keys["surplus.weight"].dtype == "I16"
+        ledger = json.loads((target / "lading.ledger.json").read_text())
+        assert _engine.verify(target, ledger)["ok"]
+    with pytest.raises(ValueError, match="pass base="):
+        save(model, tmp_path / "no", unmapped="keep")
+
+
+def test_R69_keys_are_kept_beside_conversions(folder, tmp_path):
+    """Fused experts are taken apart, and what is beside them in the base's files stays there."""
+    base = tmp_path / "base"
+    shutil.copytree(folder / "qwen3_moe-shards", base)
+    file = max(base.glob("*.safetensors"))
+    extra = {"mtp.norm.weight": torch.randn(5), "model.layers.0.mlp.experts.99.odd": torch.randn(3, 3)}
+    save_file(load_file(file) | extra, file, metadata={"format": "pt"})
+    index = json.loads((base / "model.safetensors.index.json").read_text())
+    index["weight_map"] |= dict.fromkeys(extra, file.name)
+    (base / "model.safetensors.index.json").write_text(json.dumps(index))
+    report = save(models.original("qwen3_moe"), tmp_path / "out", base=base, unmapped="keep")
+    assert set(report.kept_keys) == extra.keys() and {report.keys[key].file for key in extra} == {file.name}
+    assert models.tensors_in(tmp_path / "out") == models.tensors_in(base)
+
+
+def test_R69_a_base_that_changes_is_not_kept(folder, tmp_path, monkeypatch):
+    state = load_file(folder / "small" / "model.safetensors") | {"surplus.weight": torch.zeros(2)}
+    base, write = tmp_path / "base" / "model.safetensors", lading.save_engine.SavePlan.write
+    base.parent.mkdir()
+    save_file(state, base)
+
+    def changed(*arguments, **options):
+        save_file(state | {"surplus.weight": torch.ones(2)}, base)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(lading.save_engine.SavePlan, "write", changed)
+    error = refused(lambda: save(models.original("small"), tmp_path / "out", base=base, unmapped="keep"))
+    assert "changed" in str(error) or "replaced" in str(error), error
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
 def test_a_parameter_that_no_key_has(folder, tmp_path):
     state = load_file(folder / "small" / "model.safetensors")
     del state["blocks.1.up.bias"]

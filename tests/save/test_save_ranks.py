@@ -19,6 +19,7 @@ CASES = (
     ("fsdp2", "after_a_step"),
     ("fsdp2", "into_another_dtype"),
     ("fsdp2", "a_config_that_is_refused"),
+    ("fsdp2", "keys_of_the_base_are_kept"),
     ("fsdp2", "meta_is_refused"),
     ("tp", "a_tie_taken_apart"),
 )

@@ -11,8 +11,10 @@ namespace {
 
 using saving::FileDTypes;
 
-constexpr std::array<std::pair<std::string_view, saving::UnmappedKeys>, 2> kUnmapped = {
-    {{"refuse", saving::UnmappedKeys::kRefuse}, {"drop", saving::UnmappedKeys::kDrop}}};
+constexpr std::array<std::pair<std::string_view, saving::UnmappedKeys>, 3> kUnmapped = {
+    {{"refuse", saving::UnmappedKeys::kRefuse},
+     {"keep", saving::UnmappedKeys::kKeep},
+     {"drop", saving::UnmappedKeys::kDrop}}};
 
 constexpr std::array<std::pair<std::string_view, ExistingDirectory>, 2> kExisting = {
     {{"refuse", ExistingDirectory::kRefuse}, {"replace", ExistingDirectory::kReplace}}};

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "api/given.h"
 #include "api/open_checkpoint.h"
@@ -36,6 +38,9 @@ class SavePlanning {
     if (request_.base && request_.options.keys) {
       problems_.add(usage("a base and keys were given").try_this("Pass a base checkpoint, or keys."));
     }
+    if (!request_.base && request_.options.unmapped == saving::UnmappedKeys::kKeep) {
+      problems_.add(usage("keys of the base are to be kept, but there is no base").try_this("Pass a base checkpoint."));
+    }
     const bool is_given = request_.options.dtypes == saving::FileDTypes::kGiven;
     if (is_given != request_.options.dtype.has_value()) {
       problems_.add(usage("the dtype of the files was not given, or not asked for").try_this("Correct the request."));
@@ -60,11 +65,15 @@ class SavePlanning {
     if (!made) return refuse(Stage::kPlanning, std::move(made).error());
     const auto checked = checker::check_save(made->plan);
     if (!checked) return refuse(Stage::kProof, checked.error());
-    SavePlanReport report = report_of(*made);
+    PlannedSave planned{{}, ranks_};
+    for (const planner::KeptKey& key : made->kept_keys) planned.kept.emplace(key.tensor, key.key);
+    LADING_TRY(plan_kept(*made, planned));
+    SavePlanReport report = report_of(*made, planned.kept);
     report.bytes_proved = checked->bytes_proved;
     report.warnings = std::move(warnings_);
     report.warnings.add(std::move(made->plan.load.warnings));
-    report.handle = PlannedSave::handle({std::move(made->plan), std::move(ranks_)});
+    planned.plan = std::move(made->plan);
+    report.handle = PlannedSave::handle(std::move(planned));
     return report;
   }
 
@@ -130,7 +139,42 @@ class SavePlanning {
     return problems_.empty();
   }
 
-  SavePlanReport report_of(const planner::SaveDecisions& made) {
+  // The load of the keys that these ranks take over from the base: of its files as they are now.
+  Result<void, Refusal> plan_kept(const planner::SaveDecisions& made, PlannedSave& planned) const {
+    std::set<std::string_view> own;
+    for (const std::uint32_t r : ranks_) {
+      for (const plan::Destination& d : made.plan.load.ranks[r].destinations) {
+        own.insert(made.plan.load.statements[d.statement].name);
+      }
+    }
+    std::vector<model::Tensor> tensors;
+    for (const planner::KeptKey& key : made.kept_keys) {
+      if (!own.contains(key.tensor)) continue;
+      model::Tensor& tensor = tensors.emplace_back();
+      tensor.name = key.key;
+      tensor.kind = model::Kind::kBuffer;
+      tensor.shape = key.shape;
+      tensor.dtype = key.dtype;
+      tensor.presence = model::Presence::kEmpty;
+      tensor.device = "cpu";
+    }
+    if (tensors.empty()) return {};
+    auto skeleton = model::make_skeleton(std::move(tensors), {}, {});
+    if (!skeleton) return refuse(Stage::kPlanning, std::move(skeleton).error());
+    policy::Policy policy;
+    policy.cast = policy::Cast::kDestination;
+    policy.quantized = policy::Quantized::kKeep;  // bytes
+    policy.allow_unexpected = {NamePattern("*")};
+    PlanRequest request;
+    request.checkpoint = *request_.base;
+    request.skeleton = *std::move(skeleton);
+    request.policy = std::move(policy);
+    LADING_ASSIGN_OR_RETURN(planned.kept_load, make_plan(request));
+    return {};
+  }
+
+  SavePlanReport report_of(const planner::SaveDecisions& made,
+                           const std::map<std::string, std::string, std::less<>>& kept) {
     const plan::SavePlan& save = made.plan;
     SavePlanReport report;
     report.digest = plan::digest(save);
@@ -142,7 +186,7 @@ class SavePlanning {
       report.files.push_back({file.name, file.size_bytes, 0});
       report.bytes += file.size_bytes;
     }
-    IndexedVector<plan::SourceId, std::vector<std::string>> makers = makers_of(save.load);
+    IndexedVector<plan::SourceId, std::vector<std::string>> makers = makers_of(save.load, kept);
     for (const plan::SourceId id : save.load.sources.ids()) {
       const plan::Source& source = save.load.sources[id];
       report.keys.push_back({source.key, source.dtype, source.shape, save.load.files[source.file].name, makers[id]});
@@ -154,6 +198,7 @@ class SavePlanning {
       report.ranks.push_back({rank.rank, rank.bytes, rank.writes.size()});
     }
     for (std::size_t r = 0; r < save.ranks.size(); ++r) add_shares(save, r, report.shares);
+    for (const planner::KeptKey& key : made.kept_keys) report.kept_keys.emplace_back(key.key, key.tensor);
     for (const auto& [key, why] : made.dropped_keys) {
       report.dropped_keys.push_back(key);
       warnings_.add(Error(Code::kPlan, "the key of the base is left out: " + why)
@@ -189,12 +234,13 @@ class SavePlanning {
     }
   }
 
-  static IndexedVector<plan::SourceId, std::vector<std::string>> makers_of(const plan::Plan& load) {
+  static IndexedVector<plan::SourceId, std::vector<std::string>> makers_of(
+      const plan::Plan& load, const std::map<std::string, std::string, std::less<>>& kept) {
     std::map<std::string_view, plan::SourceId> by_key;
     for (const plan::SourceId id : load.sources.ids()) by_key.emplace(load.sources[id].key, id);
     IndexedVector<plan::SourceId, std::vector<std::string>> makers(load.sources.size());
     for (const plan::Statement& statement : load.statements) {
-      if (statement.provenance != Provenance::kFile) continue;
+      if (statement.provenance != Provenance::kFile || kept.contains(statement.name)) continue;
       for (const std::string& key : statement.expression.keys()) makers[by_key.at(key)].push_back(statement.name);
       for (const mapping::Expression& other : statement.must_equal) {
         for (const std::string& key : other.keys()) makers[by_key.at(key)].push_back(statement.name);

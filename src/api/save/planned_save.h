@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,7 +17,9 @@ namespace lading {
 
 struct PlannedSave {
   plan::SavePlan plan;
-  std::vector<std::uint32_t> ranks;  ///< into its ranks: those of this process
+  std::vector<std::uint32_t> ranks;                           ///< into its ranks: those of this process
+  std::map<std::string, std::string, std::less<>> kept = {};  ///< names of tensors, and their keys of the base
+  std::optional<PlanReport> kept_load = {};                   ///< of those that these ranks have, by key
 
   static SavePlanHandle handle(PlannedSave planned) {
     return SavePlanHandle(std::make_shared<const PlannedSave>(std::move(planned)));

@@ -83,6 +83,14 @@ std::string answer_of(const SavePlanReport& plan, const std::vector<DestinationI
   write_strings(json, "left_out", plan.left_out, Lines::kMany);
   write_strings(json, "not_saved", plan.not_saved, Lines::kMany);
   write_strings(json, "dropped_keys", plan.dropped_keys, Lines::kMany);
+  json.key("kept_keys").begin_array();
+  for (const auto& [key, tensor] : plan.kept_keys) {
+    json.begin_object(Lines::kOne);
+    json.key("key").string(key);
+    json.key("tensor").string(tensor);
+    json.end_object();
+  }
+  json.end_array();
   json.key("destination_writes").begin_array(Lines::kOne);
   for (const std::uint64_t writes : writes_of(plan)) json.number(writes);
   json.end_array();

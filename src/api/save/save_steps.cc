@@ -154,6 +154,32 @@ Result<std::string, Errors> ledger_of(const PlannedSave& planned, const Parts& p
   return ledger::ledger_json(ledger::make_ledger(read.plan, facts));
 }
 
+// Of keys that no tensor makes: what the base's files have.
+struct KeptBytes {
+  std::map<std::string, std::span<std::byte>, std::less<>> by_key;
+  std::shared_ptr<const void> owned;
+};
+
+Result<KeptBytes, Errors> read_kept(const PlannedSave& planned, const SaveWriting& writing) {
+  KeptBytes kept;
+  if (!planned.kept_load) return kept;
+  LoadRequest request;
+  request.threads = writing.threads;
+  request.cancelled = writing.cancelled;
+  auto loaded = load_plan(request, *planned.kept_load);
+  if (!loaded) {
+    Errors problems;
+    for (Error error : loaded.error().problems) {
+      if (error.code == Code::kFileChanged) error.remedy = "Save again when no other program writes to the base.";
+      problems.add(std::move(error));
+    }
+    return fail(std::move(problems));
+  }
+  for (const LoadedTensor& tensor : loaded->tensors) kept.by_key.emplace(tensor.destination.name, tensor.memory);
+  kept.owned = std::move(loaded->owned);
+  return kept;
+}
+
 }  // namespace
 
 Result<PreparedSave> prepare_save(const SavePlanReport& plan, const SavePlace& place) {
@@ -214,13 +240,17 @@ Result<SaveShareReport, Errors> write_save(const SavePlanReport& plan, const Sav
   const PlannedSave& planned = PlannedSave::of(plan);
   SaveShare share{planned.ranks, {}};
   Errors problems;
+  LADING_ASSIGN_OR_RETURN(const KeptBytes kept, read_kept(planned, writing));
   const std::vector<DestinationInfo> destinations = destinations_of(plan);
   auto next = destinations.begin();
   for (const std::uint32_t r : planned.ranks) {
     auto& of_rank = share.memory.emplace_back();
     for (; next != destinations.end() && next->rank == planned.plan.ranks[r].rank; ++next) {
       auto memory = writing.memory(*next);
-      if (memory) {
+      if (const auto key = planned.kept.find(next->name); key != planned.kept.end()) {
+        const std::span<std::byte> bytes = kept.by_key.at(key->second);
+        of_rank.push_back({bytes.data(), bytes.size(), false});
+      } else if (memory) {
         // Nobody writes to it: the engine's memories are those of loads.
         of_rank.push_back({const_cast<std::byte*>(memory->data()), memory->size(), false});
       } else {

@@ -233,6 +233,7 @@ class KeyChooser {
 
   void sort_out_unread() {
     is_dropped_.resize(wanted_.size());
+    is_kept_.resize(wanted_.size());
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
       if (!makers_[i].empty()) continue;
       const std::string& key = wanted_[i].key;
@@ -242,6 +243,8 @@ class KeyChooser {
         drop(i, "its tensor is left out");
       } else if (companions_.contains(key)) {
         drop(i, "the model is not quantized");
+      } else if (options_.unmapped == saving::UnmappedKeys::kKeep) {
+        keep(i);
       } else if (options_.unmapped == saving::UnmappedKeys::kDrop) {
         drop(i, "no tensor of the model makes it");
       } else {
@@ -255,11 +258,23 @@ class KeyChooser {
     out_.dropped_keys.emplace_back(wanted_[i].key, std::move(why));
   }
 
+  // Beside weights that are written without their scales, codes have no meaning: nothing says that they are quantized.
+  void keep(std::size_t i) {
+    is_kept_[i] = true;
+    if (companions_.empty() || !checkpoint::is_low_precision(wanted_[i].dtype.value())) return;
+    errors_.add(Error(Code::kPlan, "this key is quantized and cannot be kept, because the model is not quantized")
+                    .of_tensor(wanted_[i].key)
+                    .by_rule("R69")
+                    .try_this("Leave such keys out (unmapped=\"drop\"), or save without this base."));
+  }
+
   void refuse_unmapped(const std::string& key, const std::string& rule) {
     Error error = Error(Code::kPlan, "no tensor of the model makes this key")
                       .of_tensor(key)
                       .by_rule("R69")
-                      .try_this("Leave such keys out (unmapped=\"drop\"), or save without this base.");
+                      .try_this(
+                          "Keep the base's values (unmapped=\"keep\"), leave such keys out (unmapped=\"drop\"), "
+                          "or save without this base.");
     if (!rule.empty()) error.found = fmt::format("rule {} of the mapping ignores it", quote(rule));
     const auto note = resolved_.key_notes.find(key);
     if (rule.empty() && note != resolved_.key_notes.end()) error.found = note->second;
@@ -333,6 +348,10 @@ class KeyChooser {
 
   void choose_dtypes() {
     for (const std::size_t i : by_place_) {
+      if (is_kept_[i]) {
+        out_.keys.push_back({wanted_[i].key, wanted_[i].dtype.value(), wanted_[i].shape});
+        out_.kept_keys.push_back(out_.keys.back());
+      }
       if (is_dropped_[i] || makers_[i].empty()) continue;
       out_.keys.push_back({wanted_[i].key, file_dtype(i), wanted_[i].shape});
     }
@@ -387,6 +406,7 @@ class KeyChooser {
   std::vector<std::vector<const Tensor*>> makers_;  // by wanted_
   std::vector<bool> left_out_keys_;                 // by wanted_
   std::vector<bool> is_dropped_;                    // by wanted_
+  std::vector<bool> is_kept_;                       // by wanted_
   std::vector<bool> is_dequantized_;                // by wanted_: a payload whose scales the base has
   std::set<std::string, std::less<>> companions_;
   std::map<std::string, const Tensor*, std::less<>> unfit_;  // keys of non-persistent buffers of another form

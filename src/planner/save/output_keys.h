@@ -24,6 +24,7 @@ struct OutputKeys {
   std::vector<std::string> left_out;
   std::vector<std::string> not_saved;
   std::vector<std::pair<std::string, std::string>> dropped_keys;
+  std::vector<OutputKey> kept_keys;  ///< of `keys`, those that no tensor makes: the base's bytes
 };
 
 Result<OutputKeys, Errors> choose_keys(const SaveInputs& inputs);

@@ -34,7 +34,8 @@ class SavePlanner {
     if (auto errors = wrong_file_names(); !errors.empty()) return fail(std::move(errors));
     const IndexFacts index{index_name(), inputs_.options.index_metadata};
     LADING_ASSIGN_OR_RETURN(OutputFiles files, lay_out_files(shards_of(keys.keys), index));
-    LADING_ASSIGN_OR_RETURN(Plan load, plan_load(keys, files.catalog));
+    std::vector<KeptKey> kept = named(keys.kept_keys);
+    LADING_ASSIGN_OR_RETURN(Plan load, plan_load(keys, kept, files.catalog));
     LADING_ASSIGN_OR_RETURN(std::vector<plan::RankWrites> writes, choose_writers(load));
     SaveDecisions decisions;
     for (const plan::PlannedFile& file : load.files) decisions.plan.headers.push_back(files.headers[file.catalog_file]);
@@ -45,6 +46,7 @@ class SavePlanner {
     decisions.left_out = std::move(keys.left_out);
     decisions.not_saved = std::move(keys.not_saved);
     decisions.dropped_keys = std::move(keys.dropped_keys);
+    decisions.kept_keys = std::move(kept);
     return decisions;
   }
 
@@ -102,8 +104,19 @@ class SavePlanner {
     return list;
   }
 
+  [[nodiscard]] std::vector<KeptKey> named(const std::vector<OutputKey>& keys) const {
+    std::vector<KeptKey> kept;
+    for (const OutputKey& key : keys) {
+      std::string name = "base:" + key.key;
+      while (inputs_.skeleton.find(name) != nullptr) name = "base:" + name;
+      kept.push_back({key.key, std::move(name), key.dtype, key.shape});
+    }
+    return kept;
+  }
+
   // The load of the new checkpoint into the memory that the model has.
-  Result<Plan, Errors> plan_load(const OutputKeys& keys, const checkpoint::Catalog& catalog) const {
+  Result<Plan, Errors> plan_load(const OutputKeys& keys, const std::vector<KeptKey>& kept,
+                                 const checkpoint::Catalog& catalog) const {
     std::vector<model::Tensor> tensors;
     std::map<std::uint32_t, std::vector<std::string>> classes;
     mapping::Mapping mapping;
@@ -121,6 +134,17 @@ class SavePlanner {
         mapping.rules.push_back(mapping::Rule::build_one("save " + tensor.name, tensor.name, *saved.expression));
       }
     }
+    for (const KeptKey& key : kept) {
+      model::Tensor& tensor = tensors.emplace_back();
+      tensor.name = key.tensor;
+      tensor.kind = model::Kind::kBuffer;
+      tensor.shape = key.shape;
+      tensor.dtype = key.dtype;
+      tensor.presence = model::Presence::kEmpty;
+      tensor.device = "cpu";
+      mapping.rules.push_back(
+          mapping::Rule::build_one("keep " + key.key, key.tensor, mapping::Expression::source(key.key)));
+    }
     std::vector<std::vector<std::string>> ties;
     for (auto& [number, names] : classes) {
       if (names.size() > 1) ties.push_back(std::move(names));
@@ -131,11 +155,12 @@ class SavePlanner {
     policy.cast = policy::Cast::kDestination;
     std::vector<std::uint64_t> ranks(inputs_.layout.mesh.ranks());
     std::iota(ranks.begin(), ranks.end(), std::uint64_t{0});
-    return make_plan({catalog, skeleton, layout_of(skeleton), mapping, policy}, ranks);
+    return make_plan({catalog, skeleton, layout_of(skeleton, kept), mapping, policy}, ranks);
   }
 
   // Without rules that are only about tensors that are not saved: a rule that matches nothing is refused.
-  [[nodiscard]] layout::Layout layout_of(const model::Skeleton& saved) const {
+  // Kept keys are on one rank each, so that ranks have about as many bytes of them.
+  [[nodiscard]] layout::Layout layout_of(const model::Skeleton& saved, const std::vector<KeptKey>& kept) const {
     const auto is_matched = [](const NamePattern& pattern, const model::Skeleton& skeleton) {
       if (pattern.is_one_name()) return skeleton.find(pattern.text) != nullptr;
       return std::any_of(skeleton.tensors.begin(), skeleton.tensors.end(),
@@ -145,6 +170,20 @@ class SavePlanner {
     std::erase_if(layout.rules, [&](const layout::PlacementRule& rule) {
       return !is_matched(rule.pattern, saved) && is_matched(rule.pattern, inputs_.skeleton);
     });
+    std::vector<layout::PlacementRule> own;
+    std::vector<std::uint64_t> bytes(layout.mesh.ranks());
+    std::vector<std::size_t> axes(layout.mesh.axes().size());
+    std::iota(axes.begin(), axes.end(), std::size_t{0});
+    for (const KeptKey& key : kept) {
+      const auto least = std::min_element(bytes.begin(), bytes.end());
+      *least += 1 + key.shape.num_elems().value_or(0) * bits(key.dtype) / 8;
+      layout::PlacementRule& rule = own.emplace_back(layout::PlacementRule{NamePattern::exact(key.tensor), {}});
+      rule.placement.device = layout::DeviceRule::kCpu;
+      if (axes.empty()) continue;
+      const auto owner = static_cast<std::uint64_t>(least - bytes.begin());
+      rule.placement.slots.front().cuts.push_back({.kind = layout::CutKind::kOwner, .axes = axes, .owners = {owner}});
+    }
+    layout.rules.insert(layout.rules.begin(), own.begin(), own.end());
     return layout;
   }
 

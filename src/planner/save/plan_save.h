@@ -28,11 +28,20 @@ struct SaveInputs {
   const saving::Options& options;
 };
 
+/// A key of the base whose bytes are taken over. One rank has them in host memory, as a tensor of the plan.
+struct KeptKey {
+  std::string key;
+  std::string tensor;  ///< a name that no tensor of the model has
+  DType dtype = DType::kF32;
+  Shape shape;
+};
+
 struct SaveDecisions {
   plan::SavePlan plan;
   std::vector<std::string> left_out;   ///< tensors of the model, by Options::leave_out
   std::vector<std::string> not_saved;  ///< tensors of the model that are in no checkpoint, such as derived buffers
   std::vector<std::pair<std::string, std::string>> dropped_keys;  ///< of the base, and why
+  std::vector<KeptKey> kept_keys;
 };
 
 /// Every problem that can be found at once is in the error.

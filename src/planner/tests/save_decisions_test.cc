@@ -156,6 +156,30 @@ TEST(SaveDecisions, WhatIsLeftOutAndWhatIsDropped) {
               ElementsAre(Pair("gone", HasSubstr("no tensor")), Pair("head", HasSubstr("left out"))));
 }
 
+// The base's bytes, in its dtype and at its place, as tensors that one rank has in host memory.
+TEST(SaveDecisions, R69_WhatIsKeptHasOneRankThatHoldsIt) {
+  Saved saved{{{{"w", {4}}, {"gone", {2}, DType::kI16}, {"head", {6}}, {"old", {3}}},
+               {param("w", {4}), param("head", {6}), buffer("base:gone", {1})}}};
+  saved.options.unmapped = saving::UnmappedKeys::kKeep;
+  saved.options.leave_out = {"head", "base:gone"};
+  saved.world.mesh({{"dp", 2}});
+  const auto made = saved.plan();
+  EXPECT_THAT(contents(made), ElementsAre("model-0.safetensors: gone I16 [2]", "model-0.safetensors: old F32 [3]",
+                                          "model-0.safetensors: w F32 [4]"));
+  EXPECT_THAT(made->dropped_keys, ElementsAre(Pair("head", HasSubstr("left out"))));
+  ASSERT_EQ(made->kept_keys.size(), 2U);
+  EXPECT_EQ(made->kept_keys[0].tensor, "base:base:gone");
+  EXPECT_EQ(made->kept_keys[1].tensor, "base:old");
+  std::vector<std::string> held;
+  for (const plan::RankPlan& rank : made->plan.load.ranks) {
+    for (const plan::Destination& d : rank.destinations) {
+      const std::string& name = made->plan.load.statements[d.statement].name;
+      if (name.starts_with("base:") && d.buffer_bytes > 0) held.push_back(name + " " + d.device);
+    }
+  }
+  EXPECT_THAT(held, ::testing::UnorderedElementsAre("base:base:gone cpu", "base:old cpu"));
+}
+
 TEST(SaveDecisions, R46_AKeyOfANonPersistentBufferIsWrittenIfItsValueFits) {
   Saved saved{{{{"w", {2}}, {"rope.inv_freq", {2}}}, {param("w", {2}), table("rope.inv_freq", {2})}}};
   EXPECT_THAT(contents(saved.plan()),
@@ -214,6 +238,16 @@ TEST(SaveDecisions, R48_ADequantizedModelIsSavedUnquantized) {
   const auto made = saved.plan();
   EXPECT_THAT(contents(made), ElementsAre("model-0.safetensors: x.weight BF16 [256, 256]"));
   EXPECT_THAT(made->dropped_keys, ElementsAre(Pair("x.weight_scale_inv", HasSubstr("not quantized"))));
+}
+
+TEST(SaveDecisions, R48_CodesAreNotKeptBesideADequantizedModel) {
+  Saved saved{{{{"x.weight", {256, 256}, DType::kF8E4M3},
+                {"x.weight_scale_inv", {2, 2}},
+                {"mtp.weight", {256, 256}, DType::kF8E4M3},
+                {"mtp.weight_scale_inv", {2, 2}}},
+               {param("x.weight", {256, 256}, DType::kBF16)}}};
+  saved.options.unmapped = saving::UnmappedKeys::kKeep;
+  EXPECT_THAT(refusal(saved), HasSubstr("\"mtp.weight\": this key is quantized and cannot be kept"));
 }
 
 TEST(SaveDecisions, R24_NumbersOfFewBitsWithoutScalesAreOrdinaryValues) {
