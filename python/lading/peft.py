@@ -146,8 +146,8 @@ def _inner(classes: _Classes, module: nn.Module, name: str, plain: str, role: st
         (classes.auxiliary, "original_module"),
     ):
         if isinstance(module, cls):
-            if name == inside:
-                return plain, role
+            if name == inside or (cls is classes.auxiliary and name == "token_adapter"):
+                return plain, role  # trainable tokens: the wrapper has a tuner layer, and that the base
             return (plain, _COPIES) if cls is classes.auxiliary and name == "modules_to_save" else (own, _ADAPTER)
     if role == _COPIES:  # one copy for each adapter
         return plain, _COPY

@@ -105,12 +105,12 @@ def _of_file(model: Any, adapter: str, path: str, entries: Sequence[Entry]) -> A
             return config
         what = changes_base(config)
         if what and not changes_base(vars(model.peft_config[adapter])):  # otherwise the layers' weights are refused
-            text = f"its {_CONFIG} has {what}, with which PEFT changes base weights, but no file has them changed"
+            text = f"its {CONFIG} has {what}, with which PEFT changes base weights, but no file has them changed"
             remedy = "Convert the adapter: save_pretrained with path_initial_model_for_weight_conversion."
             return Problem("adapter", text, file=path, rule="R66", remedy=remedy)
         configs.append(config)
     by_name = {entry.name: entry for entry in entries if entry.is_tensor}
-    names = _file_keys(model, adapter, by_name)
+    names, _ = keys_of(model, adapter, by_name, embeddings=False)
     keys = [tensor["name"] for tensor in found["tensors"]]
     held = frozenset(name for key in keys if (name := names.get(key, key)) in by_name)
     return AdapterFile(path, names, held, tuple(configs))
@@ -119,22 +119,22 @@ def _of_file(model: Any, adapter: str, path: str, entries: Sequence[Entry]) -> A
 def _found(path: str) -> tuple[str, dict[str, Any]]:
     """What the engine says about an adapter, and the path to pass it. In a folder that has other files too, the adapter
     is chosen by name, as PEFT does."""
-    if os.path.isfile(named := os.path.join(path, _WEIGHTS)):
+    if os.path.isfile(named := os.path.join(path, WEIGHTS)):
         return named, _engine.inspect(named)
     found = _engine.inspect(path)
-    named = os.path.join(os.path.dirname(found["path"]), _WEIGHTS)
+    named = os.path.join(os.path.dirname(found["path"]), WEIGHTS)
     if os.path.isfile(path) or named == found["path"] or not os.path.isfile(named):
         return path, found
     return named, _engine.inspect(named)  # of a repository in the cache
 
 
-_WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 def _config_places(file: str) -> Iterator[Path]:
     """The configs beside an adapter's file, and beside each file that it is a link to."""
     while True:
-        place = Path(file).parent / _CONFIG
+        place = Path(file).parent / CONFIG
         if os.path.lexists(place):
             yield place
         if not os.path.islink(file):
@@ -155,7 +155,7 @@ def _saved_config(place: Path) -> dict[str, Any] | Problem:
     except (OSError, ValueError) as error:
         wrong = str(error)
     text = f"the adapter's config cannot be read, so that its method is unknown: {wrong}"
-    remedy = f"Restore the {_CONFIG} that PEFT saved with the adapter."
+    remedy = f"Restore the {CONFIG} that PEFT saved with the adapter."
     return Problem("adapter", text, file=str(place), rule="R66", remedy=remedy)
 
 
@@ -169,7 +169,7 @@ _ASIDE = frozenset(
 def _about_config(file: AdapterFile, config: Any, adapter: str, path: str) -> Iterator[str]:
     """A note for each field in which the model's config is not the one that the adapter was saved with."""
     if not file.configs:
-        yield f"adapter {adapter}: no {_CONFIG} is beside {shown(path)}, so lading took the model's config for it"
+        yield f"adapter {adapter}: no {CONFIG} is beside {shown(path)}, so lading took the model's config for it"
     for saved in file.configs[:1]:
         for name, value in vars(config).items():
             if name not in _ASIDE and name in saved and _plain(saved[name]) != _plain(value):
@@ -186,8 +186,11 @@ def _plain(value: Any) -> Any:
     return str(getattr(value, "value", value))
 
 
-def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[str, str]:
-    """The keys that PEFT would save this adapter under, and whose names they are."""
+def keys_of(
+    model: Any, adapter: str, entries: Mapping[str, Entry], embeddings: Any
+) -> tuple[dict[str, str], list[str]]:
+    """The keys that PEFT would save this adapter under, and whose names they are; and keys of what it would compute.
+    `embeddings`: PEFT's `save_embedding_layers`."""
     from peft import get_peft_model_state_dict
 
     own: dict[int, list[Entry]] = {}
@@ -201,11 +204,12 @@ def _file_keys(model: Any, adapter: str, entries: Mapping[str, Entry]) -> dict[s
             state[f"{prefix}.{entry.attribute}" if prefix else entry.attribute] = blank
             names[id(blank)] = entry.name
     try:
-        saved = get_peft_model_state_dict(model, state, adapter, save_embedding_layers=False)
+        saved = get_peft_model_state_dict(model, state, adapter, save_embedding_layers=embeddings)
     except Exception as error:  # prompt tuning saves what it computes
         text = f"PEFT cannot list the keys of the adapter {adapter!r} without its values: {error}"
         raise _refused(text) from error
-    return {clean_name(key): names[id(tensor)] for key, tensor in saved.items() if id(tensor) in names}
+    found = {clean_name(key): names[id(tensor)] for key, tensor in saved.items() if id(tensor) in names}
+    return found, [key for key, tensor in saved.items() if id(tensor) not in names]
 
 
 def _refused(message: str, remedy: str = REMEDY) -> LadingError:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from . import peft
 from .conversion import Catalog, Conversion
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
@@ -48,13 +49,13 @@ class SavedTensor:
         return math.prod(self.shape) * torch_dtype(self.dtype).itemsize
 
 
-def as_transformers_saves(view: View, dtype: str | None = None) -> list[SavedTensor]:
+def as_transformers_saves(parts: Sequence[nn.Module], view: View, dtype: str | None = None) -> list[SavedTensor]:
     """What `save_pretrained` of the whole model in one process writes, in its order. `dtype`: of floats, if not theirs.
     """
     check("transformers", "saving")
     from transformers import core_model_loading, modeling_utils
 
-    stub = _Stub(view)
+    stub = _Stub(parts, view)
     ignored = getattr(view.model, "_keys_to_ignore_on_save", None) or ()
     order = [name for name in stub.order if name not in ignored]
     state = {name: stub.get_parameter(name).to(_as_asked(view.entries[name].dtype, dtype)) for name in order}
@@ -78,13 +79,15 @@ def _saved(key: str, tensor: torch.Tensor) -> SavedTensor:
 class _Stub:
     """A model of transformers as its code for saving sees it, in whole tensors without memory."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, parts: Sequence[nn.Module], view: View) -> None:
         self.config, self.base_model_prefix = view.config, view.base_model_prefix
         self._view, self._modules = view, canonical_modules(view.model)
         loaded_with = getattr(view.model, "_weight_conversions", None)  # by transformers itself
         if loaded_with is not None:
             self._weight_conversions = loaded_with
-        self.order = [name for name, _ in tensors_of(self._modules) if name in view.state]
+        plain = {own: name for name, held in view.names.items() for own in held if name in view.state}
+        ordered = (name for part in parts for name, _ in tensors_of(canonical_modules(part)))
+        self.order = list(dict.fromkeys(plain[name] for name in ordered if name in plain))
         ties = {name: entry.tie_class for name, entry in view.entries.items() if entry.tie_class is not None}
         shared: dict[int, object] = {}
         self._identities = {name: shared.setdefault(tie, object()) for name, tie in ties.items()}
@@ -104,9 +107,11 @@ class _Stub:
         return self._identities.setdefault(name, object())
 
 
-def as_named(parts: Sequence[nn.Module], entries: Iterable[Entry], dtype: str | None = None) -> list[SavedTensor]:
+def as_named(
+    parts: Sequence[nn.Module], entries: Iterable[Entry], dtype: str | None, plain: Mapping[str, str]
+) -> list[SavedTensor]:
     """What a file has of a model that no library knows more about: every parameter and persistent buffer under its own
-    name, of a tie the first."""
+    name, of a tie the first. `plain`: names that tensors had before PEFT."""
     by_name = {entry.name: entry for entry in entries if entry.is_tensor and entry.kind in (*_IN_FILES, EXTRA_STATE)}
     ordered = dict.fromkeys(name for part in parts for name, _ in tensors_of(canonical_modules(part)))
     ordered |= dict.fromkeys(by_name)  # extra state, which is no tensor of a module
@@ -114,7 +119,8 @@ def as_named(parts: Sequence[nn.Module], entries: Iterable[Entry], dtype: str | 
     for entry in (by_name[name] for name in ordered if name in by_name):
         if entry.tie_class is None or entry.tie_class not in told:
             told.add(entry.tie_class)
-            found.append(SavedTensor(entry.name, dtype_name(_as_asked(entry.dtype, dtype)), entry.shape))
+            key = plain.get(entry.name, entry.name)
+            found.append(SavedTensor(key, dtype_name(_as_asked(entry.dtype, dtype)), entry.shape))
     return found
 
 
@@ -129,8 +135,12 @@ def model_keys(
     library = Library.find()
     view = View.of(parts, library, entries) if library is not None else None
     if view is None:
-        return as_named(parts, entries, dtype), Conversion()
-    tensors = as_transformers_saves(view, dtype)
+        wrapped = peft.unwrapped(parts, entries)
+        tensors = as_named(parts, entries, dtype, wrapped.plain if wrapped is not None else {})
+        if wrapped is None:
+            return tensors, Conversion()
+        return tensors, peft.conversion(wrapped, Catalog({tensor.key: tensor.shape for tensor in tensors}))
+    tensors = as_transformers_saves(parts, view, dtype)
     catalog = Catalog({tensor.key: tensor.shape for tensor in tensors})
     conversion = describe(parts, None, entries, catalog)
     assert conversion is not None

@@ -29,6 +29,7 @@ from .huggingface_view import original_class
 from .inventory import BUFFER, NON_PERSISTENT, PARAMETER, Entry, canonical_modules, take_inventory, tensors_of
 from .inventory_json import tie_classes
 from .placements import Layout
+from .save_adapters import refuse_stages
 from .save_files import transformers_model
 from .save_names import SavedTensor
 from .save_subject import Base, Subject
@@ -64,6 +65,7 @@ def choose_keys(ranks: Agreement, subject: Subject, base: Base | None, dtype: st
     if not subject.layout.holders and len(subject.parts) == 1:
         subject.choose_keys(base, dtype, max_bytes)
         return
+    refuse_stages(subject.is_wrapped)
     model = transformers_model(subject.parts, subject.entries)
     identities = ranks.documents("the models of the stages", _identity(model))
     modules = ranks.documents("the modules of the stages", json.dumps(_names_by_part(subject)))

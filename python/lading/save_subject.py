@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _engine, peft, zero3
+from . import _engine, zero3
 from .allocate import is_made_with
 from .bits import same_bits
 from .conversion import Conversion, conversion_of
@@ -36,6 +36,7 @@ from .preparing import resharded
 from .quantized import LOAD_FIRST, refuse_wrapped
 from .recording import NESTED, SkeletonError
 from .report import OfWhole
+from .save_adapters import SavedAdapter, chosen
 from .save_memory import refuse_without_value
 from .save_names import SavedTensor, in_files, model_keys, parameter_count
 
@@ -51,7 +52,6 @@ _FOR_SAVES = {  # by remedies of a load, of what a save finds too
     NESTED: "Store it as plain tensors.",
     SEVERAL: _ONE_DEVICE,
 }
-_MERGE = "Call merge_and_unload() and save the result, or save the adapter alone with the model's save_pretrained."
 
 
 @dataclasses.dataclass
@@ -84,14 +84,20 @@ class Subject:
     folder: Path | None = None  # of the base
     notes: list[str] = dataclasses.field(default_factory=list)
     beside: dict[str, bytes] = dataclasses.field(default_factory=dict)  # further files, by name
+    adapter: SavedAdapter | None = None  # that is saved instead of the base
+    is_wrapped: bool = False  # by PEFT
 
     def choose_keys(
         self, base: Base | None, dtype: str | None, max_bytes: int | None, known: Conversion | None = None
     ) -> None:
         """`dtype`: of floats in the files, where that is neither the base's nor the memory's. `known`: how the base's
         keys are converted, if a load knew it."""
-        chosen = _checkpoint(self.whole_parts, self.whole_entries, base, dtype, max_bytes, known)
-        self.keys, self.conversion, self.folder, self.notes = chosen
+        if self.adapter is not None:
+            self.keys, self.conversion = self.adapter.files(self.entries, dtype), self.adapter.conversion()
+            return
+        found = _checkpoint(self.whole_parts, self.whole_entries, base, dtype, max_bytes, known)
+        self.keys, self.conversion, self.folder = found[:3]
+        self.notes = [*self.notes, *found[3]]
 
     def request(self, rank: int, devices: Sequence[str], base: Base | None, asked: Mapping[str, Any]) -> dict[str, Any]:
         """docs/schema/request.md"""
@@ -122,14 +128,12 @@ class Subject:
         return next((made[name] for name in (*ordered, *sorted(floats)) if name in floats and name in made), "")
 
 
-def subject_of(parts: list[nn.Module], ranks: Sequence[int]) -> Subject:
-    """What can be said without the other ranks: all but the keys."""
+def subject_of(parts: list[nn.Module], ranks: Sequence[int], adapter: str | None = None) -> Subject:
+    """What can be said without the other ranks: all but the keys. `adapter`: what is saved of a model of PEFT's."""
     try:
         modules = resharded(parts)
-        entries = _inventory(parts)
-        if peft.unwrapped(parts, entries) is not None:
-            message = "the model is wrapped by PEFT, and adapters are not saved yet"
-            raise LadingError(Problem("adapter", message, remedy=_MERGE), stage="documents", exit_code=4)
+        of_model = chosen(parts, _inventory(parts), adapter)
+        entries = of_model.entries
         refuse_without_value(entries)
         _refuse_hooks(parts, entries)
         held = [entry for entry in entries if _may_be_in_files(entry)]
@@ -148,7 +152,9 @@ def subject_of(parts: list[nn.Module], ranks: Sequence[int]) -> Subject:
         raise LadingError(problems, **kept) from error
     spots = {name: dataclasses.replace(spot, slots=()) for name, spot in placements.layout.spots.items()}
     layout = Layout(placements.layout.size, spots, placements.layout.names)
-    return Subject(entries, parts, skeleton, layout, device, parts, entries)
+    subject = Subject(entries, parts, skeleton, layout, device, parts, entries)
+    subject.adapter, subject.is_wrapped, subject.notes = of_model.adapter, of_model.is_wrapped, of_model.notes
+    return subject
 
 
 def _inventory(parts: list[nn.Module]) -> list[Entry]:

@@ -56,9 +56,6 @@ _LEDGER = "lading.ledger.json"
 _OWN_FACTS = ("device", "path", "has_config", DEVICE)  # of one rank, about itself
 _DROP = 'Pass unmapped="drop", or save without this base.'
 _FILE_DTYPES = ("auto", "base", "memory")
-_LATER = {
-    "adapter": "Save the adapter alone with the model's save_pretrained, or merge it first.",
-}
 
 
 @overload
@@ -73,7 +70,7 @@ def save(
     unmapped: Unmapped = "refuse",
     exist: Exist = "refuse",
     background: Literal[False] = False,
-    adapter: Any = None,
+    adapter: str | None = None,
     optimizer: Any = None,
     progress: Showing = True,
     group: Group = None,
@@ -91,7 +88,7 @@ def save(
     unmapped: Unmapped = "refuse",
     exist: Exist = "refuse",
     background: Literal[True],
-    adapter: Any = None,
+    adapter: str | None = None,
     optimizer: Any = None,
     progress: Showing = True,
     group: Group = None,
@@ -109,7 +106,7 @@ def save(
     unmapped: Unmapped = "refuse",
     exist: Exist = "refuse",
     background: bool = False,
-    adapter: Any = None,
+    adapter: str | None = None,
     optimizer: Any = None,
     progress: Showing = True,
     group: Group = None,
@@ -142,9 +139,10 @@ def save(
         background: True copies the values, on the device if there is room and otherwise to host memory, and returns a
             `PendingSave`, a future of the report. The model may change at once. The next save waits for this one, and
             so does Python when it ends.
+        adapter: the name of an adapter of a PeftModel, which is saved alone: adapter_model.safetensors and
+            adapter_config.json as PEFT's `save_pretrained` writes them. None: the base, without adapters.
         optimizer: the model's optimizer, whose state, groups and options are saved too, in the directory "optimizer"
             beside the weights: `lading.materialize(…, optimizer=)` loads them, whatever the layout is then.
-        adapter: not supported yet.
         progress: as in `lading.materialize`; in the background True shows no bar.
         group: the process group whose ranks save together; None means the default group, False this process alone.
         timeout: seconds to wait for ranks that have not yet reached an agreement step.
@@ -156,12 +154,12 @@ def save(
     wait_for_last_save()
     with Agreement.of(group, timeout) as ranks:
         with agreed(ranks, "the model") as step:
-            later = {"adapter": adapter}
-            asked = Asked.of(directory, base, revision, max_shard_size, dtype, unmapped, exist, background, later)
+            asked = Asked.of(directory, base, revision, max_shard_size, dtype, unmapped, exist, background)
+            asked.choose_adapter(adapter)
             checked(progress)
             parts = parts_of(model)
             _refuse_unfit(parts)
-            subject = subject_of(parts, ranks.ranks)
+            subject = subject_of(parts, ranks.ranks, asked.adapter)
             state = None if optimizer is None else StateSubject.of(optimizer, subject, ranks)
             step.message = asked.facts(subject) | ({"optimizer": "none"} if state is None else state.message())
             step.must_match = [name for name in step.message if name not in _OWN_FACTS]
@@ -212,6 +210,7 @@ class Asked:
     unmapped: str
     exist: str
     background: bool
+    adapter: str | None = None
 
     @classmethod
     def of(
@@ -224,15 +223,7 @@ class Asked:
         unmapped: str,
         exist: str,
         background: bool,
-        later: dict[str, Any],
     ) -> Asked:
-        problems = [
-            Problem("usage", f"{name}= is not supported yet", remedy=_LATER[name])
-            for name, value in later.items()
-            if value is not None and value is not False
-        ]
-        if problems:
-            raise LadingError(problems, stage="request", exit_code=2)
         for name, value, words in (("unmapped", unmapped, Unmapped), ("exist", exist, Exist)):
             if value not in get_args(words):
                 raise ValueError(f"{name} is {value!r}; it should be one of {', '.join(map(repr, get_args(words)))}")
@@ -251,6 +242,14 @@ class Asked:
         """The same of the optimizer's state, which is saved as it is, into a directory that is new."""
         return dataclasses.replace(self, base=None, dtype="memory", unmapped="refuse", exist="refuse")
 
+    def choose_adapter(self, name: str | None) -> None:
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"adapter is {name!r}; it should be the name of an adapter of the model")
+        if name is not None and (self.base is not None or self.max_bytes is not None):
+            given = "base" if self.base is not None else "max_shard_size"
+            raise ValueError(f"{given} was passed with adapter, whose keys and only file are PEFT's: omit {given}")
+        self.adapter = name
+
     @property
     def narrowed(self) -> str | None:
         return None if self.dtype in _FILE_DTYPES else self.dtype
@@ -268,9 +267,10 @@ class Asked:
             "unmapped": self.unmapped,
             "exist": self.exist,
             "background": self.background,
+            "adapter": self.adapter,
             "device": str(subject.device),
             "path": _absolute(self.directory),
-            "has_config": transformers_model(subject.parts, subject.entries) is not None,
+            "has_config": subject.adapter is not None or transformers_model(subject.parts, subject.entries) is not None,
         }
 
 
@@ -466,6 +466,8 @@ class _Save:
     def _config_files(self) -> dict[str, bytes]:
         """Made before anything is written: transformers refuses configs that are not valid."""
         subject = self._subject
+        if subject.adapter is not None:
+            return subject.adapter.config_files()
         model = transformers_model(subject.parts, subject.entries)
         if model is None:
             return {**subject.beside}
