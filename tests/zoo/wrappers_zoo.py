@@ -54,7 +54,7 @@ def own_blocks(model):
                 yield module
 
 
-def flattened(model_type, folder, *, use_orig_params):
+def flattened(model_type, folder, *, use_orig_params, then=None):
     model = zoo.build(model_type, "meta")
     if not use_orig_params:
         model.requires_grad_(True)
@@ -66,7 +66,9 @@ def flattened(model_type, folder, *, use_orig_params):
         model = wrappers.flat(model, use_orig_params=use_orig_params)
     except (ValueError, TypeError, RuntimeError, AssertionError) as error:
         raise NotApplicable(zoo.describe(error)) from error
-    lading.materialize(model, folder, timeout=60)
+    report = lading.materialize(model, folder, timeout=60)
+    if then is not None:
+        then((model, report))
     return wrappers.same_gathered(model, zoo.build(model_type))
 
 
@@ -163,11 +165,12 @@ def verdict(way, model_type, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(TYPES))
+    parser.add_argument("--only")
+    parser.add_argument("--list", help="file with one model type per line")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--out", help="a Markdown table")
     arguments = parser.parse_args()
-    ways, types = arguments.ways.split(","), arguments.only.split(",")
+    ways, types = arguments.ways.split(","), zoo.chosen(arguments) or TYPES
     torch.set_num_threads(1)
     began, found = time.monotonic(), {}
     with tempfile.TemporaryDirectory(prefix="lading_zoo_") as scratch:
