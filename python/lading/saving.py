@@ -240,7 +240,7 @@ class Asked:
 
     def of_state(self) -> Asked:
         """The same of the optimizer's state, which is saved as it is, into a directory that is new."""
-        return dataclasses.replace(self, base=None, dtype="memory", unmapped="refuse", exist="refuse")
+        return dataclasses.replace(self, base=None, dtype="memory", unmapped="refuse", exist="refuse", adapter=None)
 
     def choose_adapter(self, name: str | None) -> None:
         if name is not None and not isinstance(name, str):
@@ -467,7 +467,7 @@ class _Save:
         """Made before anything is written: transformers refuses configs that are not valid."""
         subject = self._subject
         if subject.adapter is not None:
-            return subject.adapter.config_files()
+            return subject.adapter.config_files() | subject.beside
         model = transformers_model(subject.parts, subject.entries)
         if model is None:
             return {**subject.beside}
