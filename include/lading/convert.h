@@ -2,8 +2,8 @@
 // `lading::convert(request, place)`.
 //
 // It is a load and a save of one made-up model: its tensors are the keys of the new checkpoint, and its ranks hold
-// parts of them that are small enough to be in memory one after the other. Both plans are proved before a byte is
-// written.
+// parts of them. Two parts are in memory: one is written while the next one is read. Both plans are proved before a
+// byte is written.
 #pragma once
 
 #include <atomic>
@@ -41,8 +41,8 @@ struct ConvertRequest {
   std::optional<CheckpointRef> adapter = {};
   /// A file has at most so many bytes of tensors, unless one tensor alone has more.
   std::uint64_t max_shard_bytes = saving::kDefaultMaxShardBytes;
-  /// About so many bytes of tensors are in memory at once. More than that where a checkpoint has more than 4,096 parts
-  /// of this size, or tensors of packed elements (F4, F6) that are larger.
+  /// About so many bytes of tensors are in memory at once, in two parts. More than that where a checkpoint has more
+  /// than 4,096 parts of half this size, or tensors of packed elements (F4, F6) that are larger.
   std::uint64_t part_bytes = std::uint64_t{128} << 20;
   std::uint32_t threads = 0;                               ///< 0: as many as help
   const std::atomic<bool>* cancelled = nullptr;            ///< set it from anywhere, a signal handler too
@@ -68,8 +68,8 @@ struct ConvertReport {
   std::vector<std::string> dropped;  ///< tensors that were left out, by name
   std::uint64_t read_bytes = 0;      ///< of the checkpoint
   std::uint64_t written_bytes = 0;   ///< of tensors
-  std::uint64_t part_bytes = 0;      ///< of the largest part: so much of the tensors was in memory at once
-  std::uint64_t staging_bytes = 0;   ///< at most, beside the part
+  std::uint64_t part_bytes = 0;      ///< of the largest part: twice as much of the tensors was in memory at once
+  std::uint64_t staging_bytes = 0;   ///< at most, beside the two parts
   double planning_seconds = 0;       ///< of both plans
   double converting_seconds = 0;     ///< from the first byte to the checkpoint in its place
   bool replaced = false;             ///< another directory was replaced

@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "api/convert/beside_files.h"
@@ -36,6 +40,9 @@ namespace lading {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kPartsInMemory = 2;
+constexpr std::chrono::milliseconds kBetweenReports{200};
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -95,7 +102,8 @@ class Converting {
     }
     planner::Followers followers;
     for (const planner::Merge& merge : merges_) followers[merge.tensor] = {merge.a, merge.b};
-    const layout::Layout layout = planner::cut_into_parts(model->skeleton, request_.part_bytes, followers);
+    const layout::Layout layout =
+        planner::cut_into_parts(model->skeleton, request_.part_bytes / kPartsInMemory, followers);
     if (auto planned = plan_load(*model, layout); !planned) return planned;
     if (auto planned = plan_files(model->skeleton, layout); !planned) return planned;
     return change_config();
@@ -230,15 +238,18 @@ class Converting {
     return (std::filesystem::path(folder_of(checkpoint_)) / kConfigName).string();
   }
 
+  // Two parts are in memory: one is written while the next one is read.
   Result<void, Errors> write(const std::string& temporary) {
     std::vector<plan::RankPlan> ranks = std::exchange(load_.ranks, {});
-    std::uint64_t done_bytes = 0;
+    std::future<Written> writing;  // whose destructor waits
     for (std::uint32_t r = 0; r < ranks.size(); ++r) {
       load_.ranks.clear();
       load_.ranks.push_back(std::move(ranks[r]));
-      LADING_TRY(convert_part(r, temporary, done_bytes));
-      done_bytes = report_.written_bytes;
+      LADING_ASSIGN_OR_RETURN(std::shared_ptr<const Part> part, load_part());
+      if (r > 0) LADING_TRY(finish_part(writing));
+      writing = begin_part(r, std::move(part), temporary);
     }
+    LADING_TRY(finish_part(writing));
     if (unmerged_elems_ != 0) {
       return fail(Errors(Error(Code::kInternal, "the parts do not have all of the weights that an adapter is added to")
                              .try_this("Report this bug.")));
@@ -251,13 +262,21 @@ class Converting {
     return {};
   }
 
-  // Loads the only rank of load_, and writes it.
-  Result<void, Errors> convert_part(std::uint32_t number, const std::string& temporary, std::uint64_t done_bytes) {
+  struct Part {
     exec::OwnMemory memory;
-    if (auto allocated = memory.allocate(load_); !allocated) return fail(Errors(std::move(allocated).error()));
+    std::vector<exec::DestinationMemory> saved;  // of it
+  };
+  using Written = Result<SaveShareReport, Errors>;
+
+  // Loads the only rank of load_.
+  Result<std::shared_ptr<const Part>, Errors> load_part() {
+    const auto part = std::make_shared<Part>();
+    if (auto allocated = part->memory.allocate(load_); !allocated) return fail(Errors(std::move(allocated).error()));
     exec::Inputs inputs{load_, {}, {}, {}};
     auto& destinations = inputs.memory.emplace_back();
-    for (const std::span<std::byte> one : memory.destinations()) destinations.push_back({one.data(), one.size()});
+    for (const std::span<std::byte> one : part->memory.destinations()) {
+      destinations.push_back({one.data(), one.size()});
+    }
     inputs.open = [this](plan::FileId file) {
       return checkpoint_.open_file(checkpoint_.shards()[load_.files[file].catalog_file]);
     };
@@ -265,29 +284,49 @@ class Converting {
     options.threads = request_.threads;
     options.verify = exec::Verify::kOff;  // digests are taken as it is written
     options.cancelled = request_.cancelled;
+    options.progress = [this](const exec::Progress& p) { tell(p.read_bytes); };
     exec::Outcome outcome = exec::execute(inputs, options);
     if (!outcome.errors.empty()) return fail(std::move(outcome.errors));
     report_.read_bytes += outcome.read_bytes;
-    const auto merged = merge_part(load_, memory.destinations(), merges_);
+    reading_staging_bytes_ = std::max(reading_staging_bytes_, outcome.staging_bytes);
+    const auto merged = merge_part(load_, part->memory.destinations(), merges_);
     if (!merged) return fail(Errors(merged.error()));
     unmerged_elems_ -= *merged;
+    part->saved = saved_of(destinations);
+    return std::shared_ptr<const Part>(part);
+  }
 
-    SaveWriting writing;
-    writing.threads = request_.threads;
-    writing.cancelled = request_.cancelled;
-    if (request_.progress) {
-      writing.progress = [&](const LoadProgress& p) {
-        request_.progress({done_bytes + p.done_bytes, report_.plan.data_bytes, report_.read_bytes});
-      };
+  std::future<Written> begin_part(std::uint32_t number, std::shared_ptr<const Part> part,
+                                  const std::string& temporary) {
+    const auto write = [this, number, part = std::move(part), &temporary]() -> Written {
+      SaveWriting writing;
+      writing.threads = request_.threads;
+      writing.cancelled = request_.cancelled;
+      writing.progress = [this](const LoadProgress& p) { written_of_part_ = p.done_bytes; };
+      SavePlace without_sync = place_;
+      without_sync.durable = Durable::kNo;  // finish_save() syncs all files
+      return write_share(report_.plan, {{number}, {part->saved}}, without_sync, temporary, writing);
+    };
+    try {
+      return std::async(std::launch::async, write);
+    } catch (const std::system_error&) {  // no thread is to be had
+      return std::async(std::launch::deferred, write);
     }
-    SavePlace without_sync = place_;
-    without_sync.durable = Durable::kNo;  // finish_save() syncs all files
-    LADING_ASSIGN_OR_RETURN(
-        const SaveShareReport written,
-        write_share(report_.plan, {{number}, {saved_of(destinations)}}, without_sync, temporary, writing));
+  }
+
+  Result<void, Errors> finish_part(std::future<Written>& writing) {
+    while (writing.wait_for(kBetweenReports) == std::future_status::timeout) tell(0);
+    LADING_ASSIGN_OR_RETURN(const SaveShareReport written, writing.get());
     report_.written_bytes += written.written_bytes;
-    report_.staging_bytes = std::max({report_.staging_bytes, outcome.staging_bytes, written.staging_bytes});
+    written_of_part_ = 0;
+    report_.staging_bytes = std::max(report_.staging_bytes, reading_staging_bytes_ + written.staging_bytes);
     return {};
+  }
+
+  void tell(std::uint64_t read_of_part) {
+    if (!request_.progress) return;
+    request_.progress(
+        {report_.written_bytes + written_of_part_, report_.plan.data_bytes, report_.read_bytes + read_of_part});
   }
 
   // All but the matrices of an adapter, which the plan of the files does not have.
@@ -323,7 +362,9 @@ class Converting {
   std::vector<std::string> copied_;
   bool was_quantized_ = false;
   std::vector<planner::Merge> merges_;
-  std::uint64_t unmerged_elems_ = 0;  // of weights that an adapter is still to be added to
+  std::uint64_t reading_staging_bytes_ = 0;         // of the part that needed most
+  std::atomic<std::uint64_t> written_of_part_ = 0;  // of the part that is being written
+  std::uint64_t unmerged_elems_ = 0;                // of weights that an adapter is still to be added to
   plan::Plan load_;
   ConvertReport report_;
 };

@@ -1,4 +1,4 @@
-// A model in parts that are in memory one after the other: a layout whose ranks hold about so many bytes each. Pure.
+// A model in parts that are in memory one or two at a time: a layout whose ranks hold about so many bytes each. Pure.
 //
 // Ranks form groups. Within a group large tensors are cut, row by row, into as many equal stretches as it has ranks; a
 // small tensor is whole on one of them. A group holds tensors that follow each other by name.
