@@ -29,13 +29,6 @@ _MAX_BYTES = 1 << 30  # of one file that is copied; a tokenizer has some MB
 
 CONFIG = "config.json"
 _GENERATION = "generation_config.json"
-# Of transformers' processors and tokenizers. A file of another name stays where it is.
-_BESIDE = (
-    _GENERATION, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm",
-    "sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json", "preprocessor_config.json",
-    "processor_config.json", "video_preprocessor_config.json", "feature_extractor_config.json",
-)  # fmt: skip
 _CODE = "*.py"  # that a config with auto_map names
 
 
@@ -83,9 +76,9 @@ def _written(name: str, config: Any, folder: str) -> None:
         raise LadingError(Problem("usage", message, remedy=remedy), stage="request", exit_code=2) from error
 
 
-def copy_beside(base: Path, folder: str | os.PathLike[str], *, has_code: bool = False) -> list[str]:
-    """Regular files of known names, which replace files of these names. Names of the files."""
-    names = [name for name in _BESIDE if _is_file(base / name)]
+def copy_beside(base: Path, folder: str | os.PathLike[str], names: Sequence[str], *, has_code: bool = False) -> list[str]:
+    """Regular files of these names, which replace files of these names. Names of the files."""
+    names = [name for name in names if _is_file(base / name)]
     if has_code:
         names += sorted(path.name for path in base.glob(_CODE) if _is_file(path))
     for name in names:

@@ -481,7 +481,8 @@ class _Save:
         if self._subject.folder is None:
             return [*self._configs]
         has_code = bool(json.loads(self._configs.get(CONFIG, "{}")).get("auto_map"))
-        return [*self._configs, *copy_beside(self._subject.folder, folder, has_code=has_code)]
+        copied = copy_beside(self._subject.folder, folder, self._plan.answer["beside_names"], has_code=has_code)
+        return [*self._configs, *copied]
 
     def _report(self, path: str, written: dict[str, Any], beside: list[str], *, replaced: bool) -> SaveReport:
         answer = self._plan.answer

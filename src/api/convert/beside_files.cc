@@ -8,7 +8,7 @@
 namespace lading {
 namespace {
 
-// Of transformers' processors and tokenizers, as python/lading/save_files.py has them.
+// Of transformers' processors and tokenizers. A file of another name stays where it is.
 constexpr std::array<std::string_view, 19> kNames = {"generation_config.json",
                                                      "tokenizer.json",
                                                      "tokenizer_config.json",
@@ -65,6 +65,8 @@ Result<void> copy_one(const io::File& file, const std::string& name, const io::N
 }
 
 }  // namespace
+
+std::span<const std::string_view> beside_names() { return kNames; }
 
 std::string BesideFiles::relative(std::string_view name) const {
   return folder_.empty() ? std::string(name) : fmt::format("{}/{}", folder_, name);

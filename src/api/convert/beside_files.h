@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,9 @@
 namespace lading {
 
 inline constexpr std::string_view kConfigName = "config.json";
+
+/// Names of the files that go with the weights, but for config.json and code.
+[[nodiscard]] std::span<const std::string_view> beside_names();
 
 enum class CopyCode : std::uint8_t { kNo, kYes };
 

@@ -1,5 +1,8 @@
 #include "api/save/save_answers.h"
 
+#include <span>
+
+#include "api/convert/beside_files.h"
 #include "api/save/planned_save.h"
 #include "api/shared/answer_parts.h"
 
@@ -94,6 +97,8 @@ std::string answer_of(const SavePlanReport& plan, const std::vector<DestinationI
   json.key("destination_writes").begin_array(Lines::kOne);
   for (const std::uint64_t writes : writes_of(plan)) json.number(writes);
   json.end_array();
+  const std::span<const std::string_view> beside = beside_names();
+  write_strings(json, "beside_names", {beside.begin(), beside.end()}, Lines::kMany);
   write_destinations(json, destinations, PlannedSave::of(plan).plan.load);
   return end_answer(json, plan.warnings, {});
 }
