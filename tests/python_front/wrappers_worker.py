@@ -19,7 +19,7 @@ import ranks_models as models
 import torch
 import torch.distributed as dist
 import zoo
-from geometry.launch import run_ranks
+from geometry.launch import numbers, run_ranks
 from ranks_common import part_of, recipes, refused, same_everywhere
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
@@ -545,9 +545,11 @@ def offloaded(rank, folder):
 
 
 def traced_pipeline(rank, folder):
-    """`pipeline()` loses which buffers are in files, which names are tied, and what no stage uses: `whole` knows."""
+    """`pipeline()` loses which buffers are in files, which names are tied, and what no stage uses: `whole` knows.
+    Before torch 2.13, `pipeline()` itself fails on a tied Llama: "unexpected placeholder node at index 3"."""
     problems = []
-    for name in ("small", "small_untied", "llama_tied"):
+    llama = ["llama_tied"] if numbers(torch.__version__) >= (2, 13) else []
+    for name in ["small", "small_untied", *llama]:
         for how in ("skeleton", "meta"):
             want = models.original(name)
             model = build(models.MODELS[name], how)
