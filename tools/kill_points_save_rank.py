@@ -13,14 +13,15 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 import lading
 import torch
 import torch.distributed as dist
-from kill_points_cases import AGREEMENT, COMMIT, LOAD, WELL, Ending, SaveCase
-from kill_points_world import Marks
+from kill_points_cases import AGREEMENT, COMMIT, LOAD, START, WELL, Ending, SaveCase
+from kill_points_world import SIGNALS, Marks
 from lading import agreement, save_engine, saving
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
@@ -33,7 +34,8 @@ LATE = 2  # deadlines that ranks wait for one that does not come
 LATEST_S = 0.06  # by which a rank comes later to a step than another
 COPY_S = 0.1  # of a file, where that is planted
 LOAD_S = 0.12  # what writing takes at least
-_PHASES = {"the directory": LOAD, "the files": COMMIT}  # that begin with a step
+PHASE_S = (0.08, 0.15, 0.15, 0.2)  # about how long a rank is in a phase
+_PHASES = {"the directory": LOAD, "what was written": COMMIT}  # that begin when a step is agreed on
 
 
 def values(number: int) -> dict[str, torch.Tensor]:
@@ -73,6 +75,7 @@ class SaveRank:
         self.case, self.rank, self.deadline_s, self.plant = case, rank, deadline_s, plant
         self.folder = folder / str(case.number)
         self.marks = Marks(self.folder / "marks", case.ranks)
+        self._is_due = self._has_ended = False
         self._chance = random.Random(f"{case.number} {rank}")
 
     def play(self) -> Ending:
@@ -83,8 +86,7 @@ class SaveRank:
         model = Model(values(1), mesh)
         dist.barrier()
         self.marks.set_pid(self.rank, os.getpid())
-        if self.case.fault == "error" and self.rank == self.case.victim:
-            self._arm()
+        self._reach(START)
         pending = None
         try:
             self._linger()
@@ -106,6 +108,8 @@ class SaveRank:
             return Ending(error.full_text(), error.error_id, touched="begun" if error.begun else "")
         except KeyboardInterrupt:
             return Ending("", "", is_interrupted=True)
+        finally:
+            self._has_ended = True
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         return Ending(WELL, "")
 
@@ -121,8 +125,37 @@ class SaveRank:
         except KeyboardInterrupt:
             pending.result()
 
+    def _reach(self, phase: int) -> None:
+        """The victim's fault comes some time after it has reached the phase that is aimed at."""
+        self.marks.reach(self.rank, phase)
+        case = self.case
+        if self.plant and phase == COMMIT:
+            return  # while files are copied
+        if self._is_due or self.rank != case.victim or case.fault == "nothing" or phase < case.aim:
+            return
+        self._is_due = True
+        if case.fault == "error":
+            self._arm()
+        else:
+            threading.Timer(case.delay * PHASE_S[case.aim], self._happen).start()
+
+    def _happen(self) -> None:
+        if not self._has_ended:
+            self.marks.happen(self.rank)
+            if self.case.fault == "brief":
+                self._be_woken()
+            os.kill(os.getpid(), SIGNALS[self.case.fault])
+
+    def _be_woken(self) -> None:
+        """By a process of its own: the parent may be late on a busy machine."""
+        pid = os.getpid()
+        if os.fork() == 0:
+            time.sleep(self.deadline_s / 7)
+            os.kill(pid, signal.SIGCONT)
+            os._exit(0)
+
     def _arm(self) -> None:
-        """The first byte of the victim that the parent looks at."""
+        """Its call of that number, from here on, fails."""
         flag = self.marks.flag(self.rank)
         ctypes.CDLL(None).lading_fault_arm(ctypes.c_long(self.case.call), self.case.errno, ctypes.byref(flag))
 
@@ -132,13 +165,13 @@ class SaveRank:
 
         def marked_begin(ranks):
             begun = begin(ranks)
-            self.marks.reach(self.rank, AGREEMENT)
+            self._reach(AGREEMENT)
             return begun
 
         def slow_say(ranks, step, *arguments, **named):
             self._linger()
             said = say(ranks, step, *arguments, **named)
-            self.marks.reach(self.rank, _PHASES.get(step, AGREEMENT))
+            self._reach(_PHASES.get(step, AGREEMENT))
             return said
 
         kind.__enter__, kind.say = marked_begin, slow_say
@@ -169,6 +202,8 @@ class SaveRank:
         place.mkdir()
         for path in (place.parent / target["temporary"]).iterdir():
             shutil.copyfile(path, place / path.name)
+            if self.rank == self.case.victim and self.case.aim == COMMIT:
+                self._happen()
             time.sleep(COPY_S)
         save_engine.discard(target)
         return {"replaced": self.case.is_in_place}

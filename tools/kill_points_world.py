@@ -91,8 +91,16 @@ class Marks:
         """A byte that C sets."""
         return (ctypes.c_char * 1).from_buffer(self._bytes, rank * self._SIZE + 6)
 
-    def has_failed(self, rank: int) -> bool:
+    def happen(self, rank: int) -> None:
+        """By the victim itself, a moment before."""
+        self._bytes[rank * self._SIZE + 7] = self.phase(rank)
+        self._bytes[rank * self._SIZE + 6] = 1
+
+    def has_happened(self, rank: int) -> bool:
         return self._bytes[rank * self._SIZE + 6] == 1
+
+    def phase_then(self, rank: int) -> int:
+        return self._bytes[rank * self._SIZE + 7]
 
     def shall_fail(self, rank: int) -> bool:
         return self._bytes[rank * self._SIZE + 5] == 1
@@ -226,9 +234,12 @@ class World:
             self._limit_s = self.before_begin_s()
         if fault == "brief":
             self._continues = now + self.limits.deadline_s / 7
-        if fault in SIGNALS:
-            self.processes[victim].send(SIGNALS[fault])
-        elif fault in ("error", "truncate"):
+        self.tell_victim()
+
+    def tell_victim(self) -> None:
+        if self.case.fault in SIGNALS:
+            self.processes[self.case.victim].send(SIGNALS[self.case.fault])
+        elif self.case.fault in ("error", "truncate"):
             self.make_fail()
 
     def may_happen(self) -> bool:
