@@ -26,7 +26,7 @@ RUNS = {
     "torchrun": "--launcher torchrun --loads 1 --ranks 2 --faults stop --deadline 5",
     "save": "--what save --loads 7 --ranks 2,4 --at-once 4 --deadline 6",
     "save by mpirun": "--what save --launcher mpirun --loads 2 --ranks 2 --faults kill,error --deadline 8",
-    "copied": "--what save --plant copied --loads 6 --ranks 2 --faults kill --deadline 4",
+    "copied": "--what save --plant copied --loads 8 --ranks 2 --faults kill --deadline 6",
     "alone": "--plant alone --loads 3 --ranks 2 --faults kill --deadline 3",
     "pulse": "--plant pulse --loads 3 --ranks 2 --faults nothing --deadline 3",
 }
