@@ -20,7 +20,7 @@ from typing import Any
 from torch import nn
 
 from . import peft
-from .conversion import Conversion, braced
+from .conversion import Conversion
 from .dtypes import torch_dtype
 from .errors import LadingError, Problem
 from .huggingface_view import original_class
@@ -53,12 +53,10 @@ class SavedAdapter:
         return {WEIGHTS: keys}
 
     def conversion(self) -> Conversion:
-        rules = []
-        for key, name in self.tensors.items():
-            how = {"kind": "rename", "from": key, "to": name}
-            if list(self.tensors.values()).count(name) > 1:
-                how = {"kind": "build", "to": braced(name), "expression": braced(key)}
-            rules.append({"id": f"peft.adapter:{key}", **how})
+        rules = [
+            {"id": f"peft.adapter:{key}", "kind": "rename", "from": key, "to": name}
+            for key, name in self.tensors.items()
+        ]
         return Conversion(mapping={"schema": "lading.mapping/1", "rules": rules})
 
     def config_files(self) -> dict[str, bytes]:
@@ -129,6 +127,8 @@ def _adapter(wrapped: peft.Wrapped, name: str, entries: Sequence[Entry]) -> Save
     if computed or not names:
         what = f"PEFT computes {len(computed)} of its keys" if computed else "PEFT saves no tensor of it"
         raise _refused(f"the adapter {name!r} cannot be saved from its ranks: {what}", _OWN)
+    if len(set(names.values())) < len(names):
+        raise _refused(f"PEFT saves a tensor of the adapter {name!r} under several keys", _OWN)
     return SavedAdapter(name, names, _config(model, name))
 
 

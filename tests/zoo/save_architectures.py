@@ -68,7 +68,7 @@ def saved(model, config, name, scratch):
         report = lading.save(model, out, max_shard_size=save_zoo.shard_bytes(model), progress=False)
     except lading.LadingError as error:
         return "refused", error.full_text()[:600], 0
-    problems = save_zoo.differences(out, wanted, is_exact=True)
+    problems = save_zoo.differences(out, wanted)
     notes = []
     problems += loaded_by_lading(model, config, name, out, wanted, notes)
     theirs = save_zoo.loaded_differently(type(model), out, wanted)
