@@ -338,8 +338,8 @@ Result<void> Scales::read_parts(const Load& load, Entry& entry, Gathered& gather
         out.resize(done + std::min(kAtOnceBytes, place.bytes.size_bytes() - done));
         const std::span<std::byte> piece = std::span(out).subspan(done);
         const std::uint64_t at = place.bytes.begin + done;
-        io::ReadBackend& backend = load.options.backend != nullptr ? *load.options.backend
-                                                                   : load.chooser.pick(*file, {at, at + piece.size()});
+        io::ReadBackend& backend =
+            load.options.backend != nullptr ? *load.options.backend : load.chooser.pick(*file, {at, at + piece.size()});
         LADING_TRY(io::read_exact(*file, backend, at, {reinterpret_cast<char*>(piece.data()), piece.size()}));
         load.crew.add_read(piece.size());
         LADING_TRY(gathered.check(part, piece, done));

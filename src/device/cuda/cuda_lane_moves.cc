@@ -150,9 +150,8 @@ void CudaLane::add_move_jobs(const Move& move) {
     elems *= loop.count;
   }
   // Threads beside each other write bytes beside each other. What they read lies together in the twin.
-  std::stable_sort(job.loops, job.loops + job.loop_count, [](const JobLoop& a, const JobLoop& b) {
-    return a.target_stride_bytes > b.target_stride_bytes;
-  });
+  std::stable_sort(job.loops, job.loops + job.loop_count,
+                   [](const JobLoop& a, const JobLoop& b) { return a.target_stride_bytes > b.target_stride_bytes; });
   const std::uint64_t widest = is_packed ? 1 : std::max(bits(move.from), bits(move.to)) / 8;
   const std::uint64_t at_once = kJobBytes / widest;
   for (std::uint64_t begin = 0; begin < elems; begin += at_once) {
