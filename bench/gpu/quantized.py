@@ -1,7 +1,7 @@
 """A quantized checkpoint into a BF16 model on one GPU: lading, transformers and torch's own reader in one run, every
 tensor compared.
 
-    python bench/gpu/quantized.py [--scheme fp8|mxfp4] [--rounds 5] [--layers N] [--dir DIR] [--output FILE]
+    python bench/gpu/quantized.py [--scheme fp8|mxfp4] [--rounds 5] [--layers N] [--no-peers] [--dir DIR] [--output FILE]
 
 fp8: the Llama-8B shape, in blocks of 128 x 128. mxfp4: the shape of gpt-oss-20b, whose experts are in MXFP4; torch's
 reader does not know it. Each loader runs in a process of its own. Files are cached. The expectation is computed on the
@@ -202,6 +202,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scheme", choices=sorted(LAYERS), default="fp8")
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--only", choices=LOADERS)
@@ -215,6 +216,8 @@ def main() -> None:
         return measure(arguments.only, scheme, arguments.dir, arguments.layers)
     size = sum(file.stat().st_size for file in arguments.dir.glob("*.safetensors"))
     loaders = [loader for loader in LOADERS if scheme == "fp8" or loader != "dcp"]
+    if arguments.no_peers:
+        loaders = [loader for loader in loaders if loader.startswith("lading")]
     results: dict[str, list[dict]] = {loader: [] for loader in loaders}
     for round_number in range(arguments.rounds):
         for loader in loaders:

@@ -20,6 +20,10 @@ from torch import nn
 
 import lading
 
+# For everybody who imports this: otherwise DeepSpeed compiles a shared-memory operator first, for a minute, in the user's
+# home, and waits for ever if another process was killed while it did.
+importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
+
 RANKS_DEADLINE_S = 120
 TOLERANCE = 2e-6  # of a loss: ranks add up in another order than one process
 
@@ -735,8 +739,6 @@ CASES = {
 
 
 def on_a_rank(_rank, world, folder, only):
-    # Otherwise it compiles a shared-memory operator first, for a minute, in the user's home.
-    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     found = {}
     for case in CASES[world]:

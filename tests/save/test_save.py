@@ -377,10 +377,12 @@ def test_tensors_in_a_form_of_their_own(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_adapter_is_refused(tmp_path):
+def test_a_base_without_its_adapter_and_a_merged_model(tmp_path):
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(models.original("llama"), peft.LoraConfig(target_modules=["q_proj"]))
-    assert refused(lambda: save(model, tmp_path / "out")).code == "adapter"
+    save(model, tmp_path / "base")
+    models.original("llama").save_pretrained(tmp_path / "original")
+    assert models.differences(tmp_path / "base", tmp_path / "original") == []
     merged = model.merge_and_unload()
     save(merged, tmp_path / "out")
     merged.save_pretrained(tmp_path / "wanted")
