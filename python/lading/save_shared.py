@@ -1,16 +1,17 @@
-"""Values that a save writes once although several pipeline stages hold them: they must be equal.
+"""Values that a save writes once although several ranks hold them: they must be equal.
 
-    refuse_differences(ranks, subject, devices, plan.answer["keys"])    # before anything is written
+    warnings = refuse_differences(ranks, subject, devices, plan)        # before anything is written
 
-An embedding that is tied to the head of another stage, or a tensor that two stages have under one name, drifts apart if
-a training loop forgets to add up its gradients. Ranks exchange a digest of each part (docs/how-it-works/digests.md).
-Ranks that hold the same names are replicas, and taken to be equal.
+A tensor that is no DTensor has one value on all ranks, as far as its layout says. A rank that keeps other experts under
+the same names would lose them. An embedding that is tied to the head of another stage, or a tensor that two stages have
+under one name, drifts apart if a training loop forgets to add up its gradients. Ranks exchange a digest of each part
+(docs/how-it-works/digests.md). Buffers may differ: BatchNorm under DDP counts on each rank for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import _engine
 from .agreement import Agreement, ranges
@@ -18,31 +19,44 @@ from .devices import wait_for
 from .errors import LadingError, Problem
 from .fingerprints import added_up
 from .fsdp1 import FlatMember
-from .inventory import BUFFER, PARAMETER, Entry
+from .inventory import BUFFER, NON_PERSISTENT, PARAMETER, Entry
 from .placements import Layout
 from .save_memory import memories_of
 from .save_subject import Subject
 from .zero3 import is_partitioned
 
+if TYPE_CHECKING:
+    from .save_engine import SavePlan
+
+_COPY = (
+    "If each rank has a part of its own (experts), make the tensor a DTensor, which says so. Otherwise copy one rank's "
+    "values to the others."
+)
+_CHECK = "Reduce it over the ranks first, if another value is meant."
 _EQUAL = "Add up the gradients of what stages share, or copy one stage's values to the others, and save it then."
 _UNSHARD = "Save with FSDP2, or keep what stages share out of FSDP1 and ZeRO-3."
 
 
 def refuse_differences(
-    ranks: Agreement, subject: Subject, devices: Sequence[str], keys: Sequence[Mapping[str, Any]]
-) -> None:
-    """LadingError on all ranks with every tensor whose values differ. `keys`: as the plan of the save has them."""
-    names = set(_shared(subject, {name for key in keys for name in key["tensors"]}))
-    if not names:
-        return
-    own = [entry for entry in subject.entries if entry.name in names]
+    ranks: Agreement, subject: Subject, devices: Sequence[str], plan: SavePlan
+) -> tuple[Problem, ...]:
+    """LadingError on all ranks with every tensor whose values differ; for buffers, warnings."""
+    if ranks.size == 1:
+        return ()
+    shared = set(_shared(subject, {name for key in plan.answer["keys"] for name in key["tensors"]}))
+    copies = {one.name for one in plan.destinations if len(one.replicas) > 1} - shared
+    own = [entry for entry in subject.entries if entry.name in shared]
     problems = [problem for entry in own if (problem := _refusal(entry)) is not None]
     if problems:
         raise LadingError(problems, stage="documents", exit_code=4)
-    said = ranks.say("the values that stages share", _digests(ranks.rank, subject, own, devices))
-    problems = [*_different_copies(said), *_different_names(said, subject.skeleton["ties"])]
-    if problems:
-        raise LadingError(problems, stage="agreement", exit_code=4)
+    own += [entry for entry in subject.entries if entry.name in copies and _refusal(entry) is None]
+    said = ranks.say("the values that ranks share", _digests(ranks.rank, subject, own, devices))
+    buffers = {tensor["name"] for tensor in subject.skeleton["tensors"] if tensor["kind"] in (BUFFER, NON_PERSISTENT)} - shared
+    differences = list(_different_copies(said, shared, buffers))
+    problems = [*differences, *_different_names(said, subject.skeleton["ties"])]
+    if refused := [problem for problem in problems if problem.tensor not in buffers]:
+        raise LadingError(refused, stage="agreement", exit_code=4)
+    return tuple(differences)
 
 
 def _shared(subject: Subject, written: set[str]) -> Iterator[str]:
@@ -112,7 +126,9 @@ def _request(rank: int, subject: Subject, entries: Sequence[Entry], devices: Seq
     }
 
 
-def _different_copies(said: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _different_copies(
+    said: Sequence[Mapping[str, Any]], shared: Iterable[str], buffers: Iterable[str]
+) -> Iterator[Problem]:
     ranks: dict[tuple[str, int], dict[str, list[int]]] = {}  # by name and part: those with each digest
     for rank, own in enumerate(said):
         for name, (first, digest) in own.items():
@@ -122,8 +138,12 @@ def _different_copies(said: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
         if len(by_digest) > 1 and name not in told:
             told.add(name)
             found = "; ".join(f"one value on ranks {ranges(members)}" for members in by_digest.values())
-            message = "several stages hold this tensor, and their values differ"
-            yield Problem("values_differ", message, name, rule="R50", found=found, remedy=_EQUAL)
+            message, rule, remedy = "the ranks have copies of this tensor, and their values differ", "R17", _COPY
+            if name in shared:
+                message, rule, remedy = "several stages hold this tensor, and their values differ", "R50", _EQUAL
+            if name in buffers:
+                message, remedy = "the ranks have different values of this buffer, and that of one rank is saved", _CHECK
+            yield Problem("values_differ", message, name, rule=rule, found=found, remedy=remedy)
 
 
 def _different_names(said: Sequence[Mapping[str, Any]], ties: Sequence[Sequence[str]]) -> Iterator[Problem]:

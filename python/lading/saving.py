@@ -325,6 +325,7 @@ class _Save:
         self._plan: SavePlan
         self._memories: Memories
         self.inside: _Save | None = None  # into a directory within this one's
+        self._differences: tuple[Problem, ...] = ()  # that are no error
         self._snapshot: Snapshot | None = None
         self._snapshot_note = ""
         self._configs: dict[str, bytes] = {}  # by the name of the file
@@ -344,7 +345,7 @@ class _Save:
                 problem = Problem("plan", "the base's keys are packed codes, and no keys of it can be kept", remedy=_DROP)
                 raise LadingError(problem, stage="planning", exit_code=4)
             self._plan = save_plan(subject.request(ranks.rank, self._devices, asked.base, wanted))
-            refuse_differences(ranks, subject, self._devices, self._plan.answer["keys"])
+            self._differences = refuse_differences(ranks, subject, self._devices, self._plan)
             self._memories = memories_of(self._plan.destinations, subject.entries, self._plan.kept_tensors)
             if self._is_writer:
                 self._configs = self._config_files()
@@ -510,5 +511,5 @@ class _Save:
             seconds=0.0,
             snapshot_bytes=0 if self._snapshot is None else self._snapshot.size_bytes,
             notes=(*self._subject.notes, *self._memories.notes(), *filter(None, [self._snapshot_note])),
-            warnings=self._plan.warnings,
+            warnings=(*self._plan.warnings, *self._differences),
         )

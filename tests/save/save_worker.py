@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from geometry.launch import run_ranks
 from ranks_common import LAYOUTS, refused, same_everywhere, shard, world_of
+from safetensors.torch import load_file
 from torch.distributed.device_mesh import init_device_mesh
 
 import lading
@@ -262,7 +263,7 @@ def a_config_that_is_refused(mesh, rank, folder, out):
 
 def keys_of_the_base_are_kept(mesh, rank, folder, out):
     """Each by one rank, and every byte once."""
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 
     state = load_file(folder / "llama" / "model.safetensors")
     extra = {f"head.{place}.weight": torch.full((place, 3), float(place)) for place in range(6)}
@@ -303,7 +304,38 @@ def a_tie_taken_apart(mesh, rank, folder, out):
     return models.differences(out, out.parent / "wanted_apart") if rank == 0 else []
 
 
+def experts_of_their_own(mesh, rank, folder, out):
+    """Under the same names, in tensors that are no DTensors: a checkpoint would have those of one rank."""
+    model = sharded("ddp", mesh, "mixtral")
+    names = [name for name, _ in model.named_parameters() if "experts" in name]
+    with torch.no_grad():
+        for name in names:
+            model.get_parameter(name).add_(rank)
+    error = refused(lambda: lading.save(model, out, timeout=60))
+    problems = same_everywhere(error.full_text())
+    if not names or sorted(error.tensors) != sorted(names) or "R17" not in error.full_text() or out.exists():
+        problems.append(f"{error}")
+    return problems
+
+
+def buffers_of_their_own(mesh, rank, folder, out):
+    """As BatchNorm has them under DDP: one rank's are saved, and the report says so."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.5)
+    model(torch.randn(16, 4, generator=torch.Generator().manual_seed(rank)))
+    report = lading.save(model, out, timeout=60)
+    told = {warning.tensor for warning in report.warnings if warning.code == "values_differ"}
+    dist.barrier()
+    found = load_file(out / "model.safetensors")
+    mine = torch.tensor([torch.equal(found["1.running_mean"], model[1].running_mean)])
+    dist.all_reduce(mine, dist.ReduceOp.MAX)
+    return [] if told == {"1.running_mean", "1.running_var"} and mine.item() else [f"{told}, {mine}"]
+
+
 CASES = {
+    "ddp": (experts_of_their_own, buffers_of_their_own),
     "fsdp2": (
         a_target_that_exists,
         a_parent_that_cannot_be_written,

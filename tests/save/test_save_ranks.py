@@ -10,6 +10,7 @@ from geometry.launch import run_worker  # noqa: E402
 DEADLINE_S = 280
 LAYOUTS = ("fsdp2x1", "ddp", "fsdp2", "fsdp2x4", "hsdp", "tp", "fsdp2tp")
 MODELS = ("small", "small_untied", "llama", "llama_tied", "qwen3_moe", "mixtral", "bfloat16")
+COPIES = (("ddp", "experts_of_their_own"), ("ddp", "buffers_of_their_own"))
 CASES = (
     ("fsdp2", "a_target_that_exists"),
     ("fsdp2", "a_parent_that_cannot_be_written"),
@@ -41,7 +42,12 @@ def test_R69_case(results, layout, case):
     assert results[layout][case] == []
 
 
+@pytest.mark.parametrize(("layout", "case"), COPIES)
+def test_R17_copies_that_differ(results, layout, case):
+    assert results[layout][case] == []
+
+
 def test_none_is_forgotten(results):
     assert {(layout, case) for layout in LAYOUTS for case in results[layout]} == {
-        *CASES, *((layout, model) for layout in LAYOUTS for model in MODELS)
+        *CASES, *COPIES, *((layout, model) for layout in LAYOUTS for model in MODELS)
     }  # fmt: skip
