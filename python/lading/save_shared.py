@@ -2,7 +2,7 @@
 
     warnings = refuse_differences(ranks, subject, devices, plan)        # before anything is written
 
-A tensor that is no DTensor has one value on all ranks, as far as its layout says. A rank that keeps other experts under
+Beside DTensors, a tensor has one value on all ranks, as far as its layout says. A rank that keeps other experts under
 the same names would lose them. An embedding that is tied to the head of another stage, or a tensor that two stages have
 under one name, drifts apart if a training loop forgets to add up its gradients. Ranks exchange a digest of each part
 (docs/how-it-works/digests.md). Buffers may differ: BatchNorm under DDP counts on each rank for itself.
