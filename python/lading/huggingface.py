@@ -356,7 +356,11 @@ def forget_untied(parts: Sequence[nn.Module]) -> None:
     for module in (module for part in parts for module in part.modules()):
         tied = vars(module).get("all_tied_weights_keys")
         for target, source in list(tied.items()) if isinstance(tied, dict) else ():
-            if module.get_parameter_or_buffer(target) is not module.get_parameter_or_buffer(source):
+            try:
+                is_tied = module.get_parameter_or_buffer(target) is module.get_parameter_or_buffer(source)
+            except AttributeError:  # FSDP1 has flattened it: the name is of nothing
+                continue
+            if not is_tied:
                 del tied[target]
 
 

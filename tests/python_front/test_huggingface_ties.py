@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 import lading
+from lading import huggingface
 
 
 def small_t5():
@@ -95,3 +96,16 @@ def test_R50_a_config_that_ties_is_believed_and_nothing_is_written(tmp_path, has
         lading.materialize(model, tmp_path, device="cpu", progress=False)
     assert not caught.value.begun and not lading.is_incomplete(model)
     assert not has_memory or all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_R50_a_tie_of_names_that_fsdp1_has_flattened_is_left_as_it_is():
+    """FSDP1 without use_orig_params takes parameters out of their modules. Other ties are looked at."""
+    config = {"vocab_size": 24, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(**config, tie_word_embeddings=True))
+    model.model.norm.bias, model.model.layers[0].input_layernorm.bias = (torch.nn.Parameter(torch.ones(8)) for _ in "ab")
+    untied = {"model.norm.bias": "model.layers.0.input_layernorm.bias"}
+    flattened = {"lm_head.weight": "model.embed_tokens.weight"}
+    model.all_tied_weights_keys = flattened | untied
+    del model.lm_head.weight
+    huggingface.forget_untied([model])
+    assert model.all_tied_weights_keys == flattened
