@@ -215,7 +215,7 @@ def materialize(
     load_state = functools.partial(_load_state, **again, device=device, budget=budget)
     asked = {"device": device, "group": group, "timeout": timeout}
     return _outside_inference_mode(with_state)(
-        load, load_state, model, located(checkpoint, revision), optimizer, asked
+        load, load_state, model, located(checkpoint, revision), adapter, optimizer, asked
     )
 
 

@@ -10,7 +10,7 @@ optimizer get the new memory. What fails before that leaves the optimizer as it 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from .errors import LadingError
 from .inventory import parts_of, take_inventory
 from .locating import Location, located
 from .optimizer_document import FOLDER, read_document
-from .optimizer_state import BlankState, optimizer_of, problem_of
+from .optimizer_state import BlankState, optimizer_of, problem_of, refusal_of
 from .placements import read_placements
 from .preparing import resharded
 from .report import Report
 from .state_dicts import StateDict
+from .words import Adapter
 
 
 def with_state(
@@ -36,13 +37,14 @@ def with_state(
     load_tensors: Callable[[StateDict, Path], Report],
     model: nn.Module | Sequence[nn.Module],
     checkpoint: Location,
+    adapter: Adapter | None,
     optimizer: Any,
     asked: dict[str, Any],
 ) -> Report:
     """The report of `load`, with that of the state. `asked`: device, group and timeout of the call."""
     group, timeout = asked["group"], asked["timeout"]
     with Agreement.of(group, timeout) as ranks, agreed(ranks, "the optimizer") as step:
-        folder = Path(_engine.inspect(checkpoint)["path"]).parent / FOLDER
+        folder = _folder_of(checkpoint, adapter)
         document = read_document(folder)
         parts = parts_of(model)
         modules = resharded(parts)
@@ -58,6 +60,18 @@ def with_state(
     report.optimizer = filled
     report.notes = (*report.notes, _note(state))
     return report
+
+
+def _folder_of(checkpoint: Location, adapter: Adapter | None) -> Path:
+    """An adapter that was trained has its optimizer's state beside it; the base was not trained."""
+    named = list(adapter.values()) if isinstance(adapter, Mapping) else [adapter] if adapter is not None else []
+    folders = [Path(one) if Path(one).is_dir() else Path(one).parent for one in named]
+    found = [folder / FOLDER for folder in folders if (folder / FOLDER).is_dir()]
+    if len(found) > 1:
+        listed = ", ".join(map(str, found))
+        remedy = "Load the adapters without optimizer=, or move the directories away that are not of this training."
+        raise refusal_of(problem_of("several adapters have the state of an optimizer", remedy=remedy, found=listed))
+    return found[0] if found else Path(_engine.inspect(checkpoint)["path"]).parent / FOLDER
 
 
 def _attach(state: BlankState) -> None:

@@ -32,6 +32,9 @@ _IMPLEMENTATION = {"foreach", "fused", "capturable", "differentiable"}  # of a s
 MASTER = "__master__"  # a state of this name is the parameter itself, with more bits than the model has
 _SHARDED_BY_ITSELF = {"ZeroRedundancyOptimizer"}
 _PLAIN = "Keep it as a tensor, a number, a text, None or a tuple of them, or save the optimizer's state_dict yourself."
+_OTHER_MODEL = (
+    "Pass the model that the optimizer was made for; for an adapter, an optimizer over the parameters that are trained."
+)
 
 
 class Held(Protocol):
@@ -117,7 +120,7 @@ class TorchOptimizer:
         problems = []
         if strangers:
             message = f"{strangers} parameters of the optimizer are not parameters of the model"
-            problems.append(problem_of(message, remedy="Pass the model that the optimizer was made for."))
+            problems.append(problem_of(message, remedy=_OTHER_MODEL))
         problems += [
             problem_of(f"the optimizer has state of {str(key)[:80]!r}, which is none of its parameters", remedy=_PLAIN)
             for key in optimizer.state

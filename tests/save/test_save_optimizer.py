@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import save_models as models  # noqa: E402
 from geometry.launch import run_worker  # noqa: E402
 
 import lading  # noqa: E402
@@ -157,3 +158,32 @@ def test_R69_a_snapshot_has_the_optimizers_state_too(tmp_path):
         assert all(torch.equal(tensor, weights[name]) for name, tensor in fresh.state_dict().items())
         found = copied(fresh, again)
         assert found.keys() == moments.keys() and all(torch.equal(found[name], moments[name]) for name in moments)
+
+
+def test_R69_the_state_of_a_lora_lies_beside_the_adapter(tmp_path):
+    peft = pytest.importorskip("peft")
+    models.original("llama").save_pretrained(tmp_path / "base")
+
+    def made():
+        model = peft.get_peft_model(models.original("llama"), peft.LoraConfig(target_modules=["q_proj"]))
+        return model, torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-2)
+
+    def losses(model, optimizer, seeds):
+        found = []
+        for seed in seeds:
+            ids = torch.randint(97, (1, 8), generator=torch.Generator().manual_seed(seed))
+            found.append(model(ids, labels=ids).loss)
+            found[-1].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [loss.item() for loss in found]
+
+    model, optimizer = made()
+    losses(model, optimizer, range(3))
+    lading.save(model, tmp_path / "adapter", adapter="default", optimizer=optimizer, group=False)
+    wanted = losses(model, optimizer, range(3, 6))
+    model, optimizer = made()
+    lading.materialize(
+        model, tmp_path / "base", adapter=tmp_path / "adapter", optimizer=optimizer, device="cpu", group=False
+    )
+    assert losses(model, optimizer, range(3, 6)) == wanted
