@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^(?:<!-- fragment: (?P<why>.+?) -->\n)?```python\n(?P<code>
 # Code that is no part of an example: it needs files or hardware of the reader's. The page says so.
 FRAGMENTS = {
     "docs/guides/audit.md": 1, "docs/guides/dtypes.md": 1, "docs/guides/fsdp1.md": 1, "docs/guides/peft.md": 1,
-    "docs/guides/pipeline.md": 2, "docs/guides/quantized.md": 1, "docs/guides/saving.md": 1, "docs/guides/zero3.md": 1,
+    "docs/guides/pipeline.md": 2, "docs/guides/quantized.md": 1, "docs/guides/saving.md": 2, "docs/guides/zero3.md": 1,
 }  # fmt: skip
 
 

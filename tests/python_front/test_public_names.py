@@ -42,7 +42,7 @@ WRONG = (
     'lading.skeleton_of("a", revision=True)',
     "lading.report_of(model).bytes",
     'lading.save(model, "a", exist="keep")',
-    'lading.save(model, "a", unmapped="keep")',
+    'lading.save(model, "a", unmapped="kept")',
     'lading.save("a", model)',
     'lading.save(model, "a", group=True)',
     'lading.dcp.Reader("a", quantized="no")',

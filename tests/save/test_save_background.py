@@ -58,14 +58,18 @@ BEGIN = """
 
     write = SavePlan.write
 
+    may_write = threading.Event()
+    later = threading.Timer(0.7, may_write.set)
+
     def slow(*arguments, **options):
-        time.sleep(1)
+        assert may_write.wait(60)
         return write(*arguments, **options)
 
     SavePlan.write = slow
     model = save_models.original("llama")
     pending = lading.save(model, sys.argv[1], exist="replace", background=True)
     assert not pending.done()
+    later.start()
     with torch.no_grad():
         for one in model.parameters():
             one.zero_()
@@ -76,10 +80,12 @@ ENDS = {
     "exits": ("sys.exit(3)", 3),
     "is interrupted": (
         """
+        later.cancel()
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             pending.result()
         except KeyboardInterrupt:
+            may_write.set()
             sys.exit(4)
         """,
         4,
@@ -101,6 +107,7 @@ ENDS = {
                 pending.result()
             except RuntimeError as error:
                 assert "fork" in str(error)
+                may_write.set()
                 again = lading.save(model, sys.argv[1] + "-child", background=True)
                 assert again.result().keys
                 os._exit(6)
@@ -142,7 +149,7 @@ def test_R69_a_program_that_is_killed(folder, tmp_path, end):
     """While it saves in the background: the old checkpoint is there, and the next save cleans up."""
     target = tmp_path / "out"
     save(models.original("small"), target)
-    assert program(target, "time.sleep(0.5); " + end).returncode in (9, -9)
+    assert program(target, "later.cancel(); time.sleep(0.2); " + end).returncode in (9, -9)
     assert models.differences(target, folder / "small") == [] and not only(target)
     save(models.original("llama"), target, exist="replace", background=True).result()
     assert models.differences(target, folder / "llama") == [] and only(target)
