@@ -246,6 +246,7 @@ Result<void> NewDirectory::remove_leftovers() {
     if (!is_of(name, name_)) continue;
     const Fd leftover(::openat(parent_.get(), name.c_str(), kDirectoryFlags));
     if (!leftover.valid() || ::flock(leftover.get(), LOCK_EX | LOCK_NB) != 0) continue;
+    LADING_TRY(sync_parent());
     const int error = remove_tree(parent_.get(), name);
     if (error == ENOENT) continue;  // another save removes it too
     if (error != 0) return fail(failed("remove what an earlier save left", name, error));
@@ -363,7 +364,7 @@ Result<bool> NewDirectory::commit(IfExists if_exists) {
                         "Pass another path, or replace the directory (exist=\"replace\", --exist replace)."));
   }
   if (error != 0) return fail(failed("put the new directory in place", name_, error));
-  if (::fsync(parent) != 0) return fail(failed("sync the directory that the checkpoint is in", name_, errno));
+  LADING_TRY(sync_parent());
   if (replaced) {
     // The new one stands. What is left of the old one is removed by the next save.
     (void)remove_tree(parent, temporary_);
@@ -371,7 +372,15 @@ Result<bool> NewDirectory::commit(IfExists if_exists) {
   return replaced;
 }
 
+// The old checkpoint may have the temporary name by now, if a process that exchanged the two was killed or could not
+// sync. Until the exchange is on the disk, a power loss brings the old one back to its place, so its files must stay.
+Result<void> NewDirectory::sync_parent() const {
+  if (::fsync(parent_.get()) == 0) return {};
+  return fail(failed("sync the directory that the checkpoint is in", name_, errno));
+}
+
 Result<bool> NewDirectory::discard() {
+  LADING_TRY(sync_parent());
   const int error = remove_tree(parent_.get(), temporary_);
   if (error == 0 || error == ENOENT) return error == 0;
   return fail(failed("remove the temporary directory", temporary_, error));

@@ -71,6 +71,8 @@ class NewDirectory {
   [[nodiscard]] Result<void> remove_leftovers();
   [[nodiscard]] Result<void> make();
   [[nodiscard]] Result<void> check_exchange() const;
+  /// Before what has the temporary name is removed.
+  [[nodiscard]] Result<void> sync_parent() const;
   [[nodiscard]] Error failed(std::string_view what, std::string_view name, int error) const;
 
   Fd parent_;
