@@ -142,7 +142,7 @@ class _Reader:
         self._files: dict[int, bytes] = {}
         self._take(before)
         self._before = {inode: dict(entries) for inode, entries in self._now.items()}, dict(self._files)
-        self._positions: dict[str, int] = {}
+        self._positions: dict[str, int] = {}  # of open files, by descriptor and path: several processes may save
         self._ops: list[Op] = []
 
     def _take(self, path: Path) -> int:
@@ -217,7 +217,7 @@ class _Reader:
             self._note(call, inode, write=(offset, content))
 
     def _openat(self, call: _Call) -> None:
-        self._positions[_at(call.result)[0]] = 0
+        self._positions[call.result] = 0
         entry = self._entry(call.arguments[0], call.arguments[1])
         if entry is None:
             return
@@ -232,14 +232,18 @@ class _Reader:
         elif "O_TRUNC" in flags:
             self._resize(call, self._now[folder][name], 0)
 
+    def _passed(self, call: _Call) -> int:
+        """The position of an open file, which moves on."""
+        position = self._positions.get(call.arguments[0], 0)
+        self._positions[call.arguments[0]] = position + int(call.result)
+        return position
+
     def _lseek(self, call: _Call) -> None:
-        self._positions[_at(call.arguments[0])[0]] = int(call.result)
+        self._positions[call.arguments[0]] = int(call.result)
 
     def _write(self, call: _Call) -> None:
-        number, size = _at(call.arguments[0])[0], int(call.result)
-        position = self._positions.get(number, 0)
-        self._positions[number] = position + size
-        self._write_at(call, call.arguments[0], position, _bytes(call.arguments[1])[:size])
+        content = _bytes(call.arguments[1])[: int(call.result)]
+        self._write_at(call, call.arguments[0], self._passed(call), content)
 
     def _pwrite64(self, call: _Call) -> None:
         content = _bytes(call.arguments[1])[: int(call.result)]
@@ -247,12 +251,9 @@ class _Reader:
 
     def _sendfile(self, call: _Call) -> None:
         """Of a file that nobody changes: the base's."""
-        number, size = _at(call.arguments[0])[0], int(call.result)
         begin = int(call.arguments[2].split("]")[0].strip("["))
-        content = Path(_at(call.arguments[1])[1]).read_bytes()[begin : begin + size]
-        position = self._positions.get(number, 0)
-        self._positions[number] = position + size
-        self._write_at(call, call.arguments[0], position, content)
+        content = Path(_at(call.arguments[1])[1]).read_bytes()[begin : begin + int(call.result)]
+        self._write_at(call, call.arguments[0], self._passed(call), content)
 
     def _fallocate(self, call: _Call) -> None:
         inode = self._open_file(call.arguments[0])

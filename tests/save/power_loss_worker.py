@@ -10,20 +10,23 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(ROOT / "python"), str(ROOT / "tests" / "python_front")]
-os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
 
 import ranks_models
 import torch
+import torch.distributed as dist
 from power_loss import CALLS
 from safetensors.torch import load_file
 
 import lading
 from lading import saving
 
+DEADLINE_S = 120
 SHARD_BYTES = 20_000
 LISTENING = ("strace", "-f", "-y", "-xx", "-s", str(1 << 24), "-e", f"trace={CALLS}")
 BASE_FILES = {"tokenizer.json": "words " * 500, "tokenizer_config.json": "{}", "merges.txt": "a b\n" * 300}
@@ -46,28 +49,60 @@ class Case:
         shutil.copytree(self.place, self.folder / "before")
         self.count = 0
 
-    def save(self, number, *, last_step=None, is_well=True, **options):
-        """`last_step`: what strace does to the first sync of the last step."""
+    def save(self, number, *, ranks=1, last_step=None, is_well=True, **options):
+        """`last_step`: what strace does to the first sync of the last step, on one rank."""
         model = model_of(number)
-        mine, its = socket.socketpair()
-        child = os.fork()
-        if child == 0:
-            self._save_in_child(model, its, last_step, **options)
-        trace = self.folder / f"trace.{self.count}.0"
-        strace = listen(child, trace)
-        mine.sendall(b"begin")
+        children, mine = [], []
+        for rank in range(ranks):
+            ours, its = socket.socketpair()
+            child = os.fork()
+            if child == 0:
+                self._save_in_child(model, its, (rank, ranks), last_step, **options)
+            its.close()
+            children.append(child)
+            mine.append(ours)
+        assert {one.recv(10) for one in mine} == {b"ready"}
+        strace = listen(children, self.folder / f"trace.{self.count}.0")
+        for one in mine:
+            one.sendall(b"begin")
         if last_step is not None:
-            assert mine.recv(10) == b"last step"
+            assert mine[0].recv(10) == b"last step"
             strace.send_signal(signal.SIGINT)
             strace.wait()
-            strace = listen(child, self.folder / f"trace.{self.count}.1", f"--inject=fsync:{last_step}:when=1")
-            mine.sendall(b"go on")
-        _, status = os.waitpid(child, 0)
+            strace = listen(children, self.folder / f"trace.{self.count}.1", f"--inject=fsync:{last_step}:when=1")
+            mine[0].sendall(b"go on")
+        statuses = [os.waitpid(child, 0)[1] for child in children]
         strace.wait()
-        assert (status == 0) == is_well, f"{self.folder.name}: a save ended with {status}"
+        assert (set(statuses) == {0}) == is_well, f"{self.folder.name}: a save ended with {statuses}"
         shutil.copytree(self.place, self.folder / f"after.{self.count}")
         self.count += 1
         check(self.place / "out", model.state_dict(), with_optimizer=options.get("optimized", False))
+
+    def _save_in_child(self, model, parent, ranks, last_step, *, exist, optimized=False):
+        status = 1
+        signal.alarm(DEADLINE_S)
+        try:
+            optimizer = stepped(model) if optimized else None
+            rank, count = ranks
+            if count > 1:
+                store = f"file://{self.folder / 'store'}"
+                dist.init_process_group("gloo", init_method=store, rank=rank, world_size=count)
+            if last_step is not None:
+                _tell_before_the_last_step(parent)
+            parent.sendall(b"ready")
+            assert parent.recv(10) == b"begin"
+            options = {"exist": exist, "max_shard_size": SHARD_BYTES, "optimizer": optimizer, "progress": False}
+            report = lading.save(model, self.place / "out", base=self.base, group=None if count > 1 else False, **options)
+            assert report.written_bytes > 0
+            if count > 1:
+                dist.barrier()
+            status = 0
+        except lading.LadingError as error:
+            print(error, flush=True)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
 
     def convert(self):
         command = os.environ.get("LADING_COMMAND", ROOT / "build" / "dev" / "lading")
@@ -77,27 +112,16 @@ class Case:
         shutil.copytree(self.place, self.folder / "after.0")
         check(self.place / "out", {key: value.bfloat16() for key, value in model_of(0).state_dict().items()})
 
-    def _save_in_child(self, model, parent, last_step, *, exist, optimized=False):
-        status = 1
-        try:
-            optimizer = stepped(model) if optimized else None
-            if last_step is not None:
-                commit = saving.commit
 
-                def told(target):
-                    parent.sendall(b"last step")
-                    assert parent.recv(10) == b"go on"
-                    return commit(target)
+def _tell_before_the_last_step(parent):
+    commit = saving.commit
 
-                saving.commit = told
-            assert parent.recv(10) == b"begin"
-            options = {"exist": exist, "max_shard_size": SHARD_BYTES, "optimizer": optimizer}
-            lading.save(model, self.place / "out", base=self.base, group=False, progress=False, **options)
-            status = 0
-        except lading.LadingError as error:
-            print(error, flush=True)
-        finally:
-            os._exit(status)
+    def told(target):
+        parent.sendall(b"last step")
+        assert parent.recv(10) == b"go on"
+        return commit(target)
+
+    saving.commit = told
 
 
 def stepped(model):
@@ -113,11 +137,13 @@ def stepped(model):
     return optimizer
 
 
-def listen(child, log, *options):
+def listen(processes, log, *options):
     """It is attached when this returns."""
-    strace = subprocess.Popen([*LISTENING, *options, "-o", log, "-p", str(child)], stderr=subprocess.PIPE, text=True)
-    said = strace.stderr.readline()
-    assert "attached" in said, said
+    attached = [argument for process in processes for argument in ("-p", str(process))]
+    strace = subprocess.Popen([*LISTENING, *options, "-o", log, *attached], stderr=subprocess.PIPE, text=True)
+    for _ in processes:
+        said = strace.stderr.readline()
+        assert "attached" in said, said
     threading.Thread(target=strace.stderr.read, daemon=True).start()
     return strace
 
@@ -145,6 +171,11 @@ def optimizer(case):
     case.save(1, exist="replace", optimized=True)
 
 
+def two_ranks(case):
+    """Each of which writes and syncs some bytes of the files, and one of which renames."""
+    case.save(1, exist="replace", ranks=2)
+
+
 def convert(case):
     """By the command, which makes the same steps."""
     case.convert()
@@ -162,7 +193,8 @@ def sync_failed(case):
     case.save(2, exist="replace")
 
 
-CASES = {function.__name__: function for function in (refuse, replace, optimizer, convert, killed, sync_failed)}
+ALL = (refuse, replace, optimizer, two_ranks, convert, killed, sync_failed)
+CASES = {function.__name__: function for function in ALL}
 
 
 def main(folder, names):
