@@ -8,6 +8,7 @@ that can be at the place, LADING_POWER_LOSS_STATES random states of the whole di
 
 import collections
 import dataclasses
+import importlib.util
 import os
 import random
 import re
@@ -18,11 +19,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from geometry.launch import patient, require
+from power_loss import Disk, Log, Many, possible, tree_of
 
-from geometry.launch import patient  # noqa: E402
-from power_loss import Disk, Log, Many, possible, tree_of  # noqa: E402
+require("torch")
+if importlib.util.find_spec("transformers") is None:
+    pytest.skip("transformers is not installed", allow_module_level=True)
 
 CASES = ("refuse", "replace", "optimizer", "two_ranks", "convert", "killed", "sync_failed")
 OVER_OLD_ONES = CASES[1:]
