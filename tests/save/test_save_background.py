@@ -15,7 +15,7 @@ from geometry.launch import run_worker  # noqa: E402
 from save_checks import only, save  # noqa: E402
 
 DEADLINE_S = 280
-LAYOUTS = ("ddp", "fsdp2", "tp", "zero3")
+LAYOUTS = ("fsdp2", "zero3")
 MODELS = ("llama_tied", "qwen3_moe")
 CASES = (
     "a_training_step",
@@ -81,6 +81,7 @@ ENDS = {
     "is interrupted": (
         """
         later.cancel()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever began the tests may have had it ignored
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             pending.result()
